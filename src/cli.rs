@@ -1,0 +1,112 @@
+//! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
+//! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
+
+mod serve;
+mod table;
+mod token;
+mod user;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use jiff::Timestamp;
+use tracing::Level;
+
+use crate::config::StoreOption;
+use crate::store::{OpenOptions, Store, StoreUrl};
+use crate::telemetry;
+
+/// Keeps people's plants: a small HTTP/JSON service.
+#[derive(Parser)]
+#[command(version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(Box<serve::Options>),
+    Token(token::Options),
+    User(user::Options),
+}
+
+/// Parses, runs, and tells the truth in the exit code.
+pub fn main() -> ExitCode {
+    let done = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) => return report_wrong_use(&error),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::from(if error.is::<WrongUse>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(options) => options.run(),
+        Command::Token(options) => options.run(),
+        Command::User(options) => options.run(),
+    }
+}
+
+/// Something in the command itself has to change.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongUse(String);
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// One line that says what is wrong; help and the version as they are.
+fn report_wrong_use(error: &clap::Error) -> ExitCode {
+    let helpful =
+        [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion, ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand];
+    if helpful.contains(&error.kind()) {
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    let text = error.to_string();
+    let words = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let words = words.split("\n\nFor more information").next().unwrap_or(words);
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(io::stderr(), "{line} (see --help)");
+    ExitCode::from(2)
+}
+
+impl StoreOption {
+    fn url(&self) -> anyhow::Result<StoreUrl> {
+        self.store.parse().map_err(|fault| WrongUse(format!("--store: {fault}")).into())
+    }
+
+    /// Opens the store for one of the operator's commands, beside a running server or without one.
+    fn open(&self, create: bool) -> anyhow::Result<Store> {
+        let (store, created) = Store::open(&self.url()?, OpenOptions { create, write_queue: 1, readers: 1 })?;
+        if created {
+            writeln!(io::stderr(), "made a new store: {}", self.url()?)?;
+        }
+        Ok(store)
+    }
+}
+
+/// Runs one of the operator's commands to its end.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(work)
+}
+
+/// A moment as operators read it.
+fn shown(moment: Timestamp) -> String {
+    moment.strftime("%Y-%m-%d %H:%M").to_string()
+}

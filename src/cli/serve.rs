@@ -1,0 +1,315 @@
+//! `plantstore serve`: the service itself.
+
+use std::fs::{self, OpenOptions as FileOptions};
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
+
+use super::{WrongUse, token};
+use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
+use crate::http::{self, App, Limits};
+use crate::store::{OpenOptions, Store, StoreUrl};
+use crate::telemetry;
+use crate::token::{Label, PlainToken};
+use crate::user::UserName;
+
+/// The user that a new store starts with.
+const FIRST_USER: &str = "gardener";
+/// File descriptors needed besides those of connections.
+const OTHER_FILES: u64 = 128;
+
+/// Run the service
+#[derive(Args)]
+pub(super) struct Options {
+    /// The address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
+    listen: String,
+    #[command(flatten)]
+    store: StoreOption,
+    /// Do not make the user `gardener` and a token when a new store is made
+    #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN")]
+    no_first_token: bool,
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitOptions {
+    /// For the head of a request to arrive
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_HEADER_TIMEOUT", default_value = "10s", value_parser = duration)]
+    header_timeout: Duration,
+    /// For a whole request to arrive
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_REQUEST_TIMEOUT", default_value = "30s", value_parser = duration)]
+    request_timeout: Duration,
+    /// Between two requests of a connection
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_IDLE_TIMEOUT", default_value = "75s", value_parser = duration)]
+    idle_timeout: Duration,
+    /// For a client to take some of its answer
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_WRITE_TIMEOUT", default_value = "30s", value_parser = duration)]
+    write_timeout: Duration,
+    /// Bytes of a request's head
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_HEADER_BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=262_144))]
+    max_header_bytes: u32,
+    /// Header fields of a request
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_HEADERS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    max_headers: u32,
+    /// Bytes of a request's body
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    max_body_bytes: u32,
+    /// Connections open at the same time
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: u32,
+    /// Requests at work at the same time
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    max_in_flight: u32,
+    /// Requests that may wait for one of those to finish; others are answered 503
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    max_waiting: u32,
+    /// How long they wait
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
+    waiting_timeout: Duration,
+    /// Creates and deletes that may wait for their commit; others are answered 503
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    write_queue: u32,
+    /// Failed authentications a second of one client address; others are answered 429
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    auth_failure_rate: u32,
+    /// Failed authentications at once of one client address
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    auth_failure_burst: u32,
+    /// From the signal to stop until what is unfinished is cut
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
+    shutdown_grace: Duration,
+}
+
+impl LimitOptions {
+    fn limits(&self) -> Limits {
+        Limits {
+            header_timeout: self.header_timeout,
+            request_timeout: self.request_timeout,
+            idle_timeout: self.idle_timeout,
+            write_timeout: self.write_timeout,
+            header_bytes: self.max_header_bytes as usize,
+            header_fields: self.max_headers as usize,
+            body_bytes: self.max_body_bytes as usize,
+            connections: self.max_connections as usize,
+            in_flight: self.max_in_flight as usize,
+            waiting: self.max_waiting as usize,
+            waiting_timeout: self.waiting_timeout,
+            auth_failures_per_second: self.auth_failure_rate,
+            auth_failures_burst: self.auth_failure_burst,
+            shutdown_grace: self.shutdown_grace,
+        }
+    }
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let named = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if named { Ok(text.to_owned()) } else { Err("write it as HOST:PORT, for example 127.0.0.1:8080".to_owned()) }
+}
+
+impl Options {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let url = self.store.url()?;
+        let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        raise_file_limit(u64::from(self.limits.max_connections));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+        runtime.block_on(self.serve(&url))
+        // Dropping the runtime cuts the connections that outlived the grace.
+    }
+
+    async fn serve(&self, url: &StoreUrl) -> anyhow::Result<()> {
+        // The port first: a store is not made for a server that cannot start.
+        let listener = self.listen().await?;
+        let address = listener.local_addr().context("cannot tell the address in use")?;
+        let readers = tokio::runtime::Handle::current().metrics().num_workers();
+        let options = OpenOptions { create: true, write_queue: self.limits.write_queue as usize, readers };
+        let (store, created) = Store::open(url, options)?;
+        let store = Arc::new(store);
+        let first = if created && !self.no_first_token { Some(first_token(&store).await?) } else { None };
+        let shutdown = stop_signal()?;
+        announce(address, url, first.as_ref())?;
+        sweep_in_background(&store);
+
+        let app = App::new(Arc::clone(&store), self.limits.limits());
+        let cut = http::serve(listener, app, shutdown).await;
+        store.close().await;
+        if cut > 0 {
+            tracing::warn!(connections = cut, "stopped; the grace was over before these had finished");
+        } else {
+            tracing::info!("stopped");
+        }
+        Ok(())
+    }
+
+    async fn listen(&self) -> anyhow::Result<TcpListener> {
+        let listen = &self.listen;
+        TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with --listen")
+            }
+            io::ErrorKind::PermissionDenied => {
+                anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with --listen")
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                anyhow::anyhow!("this machine has no address {listen}: choose one it has with --listen")
+            }
+            _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with --listen"),
+        })
+    }
+}
+
+fn log_format(format: LogFormat) -> telemetry::Format {
+    match format {
+        LogFormat::Auto if io::stderr().is_terminal() => telemetry::Format::Human,
+        LogFormat::Human => telemetry::Format::Human,
+        LogFormat::Auto | LogFormat::Json => telemetry::Format::Json,
+    }
+}
+
+fn log_level(level: LogLevel) -> Level {
+    match level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    }
+}
+
+/// Lets the process open as many connections as its limits allow, as far as the system does.
+fn raise_file_limit(connections: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = connections + OTHER_FILES;
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    limit.current = Some(allowed);
+    if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
+        tracing::warn!(files = allowed, wanted, "the system allows fewer open files than --max-connections needs");
+    }
+}
+
+/// Resolves at the first SIGTERM or SIGINT; the second ends the process at once.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let (told, stop) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        next().await;
+        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
+        let _ = told.send(());
+        next().await;
+        tracing::warn!("stopped at once");
+        std::process::exit(1);
+    });
+    Ok(async move {
+        let _ = stop.await;
+    })
+}
+
+struct FirstToken {
+    token: PlainToken,
+    user: UserName,
+}
+
+async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
+    let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
+    let label = Label::parse("first token").unwrap_or_default();
+    let (_, token) = token::issue(store, &user, &token::default_grant(label)).await?;
+    Ok(FirstToken { token, user })
+}
+
+/// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
+/// only its owner can read. The log never holds it.
+fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+    writeln!(io::stdout(), "Listening on http://{address}")?;
+    let terminal = io::stderr().is_terminal();
+    if terminal {
+        writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+    }
+    match first {
+        Some(first) if terminal => io::stderr().write_all(banner(address, first).as_bytes())?,
+        Some(first) => {
+            let file = keep_first_token(url, &first.token)?;
+            let file = file.display().to_string();
+            tracing::info!(user = first.user.as_str(), file, "a new store was made; its first token is in this file");
+        }
+        None => {}
+    }
+    tracing::info!(address = %format_args!("http://{address}"), store = %url, "listening");
+    if !address.ip().is_loopback() {
+        tracing::warn!("listening beyond this machine without encryption: put a proxy that speaks TLS in front");
+    }
+    Ok(())
+}
+
+fn banner(address: SocketAddr, first: &FirstToken) -> String {
+    format!(
+        r#"
+A new store was made, with the user {user} and this token, shown only this once:
+
+  export TOKEN={token}
+
+Create, list and delete a plant:
+
+  curl http://{address}/plants -H "Authorization: Bearer $TOKEN" \
+    -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
+  curl 'http://{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
+  curl -X DELETE http://{address}/plants/1 -H "Authorization: Bearer $TOKEN"
+
+"#,
+        user = first.user,
+        token = first.token.reveal(),
+    )
+}
+
+fn keep_first_token(url: &StoreUrl, token: &PlainToken) -> anyhow::Result<PathBuf> {
+    let StoreUrl::Sqlite(store) = url;
+    let mut file = store.clone().into_os_string();
+    file.push(".first-token");
+    let file = PathBuf::from(file);
+    write_privately(&file, &format!("{}\n", token.reveal())).with_context(|| {
+        format!("cannot write the first token to {}: issue another with `plantstore token create`", file.display())
+    })?;
+    Ok(file)
+}
+
+fn write_privately(file: &Path, text: &str) -> io::Result<()> {
+    // One left over from a store that is no more is of no use to anybody.
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = FileOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Finishes deletions of users that were interrupted.
+fn sweep_in_background(store: &Arc<Store>) {
+    let store = Arc::clone(store);
+    let runtime = tokio::runtime::Handle::current();
+    // A thread of its own, which nobody waits for at the end: the next start goes on where it stopped.
+    std::thread::spawn(move || while let Ok(1..) = runtime.block_on(store.sweep()) {});
+}

@@ -1,0 +1,226 @@
+//! `plantstore token`: issue, list and revoke access tokens, also beside a running server.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::{block_on, shown, table};
+use crate::config::{self, StoreOption};
+use crate::store::{Store, StoredToken};
+use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
+use crate::user::UserName;
+
+/// Issue, list and revoke access tokens; works beside a running server
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Create(Create),
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Issue a token: it alone on standard output, shown only this once
+#[derive(Args)]
+struct Create {
+    /// Whom the token acts for; made if there is no such user yet
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    user: UserName,
+    /// What the token is for
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = Label::parse)]
+    label: Label,
+    /// What the token allows: plants:read, plants:write, plants:delete; all of them unless given
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope)]
+    scopes: Vec<Scope>,
+    /// When the token stops working: after a time such as 12h or 90d, or never
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = expiry)]
+    expires: Expiry,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+/// List tokens, never the secrets themselves
+#[derive(Args)]
+struct List {
+    /// Only those of this user
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    user: Option<UserName>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+/// Revoke a token for good; every running server refuses it within 5 seconds
+#[derive(Args)]
+struct Revoke {
+    /// The token's number, as `token list` shows it
+    #[arg(value_name = "ID")]
+    id: i64,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Expiry {
+    Never,
+    After(Duration),
+}
+
+fn expiry(text: &str) -> Result<Expiry, String> {
+    if text == "never" {
+        return Ok(Expiry::Never);
+    }
+    config::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}, or never"))
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    let known = Scope::ALL.into_iter().find(|scope| scope.name() == text);
+    known.ok_or_else(|| "the scopes are plants:read, plants:write and plants:delete".to_owned())
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        match self.action {
+            Action::Create(options) => block_on(options.run()),
+            Action::List(options) => block_on(options.run()),
+            Action::Revoke(options) => block_on(options.run()),
+        }
+    }
+}
+
+/// Makes a token and stores its hash.
+pub(super) async fn issue(store: &Store, user: &UserName, grant: &Grant) -> anyhow::Result<(TokenId, PlainToken)> {
+    let token = PlainToken::generate()?;
+    let id = store.create_token(user, &token.hash(), grant).await?;
+    Ok((id, token))
+}
+
+/// A token that allows everything for as long as tokens last unless told otherwise.
+pub(super) fn default_grant(label: Label) -> Grant {
+    let created = Timestamp::now();
+    Grant {
+        label,
+        scopes: Scopes::ALL,
+        created,
+        expires: created.checked_add(SignedDuration::from_hours(90 * 24)).ok(),
+    }
+}
+
+impl Create {
+    async fn run(self) -> anyhow::Result<()> {
+        let mut grant = default_grant(self.label);
+        if !self.scopes.is_empty() {
+            grant.scopes = Scopes::of(self.scopes);
+        }
+        grant.expires = match self.expires {
+            Expiry::Never => None,
+            // A moment past the end of the calendar is as good as the end of it.
+            Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
+        };
+        let store = self.store.open(true)?;
+        let (id, token) = issue(&store, &self.user, &grant).await?;
+        writeln!(io::stdout(), "{}", token.reveal())?;
+        let expires =
+            grant.expires.map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", shown(at)));
+        writeln!(
+            io::stderr(),
+            "token {id} for {}: {}, {expires}. Keep it now, it is not shown again.",
+            self.user,
+            grant.scopes
+        )?;
+        Ok(())
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<()> {
+        let tokens = self.store.open(false)?.tokens(self.user.as_ref()).await?;
+        let now = Timestamp::now();
+        if self.json {
+            let shown: Vec<_> = tokens.iter().map(|token| ShownToken::new(token, now)).collect();
+            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&shown)?)?;
+            return Ok(());
+        }
+        let rows: Vec<_> = tokens
+            .iter()
+            .map(|token| {
+                [
+                    token.id.to_string(),
+                    token.user.to_string(),
+                    token.grant.label.as_str().to_owned(),
+                    token.grant.scopes.to_string(),
+                    shown(token.grant.created),
+                    token.grant.expires.map_or_else(|| "never".to_owned(), shown),
+                    token.last_used.map_or_else(|| "never".to_owned(), day),
+                    state(token, now).to_owned(),
+                ]
+            })
+            .collect();
+        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"], &rows)?;
+        Ok(())
+    }
+}
+
+impl Revoke {
+    async fn run(self) -> anyhow::Result<()> {
+        let id = TokenId::new(self.id);
+        if !self.store.open(false)?.revoke_token(id, Timestamp::now()).await? {
+            bail!("there is no token {id}: `plantstore token list` shows those there are");
+        }
+        writeln!(io::stderr(), "token {id} is revoked: every running server refuses it within 5 seconds")?;
+        Ok(())
+    }
+}
+
+fn state(token: &StoredToken, now: Timestamp) -> &'static str {
+    match token.revoked {
+        Some(_) => "revoked",
+        None if token.grant.expired(now) => "expired",
+        None => "active",
+    }
+}
+
+fn day(moment: Timestamp) -> String {
+    moment.strftime("%Y-%m-%d").to_string()
+}
+
+/// A token as `--json` shows it.
+#[derive(Serialize)]
+struct ShownToken {
+    id: i64,
+    user: String,
+    label: String,
+    scopes: Vec<&'static str>,
+    created: String,
+    expires: Option<String>,
+    revoked: Option<String>,
+    last_used: Option<String>,
+    state: &'static str,
+}
+
+impl ShownToken {
+    fn new(token: &StoredToken, now: Timestamp) -> Self {
+        Self {
+            id: token.id.get(),
+            user: token.user.to_string(),
+            label: token.grant.label.as_str().to_owned(),
+            scopes: token.grant.scopes.iter().map(Scope::name).collect(),
+            created: token.grant.created.to_string(),
+            expires: token.grant.expires.map(|at| at.to_string()),
+            revoked: token.revoked.map(|at| at.to_string()),
+            last_used: token.last_used.map(day),
+            state: state(token, now),
+        }
+    }
+}

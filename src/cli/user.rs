@@ -1,0 +1,137 @@
+//! `plantstore user`: see who there is, and delete somebody with all they have.
+
+use std::io::{self, BufRead, Write};
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{block_on, shown, table};
+use crate::config::StoreOption;
+use crate::store::{Store, StoredUser};
+use crate::user::UserName;
+
+/// List and delete users; works beside a running server
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    List(List),
+    Delete(Delete),
+}
+
+/// List users with how many tokens and plants they have
+#[derive(Args)]
+struct List {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+/// Delete a user with all their tokens and plants, for good
+#[derive(Args)]
+struct Delete {
+    /// The user to delete
+    #[arg(value_name = "NAME", value_parser = UserName::parse)]
+    name: UserName,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        match self.action {
+            Action::List(options) => block_on(options.run()),
+            Action::Delete(options) => block_on(options.run()),
+        }
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<()> {
+        let users = self.store.open(false)?.users().await?;
+        if self.json {
+            let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
+            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&shown)?)?;
+            return Ok(());
+        }
+        let rows: Vec<_> = users
+            .iter()
+            .map(|user| [user.name.to_string(), user.tokens.to_string(), user.plants.to_string(), shown(user.created)])
+            .collect();
+        table::print(["USER", "TOKENS", "PLANTS", "CREATED"], &rows)?;
+        Ok(())
+    }
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let store = self.store.open(false)?;
+        let Some(user) = store.user(&self.name).await? else {
+            // A deletion that was interrupted has taken the name already: what is left of it goes now.
+            sweep(&store).await?;
+            bail!("there is no user {}: `plantstore user list` shows those there are", self.name);
+        };
+        if !self.yes && !confirmed(&user)? {
+            bail!("nothing was deleted: confirm with the user's name, or use --yes");
+        }
+        store.delete_user(&self.name).await?;
+        let plants = sweep(&store).await?;
+        writeln!(io::stderr(), "user {} is deleted, with {} tokens and {plants} plants", self.name, user.tokens)?;
+        Ok(())
+    }
+}
+
+/// Removes the plants of deleted users, in small steps that leave room for a server's writes.
+async fn sweep(store: &Store) -> anyhow::Result<u64> {
+    let mut plants = 0;
+    loop {
+        match store.sweep().await? {
+            0 => return Ok(plants),
+            removed => plants += removed,
+        }
+    }
+}
+
+fn confirmed(user: &StoredUser) -> io::Result<bool> {
+    let mut errors = io::stderr();
+    write!(
+        errors,
+        "This deletes {} with {} tokens and {} plants, for good. Type the name to confirm: ",
+        user.name, user.tokens, user.plants
+    )?;
+    errors.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(answer.trim_end_matches(['\r', '\n']) == user.name.as_str())
+}
+
+/// A user as `--json` shows them.
+#[derive(Serialize)]
+struct ShownUser {
+    name: String,
+    tokens: u64,
+    plants: u64,
+    created: String,
+}
+
+impl ShownUser {
+    fn new(user: &StoredUser) -> Self {
+        Self {
+            name: user.name.to_string(),
+            tokens: user.tokens,
+            plants: user.plants,
+            created: user.created.to_string(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The service over HTTP: the route table, and what every request goes through.
+//!
+//! A request: [`serve`] takes its connection, [`Service::answer`] gives it an id and a line in the log, the router finds
+//! its handler, the handler's arguments authenticate and read it, the store does it, and one `?` brings back what went
+//! wrong as an [`error::ApiError`].
+
+mod auth;
+mod context;
+mod error;
+mod extract;
+mod limits;
+mod listing;
+mod plants;
+mod probes;
+mod serve;
+mod sessions;
+mod wire;
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use axum::routing::{delete, get};
+use futures_util::FutureExt as _;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Request, StatusCode};
+use tower_service::Service as _;
+
+use self::auth::{Anything, Caller};
+use self::context::{Context, REQUEST_ID, TrackedBody};
+use self::error::{ApiError, Detail};
+use self::limits::{Admission, ClientAddress, RateLimiter};
+use self::serve::{Activity, Working};
+use self::sessions::Sessions;
+use self::wire::Line;
+use crate::store::Store;
+
+pub use self::limits::Limits;
+pub use self::serve::serve;
+
+/// What all requests share.
+pub struct App {
+    store: Arc<Store>,
+    limits: Arc<Limits>,
+    sessions: Sessions,
+    admission: Admission,
+    auth_failures: RateLimiter<ClientAddress>,
+    activity: Activity,
+}
+
+impl App {
+    /// A service on this store, within these limits.
+    pub fn new(store: Arc<Store>, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            sessions: Sessions::new(),
+            admission: Admission::new(&limits),
+            auth_failures: RateLimiter::new(limits.auth_failures_per_second, limits.auth_failures_burst),
+            activity: Activity::default(),
+            limits: Arc::new(limits),
+        })
+    }
+
+    fn draining(&self) -> bool {
+        self.activity.draining()
+    }
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/plants", get(plants::list).post(plants::create))
+        .route("/plants/{id}", delete(plants::delete))
+        .route("/livez", get(probes::livez))
+        .route("/readyz", get(probes::readyz))
+        .fallback(no_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(app)
+}
+
+/// The route of a path as the log names it.
+fn route_of(path: &str) -> &'static str {
+    match path {
+        "/plants" => "/plants",
+        "/livez" => "/livez",
+        "/readyz" => "/readyz",
+        _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ => "-",
+    }
+}
+
+/// Whoever has no token does not learn which addresses exist either.
+async fn no_route(_: Caller<Anything>) -> ApiError {
+    ApiError::NoRoute
+}
+
+async fn method_not_allowed(_: Caller<Anything>) -> ApiError {
+    ApiError::MethodNotAllowed
+}
+
+/// What answers the requests of a connection.
+#[derive(Clone)]
+struct Service {
+    app: Arc<App>,
+    router: Router,
+}
+
+impl Service {
+    fn new(app: Arc<App>) -> Self {
+        Self { router: router(Arc::clone(&app)), app }
+    }
+
+    fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    async fn answer(
+        mut self,
+        request: Request<Incoming>,
+        client: IpAddr,
+        line: &Arc<Line>,
+    ) -> hyper::Response<TrackedBody> {
+        let working = Working::begin(&self.app, line);
+        let (mut parts, body) = request.into_parts();
+        let route = route_of(parts.uri.path());
+        let context = Context::new(&parts.headers, client, working.arrived, parts.method.clone(), route);
+        let context = Arc::new(context);
+        parts.extensions.insert(Arc::clone(&context));
+        let has_body = !http_body::Body::is_end_stream(&body);
+
+        let handled = self.router.call(Request::from_parts(parts, Body::new(body)));
+        let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
+            Ok(Ok(response)) => response,
+            // The panic itself is logged where it happens.
+            Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
+        };
+
+        if let Some(Detail(detail)) = response.extensions().get() {
+            tracing::error!(request_id = context.id(), status = response.status().as_u16(), detail, "request failed");
+        }
+        if has_body && response.status().is_client_error() {
+            line.expect_unread();
+        }
+        if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+            // The router adds it to whatever its fallback answers.
+            response.headers_mut().remove(ALLOW);
+        }
+        if self.app.draining() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        common_headers(response.headers_mut(), &context);
+        let status = response.status();
+        response.map(|body| TrackedBody::new(body, context, status, working))
+    }
+}
+
+/// What every answer carries.
+fn common_headers(headers: &mut HeaderMap, context: &Context) {
+    headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}

@@ -1,0 +1,125 @@
+//! Authentication as a handler's argument: without a [`Caller`] there is no user, and without a user no query.
+//!
+//! A [`Caller`] is taken before anything else of the request is looked at. The few handlers that serve anybody say so by
+//! taking [`Anybody`].
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::FromRequestParts;
+use hyper::Version;
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+
+use super::App;
+use super::context::Context;
+use super::error::ApiError;
+use super::sessions::Session;
+use crate::token::{PlainToken, Scope};
+use crate::user::UserId;
+
+/// What a handler needs a token to allow.
+pub(crate) trait Need {
+    const SCOPE: Option<Scope>;
+}
+
+/// Needs `plants:read`.
+pub(crate) struct Reading;
+/// Needs `plants:write`.
+pub(crate) struct Writing;
+/// Needs `plants:delete`.
+pub(crate) struct Deleting;
+/// Needs a valid token, whatever it allows.
+pub(crate) struct Anything;
+
+impl Need for Reading {
+    const SCOPE: Option<Scope> = Some(Scope::Read);
+}
+impl Need for Writing {
+    const SCOPE: Option<Scope> = Some(Scope::Write);
+}
+impl Need for Deleting {
+    const SCOPE: Option<Scope> = Some(Scope::Delete);
+}
+impl Need for Anything {
+    const SCOPE: Option<Scope> = None;
+}
+
+/// The user a request acts for, whose token allows what the handler needs.
+pub(crate) struct Caller<N> {
+    session: Arc<Session>,
+    need: PhantomData<N>,
+}
+
+impl<N> Caller<N> {
+    pub(crate) fn user(&self) -> UserId {
+        self.session.token.user_id
+    }
+}
+
+impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let context = Context::of(parts);
+        let session = authenticate(app, &context, &parts.headers).await?;
+        context.set_session(&session);
+        check_host(parts)?;
+        match N::SCOPE {
+            Some(scope) if !session.token.grant.scopes.allow(scope) => Err(ApiError::ScopeMissing(scope)),
+            _ => Ok(Self { session, need: PhantomData }),
+        }
+    }
+}
+
+/// Somebody, with or without a token.
+pub(crate) struct Anybody;
+
+impl FromRequestParts<Arc<App>> for Anybody {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+        check_host(parts).map(|()| Self)
+    }
+}
+
+async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or(ApiError::NoToken)?;
+    if values.next().is_some() {
+        return Err(ApiError::BadRequest("send exactly one `Authorization` header"));
+    }
+    let session = match credentials(value)? {
+        Some(token) => app.sessions.find(&app.store, &token.hash()).await?,
+        None => None,
+    };
+    session.ok_or_else(|| match app.auth_failures.take(context.client(), Instant::now()) {
+        Ok(()) => ApiError::InvalidToken,
+        Err(seconds) => ApiError::TooManyFailures(seconds),
+    })
+}
+
+/// The token of a bearer header; `None` when it is malformed. Credentials of another scheme are no credentials.
+fn credentials(value: &HeaderValue) -> Result<Option<PlainToken>, ApiError> {
+    let bytes = value.as_bytes();
+    let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {
+        Some(space) => bytes.split_at(space),
+        None => (bytes, &b""[..]),
+    };
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Err(ApiError::NoToken);
+    }
+    let token = token.trim_ascii_start();
+    Ok(std::str::from_utf8(token).ok().and_then(PlainToken::parse))
+}
+
+/// HTTP/1.1 asks for exactly one `Host`, of every request.
+fn check_host(parts: &Parts) -> Result<(), ApiError> {
+    let hosts = parts.headers.get_all(HOST).iter().count();
+    let needed = usize::from(parts.version == Version::HTTP_11);
+    if hosts < needed || hosts > 1 {
+        return Err(ApiError::BadRequest("send exactly one `Host` header"));
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! What is known of a request from its first byte to the last byte of its answer: one line of the log.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Instant;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::header::HeaderValue;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, StatusCode};
+
+use super::limits::ClientAddress;
+use super::serve::Working;
+use super::sessions::Session;
+
+/// The header that names a request.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// Longest request id taken over from a client.
+const REQUEST_ID_MAX: usize = 128;
+
+/// The facts of one request, shared by all who handle it.
+pub(crate) struct Context {
+    pub(crate) id: HeaderValue,
+    /// When its first byte arrived.
+    pub(crate) arrived: Instant,
+    client: IpAddr,
+    method: Method,
+    route: &'static str,
+    session: OnceLock<Arc<Session>>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        headers: &HeaderMap,
+        client: IpAddr,
+        arrived: Instant,
+        method: Method,
+        route: &'static str,
+    ) -> Self {
+        let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
+        Self { id, arrived, client, method, route, session: OnceLock::new() }
+    }
+
+    /// The context that the server puts into every request.
+    pub(crate) fn of(parts: &Parts) -> Arc<Self> {
+        let context = parts.extensions.get::<Arc<Self>>();
+        Arc::clone(context.expect("the server gives every request a context"))
+    }
+
+    pub(crate) fn client(&self) -> ClientAddress {
+        ClientAddress::from(self.client)
+    }
+
+    pub(crate) fn set_session(&self, session: &Arc<Session>) {
+        // Set once: a request is authenticated by one handler.
+        let _ = self.session.set(Arc::clone(session));
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        // Sane ids and ours are ASCII.
+        self.id.to_str().unwrap_or_default()
+    }
+
+    /// The one line that every request gets, once its answer has ended.
+    pub(crate) fn log(&self, status: StatusCode, bytes: u64, complete: bool) {
+        let token = self.session.get().map(|session| &session.token);
+        tracing::info!(
+            request_id = self.id(),
+            client = %self.client,
+            method = self.method.as_str(),
+            route = self.route,
+            status = status.as_u16(),
+            user = token.map(|token| token.user.as_str()),
+            token = token.map(|token| token.id.get()),
+            duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
+            bytes,
+            complete,
+            "request"
+        );
+    }
+}
+
+fn is_sane(id: &HeaderValue) -> bool {
+    let bytes = id.as_bytes();
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte);
+    (1..=REQUEST_ID_MAX).contains(&bytes.len()) && bytes.iter().all(plain)
+}
+
+/// A new id: where this process's numbering starts is random, then it counts.
+pub(crate) fn new_request_id() -> HeaderValue {
+    static START: LazyLock<u64> = LazyLock::new(|| {
+        // Without randomness the ids are still distinct within the process.
+        getrandom::u64().unwrap_or(0)
+    });
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let id = format!("{:016x}{:08x}", *START, COUNT.fetch_add(1, Ordering::Relaxed));
+    HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
+}
+
+/// An answer's body, which knows when it has ended: then the request is logged and its connection is free.
+pub(crate) struct TrackedBody {
+    inner: Body,
+    context: Arc<Context>,
+    status: StatusCode,
+    bytes: u64,
+    ended: bool,
+    _working: Working,
+}
+
+impl TrackedBody {
+    pub(crate) fn new(inner: Body, context: Arc<Context>, status: StatusCode, working: Working) -> Self {
+        let ended = http_body::Body::is_end_stream(&inner);
+        Self { inner, context, status, bytes: 0, ended, _working: working }
+    }
+}
+
+impl http_body::Body for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(task);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.ended = self.inner.is_end_stream();
+            }
+            Poll::Ready(None) => self.ended = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for TrackedBody {
+    fn drop(&mut self) {
+        self.context.log(self.status, self.bytes, self.ended);
+    }
+}

@@ -1,0 +1,88 @@
+//! Path and body as handlers want them, refused in our own shape.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use hyper::http::request::Parts;
+
+use super::App;
+use super::context::Context;
+use super::error::ApiError;
+use crate::plant::{BadPlant, IdFault, NewPlant, PlantId};
+
+/// Bytes of a body that is too large which are read all the same, so that the connection stays usable.
+const DISCARD_MAX: usize = 64 * 1024;
+
+/// The plant in the body of a request. Takes the body, so a handler's last argument.
+pub(crate) struct PlantBody(pub(crate) NewPlant);
+
+impl FromRequest<Arc<App>> for PlantBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let deadline = Context::of(&parts).arrived + app.limits.request_timeout;
+        let bytes = tokio::time::timeout_at(deadline.into(), read(body, app.limits.body_bytes))
+            .await
+            .map_err(|_| ApiError::RequestTimeout)??;
+        if bytes.is_empty() {
+            return Err(BadPlant::NotJson("it is empty".to_owned()).into());
+        }
+        if !is_json(&parts.headers) {
+            return Err(ApiError::NotJsonType);
+        }
+        Ok(Self(NewPlant::from_json(&bytes)?))
+    }
+}
+
+async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let too_large = |close| ApiError::BodyTooLarge { limit, close };
+    // What is announced is believed: nobody waits for gigabytes to turn them away.
+    if http_body::Body::size_hint(&body).lower() > DISCARD_MAX.max(limit) as u64 {
+        return Err(too_large(true));
+    }
+    let mut frames = body.into_data_stream();
+    let mut whole = BytesMut::new();
+    let mut length = 0;
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
+        length += frame.len();
+        if length > DISCARD_MAX.max(limit) {
+            return Err(too_large(true));
+        }
+        if length <= limit {
+            whole.extend_from_slice(&frame);
+        }
+    }
+    if length > limit { Err(too_large(false)) } else { Ok(whole.freeze()) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let essence = types.next().and_then(|value| value.to_str().ok()).map(|value| {
+        let essence = value.split_once(';').map_or(value, |(essence, _parameters)| essence);
+        essence.trim().eq_ignore_ascii_case("application/json")
+    });
+    let encoded =
+        headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    essence == Some(true) && types.next().is_none() && !encoded
+}
+
+/// The id in the path of a request.
+pub(crate) struct PathId(pub(crate) PlantId);
+
+impl FromRequestParts<Arc<App>> for PathId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        // Fails when the path does not decode to text.
+        let Path(id) = Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| ApiError::BadPathId(IdFault::NotAnInteger))?;
+        PlantId::parse(&id).map(Self).map_err(ApiError::BadPathId)
+    }
+}

@@ -1,0 +1,199 @@
+//! Every limit of the server, and the two that need state: how many requests work at once, and how often an address may
+//! fail to authenticate.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::error::ApiError;
+
+/// What the server bounds. The defaults are the service's contract; operators may change each.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// From the first byte of a request's head to its last.
+    pub header_timeout: Duration,
+    /// From the first byte of a request to the last of its body.
+    pub request_timeout: Duration,
+    /// Between two requests of one connection.
+    pub idle_timeout: Duration,
+    /// Without a client taking a single byte of an answer.
+    pub write_timeout: Duration,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// Header fields of a request.
+    pub header_fields: usize,
+    /// Bytes of a request's body.
+    pub body_bytes: usize,
+    /// Connections open at the same time.
+    pub connections: usize,
+    /// Requests at work at the same time.
+    pub in_flight: usize,
+    /// Requests that may wait for one of those to finish.
+    pub waiting: usize,
+    /// How long they wait.
+    pub waiting_timeout: Duration,
+    /// Failed authentications of one address: a second, in the long run.
+    pub auth_failures_per_second: u32,
+    /// Failed authentications of one address: at once.
+    pub auth_failures_burst: u32,
+    /// From the signal to stop until what is unfinished is cut.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            header_bytes: 16 * 1024,
+            header_fields: 100,
+            body_bytes: 16 * 1024,
+            connections: 10_000,
+            in_flight: 512,
+            waiting: 512,
+            waiting_timeout: Duration::from_secs(1),
+            auth_failures_per_second: 10,
+            auth_failures_burst: 100,
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Bounds the requests at work; a few more may wait a little, the rest are turned away at once.
+pub(crate) struct Admission {
+    slots: Semaphore,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+    patience: Duration,
+}
+
+impl Admission {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            slots: Semaphore::new(limits.in_flight),
+            waiting: AtomicUsize::new(0),
+            waiting_max: limits.waiting,
+            patience: limits.waiting_timeout,
+        }
+    }
+
+    /// Takes a slot. To be called when the whole request is there, so that no slow client holds one.
+    pub(crate) async fn enter(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(slot);
+        }
+        let _place = Place::take(&self.waiting, self.waiting_max).ok_or(ApiError::Overloaded)?;
+        match tokio::time::timeout(self.patience, self.slots.acquire()).await {
+            Ok(Ok(slot)) => Ok(slot),
+            _ => Err(ApiError::Overloaded),
+        }
+    }
+}
+
+/// A place in the queue, given back when dropped, also by a client that goes away while waiting.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let place = Self(taken);
+        (taken.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Keys remembered at the most: those whose bucket has filled up again are forgotten first.
+const KEYS_MAX: usize = 65_536;
+
+/// A token bucket for each key, kept as the one moment at which it will be full again (GCRA).
+pub(crate) struct RateLimiter<K> {
+    full_at: Mutex<HashMap<K, Instant>>,
+    interval: Duration,
+    tolerance: Duration,
+}
+
+impl<K: Hash + Eq + Copy> RateLimiter<K> {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { full_at: Mutex::default(), interval, tolerance: interval * burst.max(1) }
+    }
+
+    /// Takes one token of the key's bucket; when it is empty, says how many seconds until it is not.
+    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), u64> {
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if full_at.len() >= KEYS_MAX && !full_at.contains_key(&key) {
+            full_at.retain(|_, full| *full > now);
+            if full_at.len() >= KEYS_MAX {
+                // Under attack from more addresses than fit: forgetting them all is bounded, too.
+                full_at.clear();
+            }
+        }
+        let full = full_at.entry(key).or_insert(now);
+        let after = (*full).max(now) + self.interval;
+        let wait = after.saturating_duration_since(now).saturating_sub(self.tolerance);
+        if wait > Duration::ZERO {
+            return Err(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+        }
+        *full = after;
+        Ok(())
+    }
+}
+
+/// What counts as one client address: IPv6 hosts have a whole /64 to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClientAddress(u128);
+
+impl From<IpAddr> for ClientAddress {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(u128::from(address.to_bits())),
+            IpAddr::V6(address) => Self(address.to_bits() >> 64 << 64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_empties_and_fills() {
+        let limiter = RateLimiter::new(10, 3);
+        let start = Instant::now();
+        let taken = |after: u64| limiter.take(1, start + Duration::from_millis(after));
+        assert_eq!([taken(0), taken(0), taken(0), taken(0)], [Ok(()), Ok(()), Ok(()), Err(1)]);
+        assert_eq!([taken(99), taken(100), taken(101)], [Err(1), Ok(()), Err(1)]);
+        assert_eq!([taken(10_000), taken(10_000), taken(10_000)], [Ok(()); 3]);
+        assert_eq!(limiter.take(2, start), Ok(()), "another key has a bucket of its own");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let limiter = RateLimiter::new(10, 100);
+        let now = Instant::now();
+        for key in 0..3 * KEYS_MAX {
+            assert_eq!(limiter.take(key, now), Ok(()));
+        }
+        assert!(limiter.full_at.lock().expect("no panic").len() <= KEYS_MAX);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_client() {
+        let key = |text: &str| ClientAddress::from(text.parse::<IpAddr>().expect("address"));
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+        assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
+        assert_ne!(key("10.0.0.2"), key("10.0.0.1"));
+    }
+}

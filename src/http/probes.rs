@@ -1,0 +1,34 @@
+//! What balancers and supervisors ask, without a token: does the process live, and should it get requests?
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::header::{self, HeaderValue};
+
+use super::App;
+use super::auth::Anybody;
+use super::error::ApiError;
+
+/// `GET /livez`: answers as long as the process does.
+pub(crate) async fn livez(_: Anybody) -> Response {
+    status(r#"{"status":"live"}"#)
+}
+
+/// `GET /readyz`: whether the store answers and the service is not shutting down.
+pub(crate) async fn readyz(State(app): State<Arc<App>>, _: Anybody) -> Result<Response, ApiError> {
+    if app.draining() {
+        return Err(ApiError::Draining);
+    }
+    app.store.ping().await?;
+    Ok(status(r#"{"status":"ready"}"#))
+}
+
+fn status(body: &'static str) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

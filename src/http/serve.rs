@@ -1,0 +1,207 @@
+//! The accept loop: connections under limits, and a shutdown that finishes what was begun.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use hyper::header::{CONNECTION, HeaderMap};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+use super::context::Context;
+use super::error::ApiError;
+use super::wire::{Line, Wire};
+use super::{App, Service};
+
+/// How long the loop rests after the system refused it a connection (out of file descriptors, mostly).
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Connections beyond the limit that are told so at the same time; further ones are just closed.
+const TURNED_AWAY_MAX: usize = 64;
+
+/// The requests at work, and whether the service is about to stop.
+#[derive(Default)]
+pub(crate) struct Activity {
+    working: AtomicUsize,
+    draining: AtomicBool,
+    changed: Notify,
+}
+
+impl Activity {
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when no request is at work.
+    async fn idle(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.working.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A request at work, from the end of its head to the end of its answer.
+pub(crate) struct Working {
+    app: Arc<App>,
+    line: Arc<Line>,
+    pub(crate) arrived: Instant,
+}
+
+impl Working {
+    pub(crate) fn begin(app: &Arc<App>, line: &Arc<Line>) -> Self {
+        app.activity.working.fetch_add(1, Ordering::SeqCst);
+        Self { app: Arc::clone(app), line: Arc::clone(line), arrived: line.begin() }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.line.end();
+        if self.app.activity.working.fetch_sub(1, Ordering::SeqCst) == 1 && self.app.draining() {
+            self.app.activity.changed.notify_waiters();
+        }
+    }
+}
+
+/// Serves the connections of `listener` until `shutdown` resolves; then takes no more, finishes the requests at work
+/// and closes all connections, within the grace of the limits. Says how many had to be cut.
+pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) -> usize {
+    let service = Service::new(Arc::clone(&app));
+    let most = app.limits.connections;
+    let places = Arc::new(Semaphore::new(most));
+    let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    let (close, closing) = watch::channel(());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, client)) => match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => {
+                    tokio::spawn(drive(stream, client.ip(), service.clone(), closing.clone(), place));
+                }
+                Err(_) => turn_away(stream, client, &app, &turned_away),
+            },
+            Err(error) => rest(&error).await,
+        }
+    }
+    drop(listener);
+    drop(closing);
+    app.activity.draining.store(true, Ordering::SeqCst);
+    let all = u32::try_from(most).unwrap_or(u32::MAX);
+    let finish = async {
+        app.activity.idle().await;
+        // Until now connections without a request stayed open, so that a client on one of them was not cut off.
+        drop(close);
+        let _ = places.acquire_many(all).await;
+    };
+    if tokio::time::timeout(app.limits.shutdown_grace, finish).await.is_ok() {
+        return 0;
+    }
+    most - places.available_permits()
+}
+
+/// Connection-level errors concern one client; anything else is worth a rest and a word.
+async fn rest(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        tracing::warn!(%error, "cannot accept a connection");
+        tokio::time::sleep(ACCEPT_REST).await;
+    }
+}
+
+/// One connection, from its first byte to its last.
+async fn drive(
+    stream: TcpStream,
+    client: IpAddr,
+    service: Service,
+    mut closing: watch::Receiver<()>,
+    _place: OwnedSemaphorePermit,
+) {
+    // Without it, small answers would wait for the client's acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let limits = Arc::clone(&service.app().limits);
+    let line = Arc::new(Line::new());
+    let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits));
+    let request_line = Arc::clone(&line);
+    let handle = service_fn(move |request| {
+        let (service, line) = (service.clone(), Arc::clone(&request_line));
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request, client, &line).await) }
+    });
+
+    let mut http = http1::Builder::new();
+    // The wire keeps the time instead: the library knows one timeout for the wait between requests and for their heads.
+    http.header_read_timeout(None).half_close(true).pipeline_flush(true).max_header_size(limits.header_bytes);
+    if limits.header_fields != super::Limits::default().header_fields {
+        // Only when asked for: the library then allocates for every request.
+        http.max_headers(limits.header_fields);
+    }
+    let mut connection = Box::pin(http.serve_connection(TokioIo::new(wire), handle));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = closing.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, %client, "a connection ended early");
+    }
+    let fault = line.fault().and_then(super::wire::Fault::error);
+    let wire = |connection: std::pin::Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
+        std::pin::Pin::into_inner(connection).into_parts().io.into_inner()
+    };
+    if let Some(error) = fault {
+        wire(connection).last_words(&raw_answer(&error, client)).await;
+    } else if line.lingers() {
+        wire(connection).linger().await;
+    }
+}
+
+/// Tells a client that there are too many connections, without making any other wait.
+fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc<Semaphore>) {
+    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+        return;
+    };
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        let _place = place;
+        let wire = Wire::new(stream, Arc::new(Line::new()), Arc::clone(&app.limits));
+        wire.last_words(&raw_answer(&ApiError::Overloaded, client.ip())).await;
+    });
+}
+
+/// An answer to what never became a request, as bytes; logged like one.
+fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
+    let (status, mut headers, body) = error.render();
+    let context = Context::new(&HeaderMap::new(), client, Instant::now(), Method::GET, "-");
+    super::common_headers(&mut headers, &context);
+    headers.remove(CONNECTION);
+    let mut head = format!("HTTP/1.1 {status}\r\n");
+    for (name, value) in &headers {
+        // Writing to a string does not fail, and our header values are text.
+        let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
+    }
+    let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
+    let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
+    context.log(status, body.len() as u64, true);
+    let mut bytes = head.into_bytes();
+    bytes.extend_from_slice(&body);
+    bytes
+}

@@ -1,0 +1,18 @@
+//! plantstore keeps people's plants: an HTTP/JSON service with three operations and bearer tokens.
+//!
+//! The modules in reading order:
+//!
+//! - [`plant`], [`user`], [`token`]: what there is, and its rules; they know nothing of HTTP or SQL.
+//! - [`store`]: where it is kept; the one place with SQL.
+//! - [`http`]: how it is served; the one place that knows status codes.
+//! - [`telemetry`], [`config`]: logs; the options that several commands share.
+//! - [`cli`]: the commands; the one place that prints or reads the environment.
+
+pub mod cli;
+pub mod config;
+pub mod http;
+pub mod plant;
+pub mod store;
+pub mod telemetry;
+pub mod token;
+pub mod user;

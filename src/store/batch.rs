@@ -1,0 +1,92 @@
+//! Group commit: a bounded queue of writes that one writer drains into one transaction. The writer answers each write
+//! after the commit, and each on its own.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Creation, Deletion, StoreError};
+use crate::plant::{NewPlant, PlantId};
+use crate::token::TokenId;
+use crate::user::UserId;
+
+/// Writes that share one commit at the most: bounds how long the first of them waits for the last.
+pub(super) const BATCH_MAX: usize = 512;
+
+/// How long a request waits for the answer of a writer that says nothing (a disk that hangs).
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a write came to.
+pub(super) type Answer<T> = Result<T, StoreError>;
+
+/// One write that waits for its commit.
+pub(super) enum Job {
+    Create {
+        user: UserId,
+        plant: NewPlant,
+        reply: oneshot::Sender<Answer<Creation>>,
+    },
+    Delete {
+        user: UserId,
+        id: PlantId,
+        reply: oneshot::Sender<Answer<Deletion>>,
+    },
+    NoteUse {
+        token: TokenId,
+        day: Timestamp,
+    },
+    /// The last: what came before it is still done, what comes after it is refused.
+    Stop,
+}
+
+/// The callers' end of the queue.
+pub(super) struct Queue {
+    sender: mpsc::Sender<Job>,
+}
+
+impl Queue {
+    /// A queue of `capacity` writes, and the writer's end of it.
+    pub(super) fn new(capacity: usize) -> (Self, mpsc::Receiver<Job>) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (Self { sender }, receiver)
+    }
+
+    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Answer<Creation> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Job::Create { user, plant, reply })?;
+        wait_for(answer).await
+    }
+
+    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Answer<Deletion> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Job::Delete { user, id, reply })?;
+        wait_for(answer).await
+    }
+
+    /// Best effort: when the queue is full the note is dropped.
+    pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
+        let _ = self.submit(Job::NoteUse { token, day });
+    }
+
+    /// Waits for a place in the queue: stopping is never refused.
+    pub(super) async fn stop(&self) {
+        // Fails when the writer has stopped already.
+        let _ = self.sender.send(Job::Stop).await;
+    }
+
+    fn submit(&self, job: Job) -> Result<(), StoreError> {
+        self.sender.try_send(job).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => StoreError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable("the writer has stopped".to_owned()),
+        })
+    }
+}
+
+async fn wait_for<T>(answer: oneshot::Receiver<Answer<T>>) -> Answer<T> {
+    match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
+        Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
+    }
+}

@@ -1,0 +1,347 @@
+//! The embedded engine: SQLite in WAL mode, one writer thread, readers that never wait for it.
+//!
+//! Reads run on the calling thread: a list of a few plants takes less time than handing it to another thread would.
+//! They are kept short (see the bound on [`Sqlite::list`]) and hold no transaction between two calls, so that the WAL
+//! can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
+
+mod checkpoint;
+mod fault;
+mod schema;
+mod writer;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params, params};
+
+use self::fault::store_error;
+use self::writer::Writer;
+use super::{
+    Creation, Deletion, Listed, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version,
+};
+use crate::plant::{NewPlant, PlantId};
+use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::user::{UserId, UserName};
+
+/// How long a statement waits for another process that is writing.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// Plants that [`Sqlite::boundary`] passes before it lets other work on.
+const BOUNDARY_STEP: u32 = 4_096;
+/// Plants of deleted users removed in one transaction.
+const SWEEP_STEP: u32 = 2_000;
+
+/// The embedded engine, open.
+pub struct Sqlite {
+    path: PathBuf,
+    readers: Mutex<Vec<Connection>>,
+    readers_kept: usize,
+    writer: Writer,
+}
+
+#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+impl Sqlite {
+    pub(super) fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+        let created = schema::prepare(path, options.create)?;
+        let unusable =
+            |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
+        let readers = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
+        let writer = Writer::start(path, options.write_queue).map_err(unusable)?;
+        let engine =
+            Self { path: path.to_owned(), readers: Mutex::new(readers), readers_kept: options.readers, writer };
+        Ok((engine, created))
+    }
+
+    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
+        self.writer.queue().create(user, plant).await
+    }
+
+    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
+        self.writer.queue().delete(user, id).await
+    }
+
+    pub(super) async fn list(
+        &self,
+        span: Span,
+        rows: usize,
+        mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<Listed, StoreError> {
+        // One statement is one snapshot: the version and the plants belong together.
+        const LIST: &str = "
+            SELECT users.version, plants.plant_id, plants.name, plants.tag
+            FROM users LEFT JOIN plants
+              ON plants.user_id = users.user_id
+              AND plants.plant_id BETWEEN :from AND :through AND plants.version <= :as_of
+            WHERE users.user_id = :user
+            ORDER BY plants.plant_id LIMIT :rows";
+        // One row more than asked for tells whether there are more.
+        let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(LIST)?;
+            let mut found = statement.query(named_params! {
+                ":user": span.user.get(), ":from": span.from, ":through": span.through, ":as_of": span.as_of,
+                ":rows": beyond,
+            })?;
+            let mut listed = Listed { version: Version(0), more: false };
+            let mut handed_over = 0;
+            let mut stopped = false;
+            while let Some(row) = found.next()? {
+                if handed_over == 0 {
+                    listed.version = Version(row.get(0)?);
+                }
+                // A user without plants in the span is one row without a plant.
+                let Some(id) = row.get(1)? else { break };
+                if stopped || handed_over == rows {
+                    listed.more = true;
+                    break;
+                }
+                let tag = row.get_ref(3)?.as_str_or_null()?;
+                stopped = each(PlantId::new(id), row.get_ref(2)?.as_str()?, tag).is_break();
+                handed_over += 1;
+            }
+            Ok(listed)
+        })
+    }
+
+    pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
+        const STEP: &str = "
+            SELECT plant_id FROM plants
+            WHERE user_id = :user AND plant_id BETWEEN :from AND :through AND version <= :as_of
+            ORDER BY plant_id LIMIT 2 OFFSET :passed";
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(BOUNDARY_STEP);
+            let found: Vec<i64> = self.read(|connection| {
+                let mut statement = connection.prepare_cached(STEP)?;
+                let ids = statement.query_map(
+                    named_params! {
+                        ":user": span.user.get(), ":from": span.from, ":through": span.through, ":as_of": span.as_of,
+                        ":passed": step - 1,
+                    },
+                    |row| row.get(0),
+                )?;
+                ids.collect()
+            })?;
+            let [last, _next] = found[..] else {
+                return Ok(None);
+            };
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(PlantId::new(last)));
+            }
+            span = span.past(PlantId::new(last));
+            tokio::task::yield_now().await;
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
+        const FIND: &str = "
+            SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
+              last_used_at
+            FROM tokens JOIN users USING (user_id) WHERE hash = ?1";
+        self.read(|connection| {
+            connection.prepare_cached(FIND)?.query_row([hash.as_bytes().as_slice()], stored_token).optional()
+        })
+    }
+
+    pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
+        self.writer.queue().note_use(token, day);
+    }
+
+    pub(super) async fn create_token(
+        &self,
+        user: &UserName,
+        hash: &TokenHash,
+        grant: &Grant,
+    ) -> Result<TokenId, StoreError> {
+        self.change(|connection| {
+            connection.execute(
+                "INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
+                params![user.as_str(), grant.created.as_second()],
+            )?;
+            connection.execute(
+                "INSERT INTO tokens (hash, user_id, label, scopes, created_at, expires_at)
+                 SELECT ?1, user_id, ?2, ?3, ?4, ?5 FROM users WHERE name = ?6",
+                params![
+                    hash.as_bytes().as_slice(),
+                    grant.label.as_str(),
+                    grant.scopes.to_string(),
+                    grant.created.as_second(),
+                    grant.expires.map(Timestamp::as_second),
+                    user.as_str()
+                ],
+            )?;
+            Ok(TokenId::new(connection.last_insert_rowid()))
+        })
+    }
+
+    pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
+        const ALL: &str = "
+            SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
+              last_used_at
+            FROM tokens JOIN users USING (user_id) WHERE ?1 IS NULL OR users.name = ?1 ORDER BY token_id";
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(ALL)?;
+            statement.query_map([user.map(UserName::as_str)], stored_token)?.collect()
+        })
+    }
+
+    pub(super) async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+        self.change(|connection| {
+            let revoked = connection.execute(
+                "UPDATE tokens SET revoked_at = coalesce(revoked_at, ?2) WHERE token_id = ?1",
+                [token.get(), now.as_second()],
+            )?;
+            Ok(revoked == 1)
+        })
+    }
+
+    pub(super) async fn users(&self) -> Result<Vec<StoredUser>, StoreError> {
+        const ALL: &str = "
+            SELECT name, created_at,
+              (SELECT count(*) FROM tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
+              (SELECT count(*) FROM plants WHERE plants.user_id = users.user_id)
+            FROM users ORDER BY name";
+        self.read(|connection| connection.prepare_cached(ALL)?.query_map([], stored_user)?.collect())
+    }
+
+    pub(super) async fn user(&self, name: &UserName) -> Result<Option<StoredUser>, StoreError> {
+        const ONE: &str = "
+            SELECT name, created_at,
+              (SELECT count(*) FROM tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
+              (SELECT count(*) FROM plants WHERE plants.user_id = users.user_id)
+            FROM users WHERE name = ?1";
+        self.read(|connection| connection.prepare_cached(ONE)?.query_row([name.as_str()], stored_user).optional())
+    }
+
+    pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        self.change(|connection| {
+            connection.execute(
+                "INSERT INTO departed_users (user_id) SELECT user_id FROM users WHERE name = ?1",
+                [name.as_str()],
+            )?;
+            // The tokens go with the user, by their foreign key.
+            let deleted = connection.execute("DELETE FROM users WHERE name = ?1", [name.as_str()])?;
+            Ok(deleted == 1)
+        })
+    }
+
+    pub(super) async fn sweep(&self) -> Result<u64, StoreError> {
+        const STEP: &str = "
+            DELETE FROM plants WHERE user_id = ?1 AND plant_id <= (
+              SELECT max(plant_id) FROM (
+                SELECT plant_id FROM plants WHERE user_id = ?1 ORDER BY plant_id LIMIT ?2))";
+        const DEPARTED: &str = "SELECT user_id FROM departed_users LIMIT 1";
+        let departed =
+            |connection: &Connection| connection.query_row(DEPARTED, [], |row| row.get::<_, i64>(0)).optional();
+        // Looked up before asking to write: nearly always there is nothing to do.
+        if self.read(departed)?.is_none() {
+            return Ok(0);
+        }
+        self.change(|connection| {
+            let mut removed = 0;
+            while removed == 0 {
+                let Some(user) = departed(connection)? else {
+                    return Ok(0);
+                };
+                removed = connection.execute(STEP, [user, i64::from(SWEEP_STEP)])?;
+                if removed == 0 {
+                    connection.execute("DELETE FROM departed_users WHERE user_id = ?1", [user])?;
+                }
+            }
+            Ok(removed as u64)
+        })
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        if !self.writer.running() {
+            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
+        }
+        self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
+    }
+
+    pub(super) async fn close(&self) {
+        self.writer.finish().await;
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = idle.map_or_else(|| reader(&self.path), Ok).map_err(|error| store_error(&error))?;
+        // On an error the connection is dropped with whatever state it is in.
+        let found = query(&connection).map_err(|error| store_error(&error))?;
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if readers.len() < self.readers_kept {
+            readers.push(connection);
+        }
+        Ok(found)
+    }
+
+    /// Runs the rare changes of operators, in a transaction of their own on a connection of their own.
+    fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let run = || {
+            let mut connection = connect(&self.path)?;
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = change(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        run().map_err(|error| store_error(&error))
+    }
+}
+
+/// Opens the file with the settings every connection has. The path is taken literally, never as a URI.
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_PATIENCE)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    Ok(connection)
+}
+
+fn reader(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = connect(path)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
+    let scopes: String = row.get(4)?;
+    Ok(StoredToken {
+        id: TokenId::new(row.get(0)?),
+        user_id: UserId::new(row.get(1)?),
+        user: user_name(row, 2)?,
+        grant: Grant {
+            label: Label::parse(row.get_ref(3)?.as_str()?).unwrap_or_default(),
+            scopes: Scopes::from_names(&scopes),
+            created: timestamp(row.get(5)?),
+            expires: row.get::<_, Option<i64>>(6)?.map(timestamp),
+        },
+        revoked: row.get::<_, Option<i64>>(7)?.map(timestamp),
+        last_used: row.get::<_, Option<i64>>(8)?.map(timestamp),
+    })
+}
+
+fn stored_user(row: &Row<'_>) -> rusqlite::Result<StoredUser> {
+    Ok(StoredUser {
+        name: user_name(row, 0)?,
+        created: timestamp(row.get(1)?),
+        tokens: row.get::<_, i64>(2)?.unsigned_abs(),
+        plants: row.get::<_, i64>(3)?.unsigned_abs(),
+    })
+}
+
+fn user_name(row: &Row<'_>, column: usize) -> rusqlite::Result<UserName> {
+    UserName::parse(row.get_ref(column)?.as_str()?).map_err(|fault| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(fault))
+    })
+}
+
+/// A time beyond what can be told, in either direction, is the furthest that can.
+fn timestamp(seconds: i64) -> Timestamp {
+    let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_second(seconds).unwrap_or(furthest)
+}

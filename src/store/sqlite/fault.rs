@@ -1,0 +1,50 @@
+//! What SQLite's errors mean to us.
+
+use rusqlite::{Error, ErrorCode, ffi};
+
+use crate::store::StoreError;
+
+/// Whether the disk failed to make written data durable. After that nothing the operating system says of the file can be
+/// trusted (it marks the failed pages clean), so the only safe step is to end the process and recover from what is on disk.
+pub(super) fn is_failed_sync(error: &Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
+}
+
+/// The error in the terms of the store's contract. Only for operations that were rolled back.
+pub(super) fn store_error(error: &Error) -> StoreError {
+    let text = describe(error);
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreError::Full(text),
+        // The shared memory file beside the database could not grow.
+        Some(ErrorCode::SystemIoFailure)
+            if error.sqlite_error().is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE) =>
+        {
+            StoreError::Full(text)
+        }
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::OutOfMemory
+            | ErrorCode::ReadOnly
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => StoreError::Unavailable(text),
+        _ => StoreError::Internal(text),
+    }
+}
+
+/// The error in words, with SQLite's extended code; never holds a value of a statement.
+pub(super) fn describe(error: &Error) -> String {
+    match error.sqlite_error() {
+        Some(code) => format!("{code} (code {})", code.extended_code),
+        None => error.to_string(),
+    }
+}
+
+/// Ends the process: what was not acknowledged stays unknown to its client, and what was acknowledged is on disk.
+pub(super) fn end_process(what: &str, detail: &str) -> ! {
+    tracing::error!(detail, "{what}: ending the process; start it again once the disk is sound");
+    std::process::exit(1);
+}

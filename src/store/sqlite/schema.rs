@@ -1,0 +1,87 @@
+//! Making a file ready: creation, recognition, and forward-only migrations.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::{connect, fault};
+use crate::store::{OpenError, StoreUrl};
+
+/// Numbered from 1, never changed once released: a change of the schema is another file.
+const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_plants.sql")];
+
+/// Marks a file as ours, in its header ("PLNT").
+const APPLICATION_ID: i64 = 0x504C_4E54;
+
+/// Makes the file if there is none and `create` allows it, and brings its schema up to date. True when it is new.
+pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
+    let url = || StoreUrl::Sqlite(path.to_owned());
+    // Plants are private: the file is for its owner alone. SQLite gives the files beside it the same mode.
+    match OpenOptions::new().write(true).create_new(create).mode(0o600).open(path) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
+        Err(error) => return Err(OpenError::Unusable(url(), error.to_string())),
+    }
+    let mut connection = connect(path).map_err(|error| OpenError::Unusable(url(), fault::describe(&error)))?;
+    migrate(&mut connection).map_err(|stop| match stop {
+        Stop::Foreign(why) => OpenError::Foreign(url(), why),
+        Stop::Newer(found) => OpenError::Newer(url(), found, latest()),
+        Stop::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            OpenError::Foreign(url(), "it is not an SQLite database")
+        }
+        Stop::Failed(error) => OpenError::Unusable(url(), fault::describe(&error)),
+    })
+}
+
+enum Stop {
+    Foreign(&'static str),
+    Newer(i64),
+    Failed(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Stop {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn latest() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
+    let found = recognise(connection)?;
+    if found == latest() {
+        return Ok(false);
+    }
+    // Before the transaction: the journal mode is a property of the file that no transaction may change.
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Looked at again under the lock: another process may have come first.
+    let found = recognise(&transaction)?;
+    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", latest())?;
+    transaction.commit()?;
+    Ok(found == 0)
+}
+
+/// The schema version of the file: 0 when it is empty.
+fn recognise(connection: &Connection) -> Result<i64, Stop> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let version = pragma("user_version")?;
+    if pragma("application_id")? != APPLICATION_ID {
+        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if tables > 0 || version != 0 {
+            return Err(Stop::Foreign("it is an SQLite database of another program"));
+        }
+        return Ok(0);
+    }
+    if version > latest() { Err(Stop::Newer(version)) } else { Ok(version) }
+}

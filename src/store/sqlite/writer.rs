@@ -1,0 +1,230 @@
+//! The one writer: a thread that drains its queue into one transaction and answers after the commit is on disk.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checkpoint::Checkpointer;
+use super::connect;
+use super::fault::{describe, end_process, is_failed_sync, store_error};
+use crate::plant::Tag;
+use crate::store::batch::{Answer, BATCH_MAX, Job, Queue};
+use crate::store::{Creation, Deletion};
+use crate::user::UserId;
+
+/// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
+const CACHE_KIB: i64 = 16_384;
+
+/// The handle on the writer thread.
+pub(super) struct Writer {
+    queue: Queue,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(super) fn start(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
+        let connection = connect(path)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        let checkpointer = Checkpointer::start(path, &connection)?;
+        let (queue, jobs) = Queue::new(capacity);
+        let thread = thread::Builder::new().name("writer".to_owned()).spawn(move || {
+            let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer));
+            if catch_unwind(work).is_err() {
+                end_process("the writer failed", "panic");
+            }
+        });
+        let thread = thread.unwrap_or_else(|error| end_process("cannot start the writer", &error.to_string()));
+        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(super) fn running(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Closes the queue and waits until all that was in it is answered.
+    pub(super) async fn finish(&self) {
+        self.queue.stop().await;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A panic there has ended the process already.
+        let _ = thread.map(JoinHandle::join);
+    }
+}
+
+fn run(mut connection: Connection, mut jobs: mpsc::Receiver<Job>, mut checkpointer: Checkpointer) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while let Some(first) = jobs.blocking_recv() {
+        batch.push(first);
+        // What has queued up while the last commit was under way shares this one; nobody waits for a timer.
+        while batch.len() < BATCH_MAX
+            && let Ok(job) = jobs.try_recv()
+        {
+            batch.push(job);
+        }
+        if batch.iter().any(|job| matches!(job, Job::Stop)) {
+            jobs.close();
+        }
+        match commit(&mut connection, &batch) {
+            Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
+            // One of them cannot be done. Alone, each succeeds or fails by itself.
+            Err(_) if batch.len() > 1 => {
+                for job in batch.drain(..) {
+                    let outcome = commit(&mut connection, std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
+                    answer(job, outcome);
+                }
+            }
+            Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
+        }
+        checkpointer.after_commit(&connection);
+    }
+    checkpointer.finish();
+}
+
+/// What one job of a committed batch came to.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Create(Creation),
+    Delete(Deletion),
+    Done,
+}
+
+fn answer(job: Job, outcome: Answer<Outcome>) {
+    match (job, outcome) {
+        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => send(reply, Ok(creation)),
+        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => send(reply, Ok(deletion)),
+        (Job::Create { reply, .. }, Err(error)) => send(reply, Err(error)),
+        (Job::Delete { reply, .. }, Err(error)) => send(reply, Err(error)),
+        (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
+        (Job::Stop, Err(_)) | (_, Ok(_)) => {}
+    }
+}
+
+fn send<T>(reply: oneshot::Sender<Answer<T>>, answer: Answer<T>) {
+    // A client that has gone away does not wait for its answer.
+    let _ = reply.send(answer);
+}
+
+/// Does all jobs in one transaction, or none of them.
+fn commit(connection: &mut Connection, batch: &[Job]) -> Answer<Vec<Outcome>> {
+    let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
+        let outcomes = apply(&transaction, batch)?;
+        transaction.commit()?;
+        Ok(outcomes)
+    });
+    result.map_err(|error| {
+        if is_failed_sync(&error) {
+            end_process("the disk failed to keep what was written", &describe(&error));
+        }
+        // Dropping the transaction has rolled it back; if even that failed, the connection's state is unknown.
+        if !connection.is_autocommit() {
+            end_process("a failed transaction could not be rolled back", &describe(&error));
+        }
+        let error = store_error(&error);
+        tracing::warn!(%error, writes = batch.len(), "a commit failed and was rolled back");
+        error
+    })
+}
+
+fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {
+    let mut versions = Versions::default();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for job in batch {
+        outcomes.push(match job {
+            Job::Create { user, plant, .. } => {
+                let Some(version) = versions.next_of(transaction, *user)? else {
+                    outcomes.push(Outcome::Create(Creation::NoUser));
+                    continue;
+                };
+                let inserted = transaction
+                    .prepare_cached(
+                        "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+                         ON CONFLICT DO NOTHING",
+                    )?
+                    .execute(params![
+                        user.get(),
+                        plant.id.get(),
+                        plant.name.as_str(),
+                        plant.tag.as_ref().map(Tag::as_str),
+                        version
+                    ])?;
+                versions.changed(*user, inserted);
+                Outcome::Create(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
+            }
+            Job::Delete { user, id, .. } => {
+                let deleted = transaction
+                    .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+                    .execute([user.get(), id.get()])?;
+                if deleted == 1 {
+                    versions.next_of(transaction, *user)?;
+                }
+                versions.changed(*user, deleted);
+                Outcome::Delete(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
+            }
+            Job::NoteUse { token, day } => {
+                transaction
+                    .prepare_cached(
+                        "UPDATE tokens SET last_used_at = ?2
+                         WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                    )?
+                    .execute([token.get(), day.as_second()])?;
+                Outcome::Done
+            }
+            Job::Stop => Outcome::Done,
+        });
+    }
+    versions.store(transaction)?;
+    Ok(outcomes)
+}
+
+/// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
+#[derive(Default)]
+struct Versions {
+    users: HashMap<UserId, Touched>,
+}
+
+struct Touched {
+    next: i64,
+    changed: bool,
+}
+
+impl Versions {
+    /// The version that a change in this batch gets; `None` when there is no such user.
+    fn next_of(&mut self, transaction: &Transaction<'_>, user: UserId) -> rusqlite::Result<Option<i64>> {
+        if let Some(touched) = self.users.get(&user) {
+            return Ok(Some(touched.next));
+        }
+        let version: Option<i64> = transaction
+            .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
+            .query_row([user.get()], |row| row.get(0))
+            .optional()?;
+        let next = version.map(|version| version + 1);
+        if let Some(next) = next {
+            self.users.insert(user, Touched { next, changed: false });
+        }
+        Ok(next)
+    }
+
+    fn changed(&mut self, user: UserId, rows: usize) {
+        if let Some(touched) = self.users.get_mut(&user) {
+            touched.changed |= rows > 0;
+        }
+    }
+
+    fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        for (user, touched) in self.users.iter().filter(|(_, touched)| touched.changed) {
+            transaction
+                .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
+                .execute([user.get(), touched.next])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Users: whom a token acts for.
+
+use std::fmt;
+
+/// Longest user name, in characters.
+pub const USER_NAME_MAX_CHARS: usize = 255;
+
+/// A user's name: 1 to [`USER_NAME_MAX_CHARS`] characters, none of them white space or a control character.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UserName(String);
+
+impl UserName {
+    /// Checks the rules of a user name.
+    pub fn parse(text: &str) -> Result<Self, UserNameFault> {
+        let has = text.chars().count();
+        if has == 0 || has > USER_NAME_MAX_CHARS {
+            return Err(UserNameFault::Length(has));
+        }
+        if text.chars().any(|character| character.is_whitespace() || character.is_control()) {
+            return Err(UserNameFault::Character);
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Why a text is no [`UserName`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UserNameFault {
+    /// Too short or too long.
+    #[error("a user name has 1 to {USER_NAME_MAX_CHARS} characters, this one has {0}")]
+    Length(usize),
+    /// Holds white space or a control character.
+    #[error("a user name holds no white space and no control characters")]
+    Character,
+}
+
+/// The number the store knows a user by: never shown to clients, never given out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserId(i64);
+
+impl UserId {
+    /// The id with this value.
+    pub const fn new(value: i64) -> Self {
+        Self(value)
+    }
+
+    /// The value as the store keeps it.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
