@@ -89,21 +89,21 @@ impl StoreOption {
         self.store.parse().map_err(|fault| WrongUse(format!("--store: {fault}")).into())
     }
 
-    /// Opens the store for one of the operator's commands, beside a running server or without one.
-    fn open(&self, create: bool) -> anyhow::Result<Store> {
-        let (store, created) = Store::open(&self.url()?, OpenOptions { create, write_queue: 1, readers: 1 })?;
+    /// Runs one of the operator's commands on the store, beside a running server or without one.
+    fn with<T>(&self, create: bool, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let url = self.url()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        let (store, created) = Store::open(&url, OpenOptions { create, write_queue: 1, readers: 1 })?;
         if created {
-            writeln!(io::stderr(), "made a new store: {}", self.url()?)?;
+            writeln!(io::stderr(), "made a new store: {url}")?;
         }
-        Ok(store)
+        runtime.block_on(async {
+            let done = work(&store).await;
+            store.close().await;
+            done
+        })
     }
-}
-
-/// Runs one of the operator's commands to its end.
-fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    runtime.block_on(work)
 }
 
 /// A moment as operators read it.

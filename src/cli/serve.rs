@@ -243,7 +243,6 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
 fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "Listening on http://{address}")?;
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
@@ -257,6 +256,8 @@ fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> 
         }
         None => {}
     }
+    // Last, because whoever waits for it goes on to use all of the above.
+    writeln!(io::stdout(), "Listening on http://{address}")?;
     tracing::info!(address = %format_args!("http://{address}"), store = %url, "listening");
     if !address.ip().is_loopback() {
         tracing::warn!("listening beyond this machine without encryption: put a proxy that speaks TLS in front");

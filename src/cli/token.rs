@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{block_on, shown, table};
+use super::{shown, table};
 use crate::config::{self, StoreOption};
 use crate::store::{Store, StoredToken};
 use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
@@ -92,9 +92,9 @@ fn scope(text: &str) -> Result<Scope, String> {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self.action {
-            Action::Create(options) => block_on(options.run()),
-            Action::List(options) => block_on(options.run()),
-            Action::Revoke(options) => block_on(options.run()),
+            Action::Create(options) => options.run(),
+            Action::List(options) => options.run(),
+            Action::Revoke(options) => options.run(),
         }
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn default_grant(label: Label) -> Grant {
 }
 
 impl Create {
-    async fn run(self) -> anyhow::Result<()> {
+    fn run(self) -> anyhow::Result<()> {
         let mut grant = default_grant(self.label);
         if !self.scopes.is_empty() {
             grant.scopes = Scopes::of(self.scopes);
@@ -128,8 +128,7 @@ impl Create {
             // A moment past the end of the calendar is as good as the end of it.
             Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
-        let store = self.store.open(true)?;
-        let (id, token) = issue(&store, &self.user, &grant).await?;
+        let (id, token) = self.store.with(true, async |store| issue(store, &self.user, &grant).await)?;
         writeln!(io::stdout(), "{}", token.reveal())?;
         let expires =
             grant.expires.map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", shown(at)));
@@ -144,8 +143,8 @@ impl Create {
 }
 
 impl List {
-    async fn run(self) -> anyhow::Result<()> {
-        let tokens = self.store.open(false)?.tokens(self.user.as_ref()).await?;
+    fn run(self) -> anyhow::Result<()> {
+        let tokens = self.store.with(false, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
         if self.json {
             let shown: Vec<_> = tokens.iter().map(|token| ShownToken::new(token, now)).collect();
@@ -173,9 +172,10 @@ impl List {
 }
 
 impl Revoke {
-    async fn run(self) -> anyhow::Result<()> {
+    fn run(self) -> anyhow::Result<()> {
         let id = TokenId::new(self.id);
-        if !self.store.open(false)?.revoke_token(id, Timestamp::now()).await? {
+        let known = self.store.with(false, async |store| Ok(store.revoke_token(id, Timestamp::now()).await?))?;
+        if !known {
             bail!("there is no token {id}: `plantstore token list` shows those there are");
         }
         writeln!(io::stderr(), "token {id} is revoked: every running server refuses it within 5 seconds")?;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{block_on, shown, table};
+use super::{shown, table};
 use crate::config::StoreOption;
 use crate::store::{Store, StoredUser};
 use crate::user::UserName;
@@ -51,15 +51,15 @@ struct Delete {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self.action {
-            Action::List(options) => block_on(options.run()),
-            Action::Delete(options) => block_on(options.run()),
+            Action::List(options) => options.run(),
+            Action::Delete(options) => options.run(),
         }
     }
 }
 
 impl List {
-    async fn run(self) -> anyhow::Result<()> {
-        let users = self.store.open(false)?.users().await?;
+    fn run(self) -> anyhow::Result<()> {
+        let users = self.store.with(false, async |store| Ok(store.users().await?))?;
         if self.json {
             let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
             writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&shown)?)?;
@@ -75,18 +75,21 @@ impl List {
 }
 
 impl Delete {
-    async fn run(self) -> anyhow::Result<()> {
-        let store = self.store.open(false)?;
+    fn run(self) -> anyhow::Result<()> {
+        self.store.with(false, async |store| self.delete_from(store).await)
+    }
+
+    async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {
         let Some(user) = store.user(&self.name).await? else {
             // A deletion that was interrupted has taken the name already: what is left of it goes now.
-            sweep(&store).await?;
+            sweep(store).await?;
             bail!("there is no user {}: `plantstore user list` shows those there are", self.name);
         };
         if !self.yes && !confirmed(&user)? {
             bail!("nothing was deleted: confirm with the user's name, or use --yes");
         }
         store.delete_user(&self.name).await?;
-        let plants = sweep(&store).await?;
+        let plants = sweep(store).await?;
         writeln!(io::stderr(), "user {} is deleted, with {} tokens and {plants} plants", self.name, user.tokens)?;
         Ok(())
     }

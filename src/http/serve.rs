@@ -147,7 +147,7 @@ async fn drive(
 
     let mut http = http1::Builder::new();
     // The wire keeps the time instead: the library knows one timeout for the wait between requests and for their heads.
-    http.header_read_timeout(None).half_close(true).pipeline_flush(true).max_header_size(limits.header_bytes);
+    http.header_read_timeout(None).half_close(true).max_header_size(limits.header_bytes);
     if limits.header_fields != super::Limits::default().header_fields {
         // Only when asked for: the library then allocates for every request.
         http.max_headers(limits.header_fields);
@@ -192,9 +192,8 @@ fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
     let (status, mut headers, body) = error.render();
     let context = Context::new(&HeaderMap::new(), client, Instant::now(), Method::GET, "-");
     super::common_headers(&mut headers, &context);
-    headers.remove(CONNECTION);
     let mut head = format!("HTTP/1.1 {status}\r\n");
-    for (name, value) in &headers {
+    for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
         // Writing to a string does not fail, and our header values are text.
         let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
     }

@@ -35,10 +35,10 @@ pub(super) fn store_error(error: &Error) -> StoreError {
     }
 }
 
-/// The error in words, with SQLite's extended code; never holds a value of a statement.
+/// The error in words, with SQLite's extended code; never holds a value that was bound to a statement.
 pub(super) fn describe(error: &Error) -> String {
     match error.sqlite_error() {
-        Some(code) => format!("{code} (code {})", code.extended_code),
+        Some(code) => format!("{error} (code {})", code.extended_code),
         None => error.to_string(),
     }
 }

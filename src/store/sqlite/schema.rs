@@ -26,8 +26,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
         Err(error) => return Err(OpenError::Unusable(url(), error.to_string())),
     }
-    let mut connection = connect(path).map_err(|error| OpenError::Unusable(url(), fault::describe(&error)))?;
-    migrate(&mut connection).map_err(|stop| match stop {
+    connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection)).map_err(|stop| match stop {
         Stop::Foreign(why) => OpenError::Foreign(url(), why),
         Stop::Newer(found) => OpenError::Newer(url(), found, latest()),
         Stop::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {

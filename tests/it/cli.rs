@@ -1,0 +1,330 @@
+//! The command line, beside a running server and without one.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn tokens(site: &Site) -> Vec<Value> {
+    let output = site.run(&["token", "list", "--json"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+on_every_engine! {
+    fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(site) {
+        let server = site.serve(&[]);
+        let token = site.token("ada", &["--label", "balcony"]);
+        let ada = server.client(&token);
+        assert_eq!(ada.get("/plants").status, 200, "at once");
+        let id = tokens(site)[0]["id"].to_string();
+        assert_eq!(ada.get("/plants").status, 200);
+        let start = std::time::Instant::now();
+        let output = site.run(&["token", "revoke", &id]);
+        assert!(output.status.success(), "{}", errors(&output));
+        assert!(errors(&output).contains("revoked"));
+        let mut connection = ada.connect();
+        let refused = wait_for("the revocation", || {
+            connection.send(ada.bytes("GET", "/plants", &[], None));
+            Some(connection.answer(false)).filter(|answer| answer.status != 200)
+        });
+        assert_eq!(refused.error(), 40101);
+        assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
+        assert_eq!(tokens(site)[0]["state"], "revoked");
+        assert!(site.run(&["token", "revoke", &id]).status.success(), "once more changes nothing");
+        let another = server.client(&site.token("ada", &[]));
+        assert_eq!(another.get("/plants").status, 200);
+    }
+
+    fn tokens_are_listed(site) {
+        site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
+        site.token("bob", &["--expires", "never"]);
+        let eves = site.token("eve", &["--expires", "1ms"]);
+        let server = site.serve(&[]);
+        let all = tokens(site);
+        let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
+        assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
+        assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
+        assert_eq!(bob["scopes"], serde_json::json!(["plants:read", "plants:write", "plants:delete"]));
+        assert_eq!((&bob["expires"], &bob["last_used"], &bob["revoked"]), (&Value::Null, &Value::Null, &Value::Null));
+        assert_eq!(eve["state"], "expired");
+        let days = |token: &Value| {
+            let [created, expires] = ["created", "expires"].map(|name| token[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+            expires.duration_since(created).as_hours() / 24
+        };
+        assert_eq!(days(ada), 90);
+        let table = text(&site.run(&["token", "list", "--user", "ada"]));
+        assert_eq!(table.lines().count(), 2, "{table}");
+        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "ada", "balcony 🌵", "active"] {
+            assert!(table.contains(word), "{word} in {table}");
+        }
+        assert!(!table.contains("bob"));
+        let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
+        assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
+        drop(server);
+    }
+
+    fn the_last_use_is_noted_by_day(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        assert_eq!(tokens(site)[0]["last_used"], Value::Null);
+        assert_eq!(ada.get("/plants").status, 200);
+        let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
+        assert_eq!(day.len(), "2026-01-01".len(), "{day}");
+    }
+
+    fn a_new_token_is_alone_on_standard_output(site) {
+        let output = site.run(&["token", "create", "--user", "ada"]);
+        let token = text(&output);
+        assert_eq!(token.len(), 43, "{token}");
+        assert!(token.starts_with("pst_") && token.ends_with('\n'));
+        assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
+        assert!(!errors(&output).contains("pst_"));
+        let server = site.serve(&[]);
+        assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
+    }
+
+    fn users_are_listed_and_deleted_with_all_they_have(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let bob = server.client(&site.token("bob", &[]));
+        for id in 0..30 {
+            ada.plant(id, "ada's");
+        }
+        bob.plant(1, "bob's");
+        let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
+        assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
+        assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
+        assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
+
+        let unconfirmed = site.run(&["user", "delete", "ada"]);
+        assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
+        assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
+        let confirm = |answer: &str| {
+            let mut child = site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+            child.wait_with_output().unwrap()
+        };
+        assert_eq!(confirm("yes\n").status.code(), Some(1));
+        assert_eq!(ada.ids().len(), 30);
+        let deleted = confirm("ada\n");
+        assert!(deleted.status.success(), "{}", errors(&deleted));
+        assert!(errors(&deleted).contains("with 1 tokens and 30 plants"), "{}", errors(&deleted));
+
+        assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once, for writes");
+        wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+        assert_eq!(bob.ids(), [1], "others keep theirs");
+        let again = server.client(&site.token("ada", &[]));
+        assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
+        again.plant(1, "new");
+        assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+        let unknown = site.run(&["user", "delete", "--yes", "ada"]);
+        assert_eq!(unknown.status.code(), Some(1));
+        assert!(errors(&unknown).contains("there is no user ada"));
+    }
+
+    fn every_option_is_also_in_the_environment(site) {
+        let token = site.token("ada", &[]);
+        let mut command = site.command(&["serve"]);
+        command.env("PLANTSTORE_LISTEN", "127.0.0.1:0").env("PLANTSTORE_MAX_BODY_BYTES", "100").env("PLANTSTORE_NO_FIRST_TOKEN", "true");
+        let server = Server::start(command);
+        assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
+        let help = text(&site.run(&["serve", "--help"]));
+        let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+        assert!(options.len() > 15, "{help}");
+        for option in options.into_iter().filter(|option| !["--help", "--version", "--max-connections"].contains(option)) {
+            let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
+            assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
+        }
+    }
+}
+
+/// The banner of a new store hands over the first token where nobody else sees it.
+#[test]
+fn a_new_embedded_store_comes_with_a_token() {
+    let site = Site::new(Engine::Sqlite);
+    let serve = || Server::start(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
+    let mut server = serve();
+    let file = site.directory().join("plants.db.first-token");
+    let token = std::fs::read_to_string(&file).expect("the file with the token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(site.file()).unwrap().permissions().mode() & 0o777, 0o600);
+    let gardener = server.client(token.trim_end());
+    gardener.plant(1, "Monstera");
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(server.log().contains("plants.db.first-token"), "the log names the file");
+    assert!(!server.log().contains("pst_"), "and never holds the token");
+    assert_eq!(tokens(&site)[0]["user"], "gardener");
+
+    std::fs::remove_file(&file).unwrap();
+    let mut again = serve();
+    assert!(!file.exists(), "only a new store gets one");
+    assert_eq!(again.client(token.trim_end()).ids(), [1]);
+    again.stop();
+
+    let other = Site::new(Engine::Sqlite);
+    let server = other.serve(&[]);
+    assert!(!other.directory().join("plants.db.first-token").exists(), "--no-first-token");
+    assert_eq!(tokens(&other).len(), 0);
+    drop(server);
+}
+
+/// On a terminal the banner shows the token, ready to be pasted; `script` gives the command a terminal.
+#[test]
+fn on_a_terminal_the_banner_shows_the_token() {
+    let site = Site::new(Engine::Sqlite);
+    let file = site.directory().join("screen");
+    let program = env!("CARGO_BIN_EXE_plantstore");
+    let line = format!("exec {program} serve --listen 127.0.0.1:0 --store {}", site.url());
+    let mut child = std::process::Command::new("script")
+        .args(["--quiet", "--flush", "--command", &line])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("script, from the package bsdutils, runs");
+    let screen = wait_for("the banner", || {
+        let screen = std::fs::read_to_string(&file).unwrap_or_default();
+        screen.contains("-X DELETE").then_some(screen)
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
+    assert_eq!(token.len(), 42);
+    assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
+    assert!(!site.directory().join("plants.db.first-token").exists());
+    let server = site.serve(&[]);
+    assert_eq!(server.client(token).get("/plants").status, 200);
+}
+
+#[test]
+fn wrong_use_is_one_clear_line_and_exit_code_2() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let wrong: &[(&[&str], &str)] = &[
+        (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
+        (&["serve", "--store", "plants.db"], "a store is written as sqlite:PATH"),
+        (&["serve", "--store", "sqlite:"], "the path is missing"),
+        (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
+        (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
+        (&["serve", "--listen", "8080"], "write it as HOST:PORT, for example 127.0.0.1:8080"),
+        (&["serve", "--max-body-bytes", "0"], "--max-body-bytes"),
+        (&["serve", "--nonsense"], "--nonsense"),
+        (&["token", "create"], "--user"),
+        (&["token", "create", "--user", "a b"], "no white space"),
+        (&["token", "create", "--user", ""], "1 to 255 characters"),
+        (&["token", "create", "--user", "ada", "--expires", "soon"], "for example 500ms, 10s, 5m, 2h or 90d, or never"),
+        (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than nothing"),
+        (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
+        (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
+        (&["token", "revoke", "x"], "'x'"),
+        (&["nonsense"], "nonsense"),
+    ];
+    for (arguments, words) in wrong {
+        let output = site.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
+        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+        assert!(!errors(&output).contains("secret"));
+        assert_eq!(text(&output), "");
+    }
+    assert_eq!(tokens(&site).len(), 1, "nothing was done");
+}
+
+#[test]
+fn failure_is_one_clear_line_and_exit_code_1() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let taken = server.address().to_string();
+    let new = Site::new(Engine::Sqlite);
+    std::fs::write(new.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
+    std::fs::create_dir(new.directory().join("directory.db")).unwrap();
+    let failures: &[(&[&str], &str)] = &[
+        (&["serve", "--listen", &taken], "is in use: stop what listens there, or choose another address with --listen"),
+        (&["serve", "--listen", "192.0.2.1:80"], "this machine has no address 192.0.2.1:80"),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:no/such/directory/p.db"],
+            "name a file in a directory that exists",
+        ),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:directory.db"], "cannot open sqlite:directory.db"),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:text.db"],
+            "is not a plantstore file (it is not an SQLite database)",
+        ),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:/proc/plants.db"],
+            "cannot open sqlite:/proc/plants.db",
+        ),
+        (
+            &["token", "list", "--store", "sqlite:missing.db"],
+            "there is no store at sqlite:missing.db: start `plantstore serve` with it once",
+        ),
+        (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
+        (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),
+    ];
+    for (arguments, words) in failures {
+        let output = new.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
+        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+    }
+    assert!(!new.file().exists(), "no store is made for a server that cannot start");
+    let unknown = site.run(&["token", "revoke", "77"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let site = Site::new(Engine::Sqlite);
+    for user in 0..50 {
+        site.token(&format!("user-{user}"), &[]);
+    }
+    let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn help_and_version() {
+    let site = Site::new(Engine::Sqlite);
+    let version = site.run(&["--version"]);
+    assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
+    for arguments in
+        [&["--help"][..], &["serve", "--help"], &["token", "create", "--help"], &["user", "delete", "--help"]]
+    {
+        let help = site.run(arguments);
+        assert_eq!(help.status.code(), Some(0));
+        assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
+    }
+    assert_eq!(site.run(&[]).status.code(), Some(2), "nothing to do is wrong use");
+    assert_snapshot!(text(&site.run(&["--help"])), @r"
+    Keeps people's plants: a small HTTP/JSON service
+
+    Usage: plantstore <COMMAND>
+
+    Commands:
+      serve  Run the service
+      token  Issue, list and revoke access tokens; works beside a running server
+      user   List and delete users; works beside a running server
+      help   Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+    ");
+}

@@ -1,0 +1,268 @@
+//! What was acknowledged stays, whatever happens to the process and the disk under it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::support::{Client, Connection, Engine, Server, Site, on_every_engine, wait_for};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const WORKERS: usize = 8;
+const IDS_PER_WORKER: i64 = 40;
+
+/// Kills in the suite; a campaign asks for more.
+fn kills() -> usize {
+    option_env!("PLANTSTORE_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(30)
+}
+
+/// What is known of one id: what was last acknowledged, and what was sent and not answered.
+#[derive(Clone, Default, Debug)]
+struct Known {
+    acknowledged: Option<String>,
+    pending: Option<Option<String>>,
+}
+
+/// Creates and deletes its own ids until the server goes away; nobody else touches them, so every answer is foreseeable.
+fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, done: &AtomicUsize, stop: &AtomicBool) {
+    let Ok(mut connection) = Connection::try_open(client.address) else { return };
+    let first = i64::try_from(worker).expect("small") * IDS_PER_WORKER;
+    let mut number = done.load(Ordering::Relaxed) * 31 + worker;
+    while !stop.load(Ordering::Relaxed) {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let id =
+            first + i64::try_from((number >> 33) % usize::try_from(IDS_PER_WORKER).expect("small")).expect("small");
+        let before = known.lock().unwrap().entry(id).or_default().acknowledged.clone();
+        let (bytes, after) = match &before {
+            Some(_) => (client.bytes("DELETE", &format!("/plants/{id}"), &[], None), None),
+            None => {
+                let name = format!("{worker}-{number}");
+                let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
+                (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
+            }
+        };
+        known.lock().unwrap().get_mut(&id).unwrap().pending = Some(after.clone());
+        let Ok(answer) = connection.try_send(bytes).and_then(|()| connection.try_answer(false)) else { return };
+        assert_eq!(answer.status, if after.is_some() { 200 } else { 204 }, "{id} was {before:?}: {}", answer.text());
+        *known.lock().unwrap().get_mut(&id).unwrap() = Known { acknowledged: after, pending: None };
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Compares the list with what is known, and takes over what became of the writes that were not answered.
+fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
+    let listed: BTreeMap<i64, String> = client
+        .get("/plants?include=id")
+        .json()
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap().to_owned()))
+        .collect();
+    let mut known = known.lock().unwrap();
+    assert!(listed.keys().all(|id| known.contains_key(id)), "nothing that nobody created");
+    for (id, known) in known.iter_mut() {
+        let found = listed.get(id).cloned();
+        let possible = found == known.acknowledged || known.pending.as_ref() == Some(&found);
+        assert!(possible, "{id}: found {found:?}, known {known:?}");
+        *known = Known { acknowledged: found, pending: None };
+    }
+}
+
+fn integrity(site: &Site) {
+    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    let found: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(found, "ok");
+}
+
+on_every_engine! {
+    fn acknowledged_writes_survive_sigkill(site) {
+        let token = site.token("ada", &[]);
+        let known = Mutex::new(BTreeMap::new());
+        let done = AtomicUsize::new(0);
+        for kill in 0..kills() {
+            let mut server = site.serve(&["--log-level", "warn"]);
+            let ada = server.client(&token);
+            settle(&ada, &known);
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for worker in 0..WORKERS {
+                    let (ada, known, done, stop) = (&ada, &known, &done, &stop);
+                    scope.spawn(move || work(ada, worker, known, done, stop));
+                }
+                // After a different number of writes each time, in the midst of others.
+                let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
+                wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+                server.kill();
+                stop.store(true, Ordering::Relaxed);
+            });
+            integrity(site);
+        }
+        settle(&site.serve(&[]).client(&token), &known);
+    }
+}
+
+/// Makes system calls of a running server fail, from now on, as the description for strace says.
+struct Tracer(Child);
+
+impl Tracer {
+    fn attach(server: &Server, inject: &str) -> Self {
+        let mut child = Command::new("strace")
+            .args(["-f", "-o/dev/null", "-e", inject, "-p", &server.id().to_string()])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("strace, which scripts/test installs, runs");
+        let mut said = String::new();
+        BufReader::new(child.stderr.as_mut().expect("its output")).read_line(&mut said).expect("its first line");
+        assert!(said.contains("attached"), "{said}");
+        Self(child)
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // Asked, and not killed: it has to let go of the server.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// After a failed sync the pages are lost and marked clean: the process ends, and recovers from what is on disk.
+#[test]
+fn a_failed_sync_ends_the_process() {
+    for failing in 1..=4 {
+        let site = Site::new(Engine::Sqlite);
+        let token = site.token("ada", &[]);
+        let mut server = site.serve(&[]);
+        let ada = server.client(&token);
+        let _tracer = Tracer::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
+        let mut acknowledged = Vec::new();
+        for id in 0..20 {
+            let mut connection = ada.connect();
+            let body = format!(r#"{{"id":{id},"name":"n"}}"#);
+            let sent = connection.try_send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+            match sent.and_then(|()| connection.try_answer(false)) {
+                Ok(answer) if answer.status == 200 => acknowledged.push(id),
+                Ok(answer) => panic!("neither success nor silence: {}", answer.text()),
+                Err(_) => break,
+            }
+        }
+        assert_eq!(server.wait().code(), Some(1));
+        assert!(
+            server.log().contains("the disk failed to keep what was written: ending the process"),
+            "{}",
+            server.log()
+        );
+        assert!(acknowledged.len() < 20);
+        integrity(&site);
+        let found = site.serve(&[]).client(&token).ids();
+        assert!(acknowledged.iter().all(|id| found.contains(id)), "{acknowledged:?} in {found:?}");
+    }
+}
+
+/// An error at any write: the request fails or succeeds, and says which truthfully.
+#[test]
+fn a_failed_write_is_never_acknowledged() {
+    for (error, number) in [("EIO", 50300), ("ENOSPC", 50700)] {
+        for failing in 1..=12 {
+            let site = Site::new(Engine::Sqlite);
+            let token = site.token("ada", &[]);
+            let server = site.serve(&[]);
+            let ada = server.client(&token);
+            let tracer =
+                Tracer::attach(&server, &format!("inject=pwrite64:error={error}:when={failing}..{}", failing + 2));
+            let mut expected = Vec::new();
+            for id in 0..8 {
+                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                if answer.status == 200 {
+                    expected.push(id);
+                } else {
+                    assert_eq!(answer.error(), number, "{error} at {failing}: {}", answer.text());
+                }
+            }
+            assert!(expected.contains(&7), "{error} at {failing}: it heals by itself");
+            assert_eq!(ada.ids(), expected, "{error} at {failing}");
+            drop(tracer);
+            drop(server);
+            integrity(&site);
+            assert_eq!(site.serve(&[]).client(&token).ids(), expected, "{error} at {failing}, after a restart");
+        }
+    }
+}
+
+/// A disk that is really full: a small file system of its own.
+#[test]
+fn a_full_disk_is_a_507_and_heals_by_itself() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    std::fs::create_dir(site.directory().join("small")).unwrap();
+    let script = "mount -t tmpfs -o size=2m tmpfs small && cp plants.db small/ && head -c 600000 /dev/zero > small/filler && exec \"$@\"";
+    let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
+    let mut server = site.serve_through(&wrapper, &["--store", "sqlite:small/plants.db"]);
+    let ada = server.client(&token);
+    let body = |id: i64| format!(r#"{{"id":{id},"name":"{}"}}"#, "x".repeat(1_000));
+    let mut stored = Vec::new();
+    let full = wait_for("the disk to be full", || {
+        let id = i64::try_from(stored.len()).unwrap();
+        let answer = ada.post(body(id));
+        if answer.status == 200 {
+            stored.push(id);
+            return None;
+        }
+        Some(answer)
+    });
+    assert_eq!(full.error(), 50700);
+    assert_eq!(full.message(), "storage is full, nothing was done");
+    assert_eq!(ada.ids(), stored, "reading goes on");
+    assert_eq!(ada.post(body(100_000)).error(), 50700);
+    assert_eq!(server.anonymous().get("/readyz").status, 200);
+    // The file system lives in the server's own view of the machine.
+    let filler = format!("/proc/{}/root{}/small/filler", server.id(), site.directory().display());
+    std::fs::remove_file(filler).expect("room made");
+    assert_eq!(ada.post(body(100_000)).status, 200, "it works again at once");
+    stored.push(100_000);
+    assert_eq!(ada.ids(), stored);
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+/// The write-ahead log is started afresh under load without a pause, and so stays bounded.
+#[test]
+fn the_wal_stays_bounded_under_load() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&["--log-level", "warn"]);
+    let token = site.token("ada", &[]);
+    let stop = AtomicBool::new(false);
+    let written = AtomicUsize::new(0);
+    let wal = site.directory().join("plants.db-wal");
+    let size = || std::fs::metadata(&wal).map_or(0, |file| file.len());
+    let mut largest = 0;
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (ada, stop, written) = (server.client(&token), &stop, &written);
+            scope.spawn(move || fill(&ada, worker, stop, written));
+        }
+        // Every plant dirties a page or more: several times the bound goes through the log.
+        wait_for("enough writes", || {
+            largest = largest.max(size());
+            (written.load(Ordering::Relaxed) * 4_096 > 200 << 20).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(largest < 80 << 20, "{largest} bytes");
+    assert_eq!(Server::log(&server), "", "and nothing to complain about");
+}
+
+/// Creates large plants of random ids until told to stop.
+fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize) {
+    let mut connection = client.connect();
+    let name = "x".repeat(1_000);
+    let mut id = i64::try_from(worker).expect("small") + 1;
+    while !stop.load(Ordering::Relaxed) {
+        id = id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
+        connection.send(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+        assert_eq!(connection.answer(false).status, 200);
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+}

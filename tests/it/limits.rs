@@ -1,0 +1,259 @@
+//! Everything has a limit, and every limit really ends something.
+
+use std::io::Read;
+use std::thread;
+
+use insta::assert_snapshot;
+
+use crate::support::{Connection, Engine, PATIENCE, Site, on_every_engine, wait_for};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// Holds the write lock of an embedded store until dropped, so that its writer has to wait.
+fn hold_writes(site: &Site) -> rusqlite::Connection {
+    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE);
+    let file = file.expect("the store's file");
+    file.busy_timeout(PATIENCE).expect("a patient connection");
+    file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    file
+}
+
+on_every_engine! {
+    fn a_head_that_does_not_arrive_is_cut_off(site) {
+        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+        let mut connection = Connection::open(server.address());
+        connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
+        let answer = connection.answer(false);
+        assert_snapshot!(answer.wire(), @r#"
+        408 Request Timeout
+        content-type: application/json
+        cache-control: no-store
+        x-request-id: (an id)
+        x-content-type-options: nosniff
+        connection: close
+        content-length: 78
+        date: (a date)
+
+        {"error":40800,"message":"the request took too long to arrive: send it again"}
+        "#);
+        assert!(connection.is_closed_by_server());
+    }
+
+    fn a_head_that_arrives_byte_by_byte_is_cut_off(site) {
+        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+        let mut connection = Connection::open(server.address());
+        connection.send("GET /plants HTTP/1.1\r\n");
+        let stream = connection.stream().try_clone().expect("the stream");
+        // Goes on until the server hangs up: each byte alone comes soon enough.
+        let dripping = thread::spawn(move || {
+            wait_for("the server to hang up", || std::io::Write::write_all(&mut &stream, b"x").is_err().then_some(()));
+        });
+        assert_eq!(connection.answer(false).error(), 40800);
+        drop(connection);
+        dripping.join().expect("hung up");
+    }
+
+    fn a_second_head_on_a_connection_is_cut_off_too(site) {
+        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+        let mut connection = Connection::open(server.address());
+        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(connection.answer(false).status, 200);
+        connection.send("GET /livez HTTP/1.1\r\nHo");
+        assert_eq!(connection.answer(false).error(), 40800);
+        assert!(connection.is_closed_by_server());
+    }
+
+    fn a_silent_connection_is_closed_without_a_word(site) {
+        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+        let mut connection = Connection::open(server.address());
+        assert!(connection.is_closed_by_server());
+        let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
+        let mut connection = Connection::open(server.address());
+        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(connection.answer(false).status, 200);
+        assert!(connection.is_closed_by_server());
+    }
+
+    fn a_body_that_does_not_arrive_is_cut_off(site) {
+        let server = site.serve(&["--request-timeout", "300ms"]);
+        let ada = server.client(&site.token("ada", &[]));
+        let mut connection = ada.connect();
+        connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
+        connection.send(r#"{"id":1,"#);
+        let answer = connection.answer(false);
+        assert_eq!(answer.error(), 40800);
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(connection.is_closed_by_server());
+        let mut chunked = ada.connect();
+        chunked.send(ada.bytes("POST", "/plants", &[JSON, ("Transfer-Encoding", "chunked")], None));
+        chunked.send("5\r\n{\"id\"");
+        assert_eq!(chunked.answer(false).error(), 40800);
+        assert_eq!(ada.ids(), [0_i64; 0]);
+    }
+
+    fn slow_bodies_hold_no_slot(site) {
+        let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
+        let ada = server.client(&site.token("ada", &[]));
+        let mut slow: Vec<Connection> = (0..20).map(|_| ada.connect()).collect();
+        for connection in &mut slow {
+            connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
+        }
+        ada.plant(1, "served meanwhile");
+        assert_eq!(ada.ids(), [1]);
+    }
+
+    fn a_client_that_reads_nothing_is_cut_off(site) {
+        let server = site.serve(&["--write-timeout", "300ms"]);
+        let ada = server.client(&site.token("ada", &[]));
+        let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
+        let mut connection = ada.connect();
+        for id in 0..12_000 {
+            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body(id).as_bytes())));
+            assert_eq!(connection.answer(false).status, 200);
+        }
+        let mut lazy = ada.connect();
+        lazy.send(ada.bytes("GET", "/plants", &[], None));
+        wait_for("the end of its request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
+        let mut taken = Vec::new();
+        let _ = lazy.stream().read_to_end(&mut taken);
+        assert!(!taken.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
+    }
+
+    fn pipelined_requests_are_answered_in_order(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let mut connection = ada.connect();
+        let mut bytes = Vec::new();
+        for id in 0..200 {
+            let body = format!(r#"{{"id":{id},"name":"n{id}"}}"#);
+            bytes.extend(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+            bytes.extend(ada.bytes("DELETE", &format!("/plants/{}", id - 1), &[], None));
+        }
+        bytes.extend(ada.bytes("GET", "/plants?include=id", &[], None));
+        connection.send(bytes);
+        for id in 0..200 {
+            assert_eq!(connection.answer(false).text(), format!(r#"{{"name":"n{id}"}}"#));
+            assert_eq!(connection.answer(false).status, if id == 0 { 404 } else { 204 });
+        }
+        assert_eq!(connection.answer(false).ids(), [199]);
+    }
+
+    fn a_client_that_stops_sending_still_gets_its_answer(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let mut connection = ada.connect();
+        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"a"}"#)));
+        connection.stream().shutdown(std::net::Shutdown::Write).expect("half closed");
+        assert_eq!(connection.answer(false).status, 200);
+        assert!(connection.is_closed_by_server());
+    }
+
+    fn connections_beyond_the_limit_are_turned_away(site) {
+        let server = site.serve(&["--max-connections", "3"]);
+        let ask = |connection: &mut Connection| {
+            connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
+            connection.try_answer(false)
+        };
+        let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(server.address())).collect();
+        for connection in &mut open {
+            assert_eq!(ask(connection).expect("an answer").status, 200);
+        }
+        let mut fourth = Connection::open(server.address());
+        let answer = fourth.answer(false);
+        assert_eq!(answer.error(), 50300);
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert!(fourth.is_closed_by_server());
+        assert_eq!(ask(&mut open[0]).expect("an answer").status, 200, "those that are open go on");
+        open.pop();
+        wait_for("a free place", || {
+            ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
+        });
+    }
+}
+
+/// What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
+#[test]
+fn a_full_write_queue_is_a_503() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&["--write-queue", "2"]);
+    let ada = server.client(&site.token("ada", &[]));
+    // Its last use is noted now, and not later in the queue.
+    ada.plant(0, "first");
+    wait_for("the note of its use", || {
+        let output = site.run(&["token", "list", "--json"]);
+        (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
+    });
+    let held = hold_writes(&site);
+    let answers: Vec<_> = thread::scope(|scope| {
+        let writers: Vec<_> = (1..=10)
+            .map(|id| {
+                let ada = &ada;
+                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
+            })
+            .collect();
+        // One is with the writer and two wait: seven are turned away at once.
+        wait_for("seven refusals", || {
+            (writers.iter().filter(|writer| writer.is_finished()).count() >= 7).then_some(())
+        });
+        assert_eq!(ada.ids(), [0], "reading goes on");
+        assert_eq!(server.anonymous().get("/readyz").status, 200);
+        held.execute_batch("ROLLBACK").expect("the lock released");
+        writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
+    });
+    let mut stored = vec![0];
+    for (id, answer) in &answers {
+        if answer.status == 200 {
+            stored.push(*id);
+        } else {
+            assert_eq!(answer.error(), 50300);
+            assert_eq!(answer.header("retry-after"), Some("1"));
+        }
+    }
+    assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
+    stored.sort_unstable();
+    assert_eq!(ada.ids(), stored);
+}
+
+/// Requests at work are bounded, a few more wait a little, the rest are told to come back.
+#[test]
+fn too_many_requests_at_work_are_a_503() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&["--max-in-flight", "2", "--max-waiting", "1", "--waiting-timeout", "200ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(0, "first");
+    let held = hold_writes(&site);
+    thread::scope(|scope| {
+        let working: Vec<_> = (1..=2)
+            .map(|id| {
+                let ada = &ada;
+                scope.spawn(move || ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).status)
+            })
+            .collect();
+        // Both slots taken: lists, too, wait for one and then give up.
+        let refused = wait_for("a refusal", || Some(ada.get("/plants")).filter(|answer| answer.status == 503));
+        assert_eq!(refused.error(), 50300);
+        assert_eq!(server.anonymous().get("/livez").status, 200, "probes need no slot");
+        held.execute_batch("ROLLBACK").expect("the lock released");
+        for worker in working {
+            assert_eq!(worker.join().expect("a worker"), 200);
+        }
+    });
+    assert_eq!(ada.ids(), [0, 1, 2]);
+}
+
+/// A writer that another process holds up for too long gives up, and says that nothing was done.
+#[test]
+fn a_store_that_stays_locked_is_a_503() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let held = hold_writes(&site);
+    let answer = ada.post(r#"{"id":2,"name":"n"}"#);
+    assert_eq!(answer.error(), 50300, "{}", answer.text());
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(ada.delete(1).error(), 50300);
+    held.execute_batch("ROLLBACK").expect("the lock released");
+    assert_eq!(ada.ids(), [1], "nothing was done");
+    assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
+}

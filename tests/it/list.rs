@@ -1,0 +1,275 @@
+//! `GET /plants`
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::support::{Answer, Client, Site, on_every_engine};
+
+/// Follows `next` to the end.
+fn pages(client: &Client, first: &str) -> Vec<Answer> {
+    let mut pages = vec![client.get(first)];
+    while let Some(next) = pages.last().and_then(Answer::next) {
+        pages.push(client.get(&next));
+        assert!(pages.len() < 10_000, "paging ends");
+    }
+    pages
+}
+
+fn ids(pages: &[Answer]) -> Vec<i64> {
+    pages.iter().flat_map(Answer::ids).collect()
+}
+
+/// Puts plants into the store as fast as it goes, with names of `length` characters.
+fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
+    let mut connection = client.connect();
+    let json = ("Content-Type", "application/json");
+    let mut sent = 0;
+    for id in ids {
+        let body = json!({ "id": id, "name": "x".repeat(length) }).to_string();
+        connection.send(client.bytes("POST", "/plants", &[json], Some(body.as_bytes())));
+        sent += 1;
+        // Pipelined, a few at a time.
+        if sent == 50 {
+            (0..sent).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+            sent = 0;
+        }
+    }
+    (0..sent).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+}
+
+on_every_engine! {
+    fn lists_in_the_order_of_ids(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        assert_snapshot!(ada.get("/plants").wire(), @r"
+        200 OK
+        content-type: application/json
+        cache-control: private, no-cache
+        vary: Authorization
+        content-length: 2
+        x-request-id: (an id)
+        x-content-type-options: nosniff
+        date: (a date)
+
+        []
+        ");
+        for id in [3, -1, 20, 0, 100, 9, i64::MIN] {
+            ada.plant(id, &format!("n{id}"));
+        }
+        assert_eq!(ada.ids(), [i64::MIN, -1, 0, 3, 9, 20, 100]);
+        assert_snapshot!(ada.get("/plants?limit=2").wire(), @r#"
+        200 OK
+        content-type: application/json
+        cache-control: private, no-cache
+        vary: Authorization
+        link: </plants?limit=2&after=01ffffffffffffffff05654f0d>; rel="next"
+        content-length: 49
+        x-request-id: (an id)
+        x-content-type-options: nosniff
+        date: (a date)
+
+        [{"name":"n-9223372036854775808"},{"name":"n-1"}]
+        "#);
+    }
+
+    fn ids_are_shown_on_request(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
+        ada.plant(2, "Fern");
+        assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose","tag":"t"},{"name":"Fern"}]"#);
+        assert_eq!(
+            ada.get("/plants?include=id").text(),
+            r#"[{"id":1,"name":"Rose","tag":"t"},{"id":2,"name":"Fern"}]"#
+        );
+        let page = ada.get("/plants?include=id&limit=1");
+        let next = page.next().expect("a next page");
+        assert!(next.ends_with("&include=id"), "{next}");
+        assert_eq!(ada.get(&next).text(), r#"[{"id":2,"name":"Fern"}]"#);
+        for wrong in ["include=", "include=tag", "include=ID", "include=id,id", "include=id&include=id", "include=id%20"] {
+            assert_eq!(ada.get(&format!("/plants?{wrong}")).error(), 40007, "{wrong}");
+        }
+    }
+
+    fn a_limit_is_an_int32_from_zero(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        for id in 1..=3 {
+            ada.plant(id, "x");
+        }
+        for (limit, count) in [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("4", 3), ("2147483647", 3), ("%33", 3)] {
+            let answer = ada.get(&format!("/plants?limit={limit}"));
+            assert_eq!(answer.json().as_array().map(Vec::len), Some(count), "{limit}");
+            assert_eq!(answer.header("link").is_some(), (1..3).contains(&count), "{limit}");
+        }
+        for wrong in [
+            "", "-1", "+1", "1.0", "1e1", "01", "abc", "2147483648", "9999999999999999999999", "%20", "1%20", "0x1",
+            "null", "1;", "\u{661}", "1&limit=1", "&limit=2",
+        ] {
+            let answer = ada.get(&format!("/plants?limit={wrong}"));
+            assert_eq!(answer.error(), 40004, "{wrong}: {}", answer.text());
+        }
+        assert_eq!(ada.get("/plants?limit").error(), 40004);
+        assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, written otherwise");
+        for ignored in ["?", "?&&", "?Limit=x", "?limits=x", "?x=%ff", "?after_=1", "?access_token=x", "?%"] {
+            assert_eq!(ada.get(&format!("/plants{ignored}")).json().as_array().map(Vec::len), Some(3), "{ignored}");
+        }
+    }
+
+    fn head_answers_the_same_headers(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        for id in 1..=3 {
+            ada.plant(id, "x");
+        }
+        for path in ["/plants", "/plants?limit=2", "/plants?limit=x", "/livez", "/readyz", "/nothing"] {
+            let mut head = ada.call("HEAD", path, &[], None);
+            let mut get = ada.get(path);
+            get.body.clear();
+            for answer in [&mut head, &mut get] {
+                answer.headers.retain(|(name, _)| name != "x-request-id" && name != "date");
+            }
+            assert_eq!(head, get, "{path}");
+        }
+    }
+
+    fn following_next_visits_every_plant_once(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
+        fill(&ada, all.iter().copied(), 3);
+        for limit in [1, 2, 7, 40, 41, 42, 1_000] {
+            let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+            assert_eq!(ids(&pages), all, "limit {limit}");
+            assert_eq!(pages.len(), all.len().div_ceil(limit), "no empty last page for limit {limit}");
+        }
+    }
+
+    fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let bob = server.client(&site.token("bob", &[]));
+        fill(&ada, 1..=6, 3);
+        fill(&bob, 3..=4, 3);
+        let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
+        assert_eq!(ada.delete(3).status, 204);
+        assert_eq!(ada.delete(4).status, 204);
+        assert_eq!(ada.get(&next).ids(), [5, 6]);
+        assert_eq!(bob.get(&next).ids(), [4], "a cursor is a place, not a permission");
+        ada.plant(4, "again");
+        ada.plant(0, "before the cursor");
+        assert_eq!(ada.get(&next).ids(), [4, 5, 6]);
+        let cursor = next.split("after=").nth(1).and_then(|rest| rest.split('&').next()).expect("a cursor");
+        assert_eq!(ada.get(&format!("/plants?include=id&after={cursor}")).ids(), [4, 5, 6], "without a limit, all the rest");
+    }
+
+    fn the_largest_id_ends_the_list(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(i64::MAX, "last");
+        ada.plant(i64::MIN, "first");
+        let pages = pages(&ada, "/plants?include=id&limit=1");
+        assert_eq!(ids(&pages), [i64::MIN, i64::MAX]);
+        ada.plant(0, "middle");
+        let last = ada.get("/plants?limit=2").next().expect("a next page");
+        assert_eq!(ada.delete(i64::MAX).status, 204);
+        assert_eq!(ada.get(&last).text(), "[]");
+    }
+
+    fn a_malformed_cursor_is_refused(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        fill(&ada, 1..=2, 3);
+        let next = ada.get("/plants?limit=1").next().expect("a next page");
+        let cursor = next.split("after=").nth(1).expect("a cursor");
+        let changed = cursor.replace('1', "2");
+        for wrong in ["", "0", "1", "abc", "%00", "%ff", "🌵", &cursor[1..], &changed, &cursor.to_uppercase(), &format!("{cursor}0"), &format!("{cursor}&after={cursor}")] {
+            assert_eq!(ada.get(&format!("/plants?limit=1&after={wrong}")).error(), 40006, "{wrong}");
+        }
+        assert_snapshot!(ada.get("/plants?after=nonsense").text(), @r#"{"error":40006,"message":"`after` is not a cursor of this service: take it unchanged from the `Link` header of a list"}"#);
+    }
+
+    fn a_long_list_is_streamed_whole(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        fill(&ada, 1..=2_000, 100);
+        // The last bytes of a stream must not be taken for an answer of the HTTP library's own.
+        ada.plant(2_001, "HTTP/1.1 400 Bad Request");
+        let answer = ada.get("/plants?include=id");
+        assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+        assert_eq!(answer.ids(), (1..=2_001).collect::<Vec<_>>());
+        assert_eq!(answer.json()[2_000]["name"], "HTTP/1.1 400 Bad Request");
+        let head = ada.call("HEAD", "/plants", &[], None);
+        assert_eq!(head.status, 200);
+        assert_eq!(head.body, b"");
+    }
+
+    fn pages_larger_than_one_step_are_exact(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
+        fill(&ada, all.iter().copied(), 200);
+        for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
+            let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+            assert_eq!(ids(&pages), all, "limit {limit}");
+            assert_eq!(pages.len(), all.len().div_ceil(limit));
+            assert!(pages.iter().all(|page| page.ids().len() <= limit));
+        }
+    }
+
+    fn pages_stay_exact_while_others_come_and_go(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
+        fill(&ada, steady.iter().copied(), 200);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut number = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    number = (number + 7) % 1_500;
+                    let id = number * 10 + 1;
+                    ada.plant(id, &"y".repeat(200));
+                    assert_eq!(ada.delete(id).status, 204);
+                }
+            });
+            for limit in [100, 700, 1_499, 1_500] {
+                for _ in 0..5 {
+                    let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+                    assert!(pages.iter().all(|page| page.ids().len() <= limit), "at most the limit");
+                    let seen = ids(&pages);
+                    assert!(seen.is_sorted_by(|one, other| one < other), "each once, in order");
+                    let steadily: Vec<i64> = seen.into_iter().filter(|id| id % 10 == 0).collect();
+                    assert_eq!(steadily, steady, "limit {limit}");
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+}
+
+/// Breaks the store under a list that is being sent: whoever reads it must notice.
+#[test]
+fn a_list_that_cannot_be_finished_is_cut() {
+    let site = Site::new(crate::support::Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    // More than the buffers between server and client hold.
+    fill(&ada, 1..=20_000, 1_000);
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("GET", "/plants", &[], None));
+    // The first bytes are on their way; now the table goes.
+    let mut first = [0; 1];
+    std::io::Read::read_exact(&mut connection.stream(), &mut first).expect("the first byte");
+    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE);
+    let file = file.expect("the store's file");
+    file.busy_timeout(crate::support::PATIENCE).expect("a patient connection");
+    file.execute_batch("ALTER TABLE plants RENAME TO gone").expect("a broken store");
+    let mut rest = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut connection.stream(), &mut rest);
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
+    assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
+    assert!(!ada.get("/plants").text().contains("no such table"), "whose reason stays in the log");
+    crate::support::wait_for("the reason in the log", || server.log().contains("no such table").then_some(()));
+    assert!(server.log().contains("a list was cut short"));
+}

@@ -1,0 +1,21 @@
+//! The service as its users meet it: the real binary, real sockets, real files. Files mirror routes and capabilities;
+//! every test that touches a store runs on every engine from one body.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+mod support;
+
+mod auth;
+mod cli;
+mod create;
+mod delete;
+mod durability;
+mod errors;
+mod limits;
+mod list;
+mod logs;
+mod model;
+mod readme;
+mod scale;
+mod shutdown;
+mod store_file;
+mod tidy;

@@ -1,0 +1,83 @@
+//! A million plants: streamed in bounded memory, paged exactly while others come and go.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::{Engine, Site};
+
+const MILLION: i64 = 1_000_000;
+/// What a list may need besides what the server needs anyway.
+const EXTRA_KIB: u64 = 16 * 1024;
+
+/// A store with a million plants of one user, put there without the detour over HTTP.
+fn site_with_a_million() -> (Site, String) {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    file.execute_batch(&format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MILLION})
+         INSERT INTO plants (user_id, plant_id, name, tag, version) SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
+    ))
+    .unwrap();
+    (site, token)
+}
+
+#[test]
+fn a_million_plants_are_streamed_in_bounded_memory() {
+    let (site, token) = site_with_a_million();
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    // Warm: what every request needs is there.
+    assert_eq!(ada.get("/plants?limit=20").status, 200);
+    let before = server.resident();
+    let mut largest = before;
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("GET", "/plants", &[], None));
+    let mut buffer = vec![0; 256 * 1024];
+    let (mut plants, mut last) = (0, Vec::new());
+    while !last.ends_with(b"]\r\n0\r\n\r\n") {
+        let length = connection.stream().read(&mut buffer).expect("more of the list");
+        assert_ne!(length, 0, "the list was cut");
+        plants += buffer[..length].iter().filter(|byte| **byte == b'{').count();
+        last = buffer[length.saturating_sub(16)..length].to_vec();
+        largest = largest.max(server.resident());
+    }
+    assert_eq!(plants, 1_000_000);
+    assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
+}
+
+#[test]
+fn paging_through_a_million_visits_each_once_while_others_come_and_go() {
+    let (site, token) = site_with_a_million();
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number: i64 = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7_919) % MILLION;
+                ada.plant(number * 10 + 5, "passing by");
+                assert_eq!(ada.delete(number * 10 + 5).status, 204);
+            }
+        });
+        let mut connection = ada.connect();
+        let mut expected = 10;
+        let mut next = Some("/plants?include=id&limit=20000".to_owned());
+        while let Some(page) = next {
+            connection.send(ada.bytes("GET", &page, &[], None));
+            let answer = connection.answer(false);
+            let ids = answer.ids();
+            assert!(ids.len() <= 20_000);
+            for id in ids {
+                if id % 10 == 0 {
+                    assert_eq!(id, expected);
+                    expected += 10;
+                }
+            }
+            next = answer.next();
+        }
+        assert_eq!(expected, (MILLION + 1) * 10, "all of them");
+        stop.store(true, Ordering::Relaxed);
+    });
+}

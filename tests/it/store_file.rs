@@ -1,0 +1,118 @@
+//! The file of an embedded store: recognised, brought up to date, never harmed.
+
+use std::path::Path;
+
+use crate::support::{Engine, Site};
+
+fn open(file: &Path) -> rusqlite::Connection {
+    rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
+}
+
+/// What `serve` says of a file it does not take.
+fn refusal(site: &Site) -> String {
+    let before = std::fs::read(site.file()).expect("the file");
+    let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read(site.file()).expect("the file"), before, "it is left as it was");
+    let words = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(words.lines().count(), 1, "{words}");
+    words
+}
+
+/// Every release that wrote files has one here; each must open, with all that is in it.
+#[test]
+fn files_of_earlier_releases_open() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+    let mut opened = 0;
+    for file in std::fs::read_dir(files).expect("the files of earlier releases") {
+        let file = file.expect("a file").path();
+        let site = Site::new(Engine::Sqlite);
+        std::fs::copy(&file, site.file()).expect("a copy");
+        let server = site.serve(&[]);
+        // Made for the purpose, with the release that wrote the file.
+        let token = std::fs::read_to_string(file.with_extension("token"));
+        let Ok(token) = token else { continue };
+        let ada = server.client(token.trim_end());
+        assert_eq!(
+            ada.get("/plants?include=id").text(),
+            r#"[{"id":-9223372036854775808,"name":"Ångström 🌵"},{"id":1,"name":"Rose","tag":"red"},{"id":2,"name":"Fern","tag":""}]"#,
+            "{}",
+            file.display()
+        );
+        ada.plant(3, "new");
+        assert_eq!(ada.delete(1).status, 204);
+        assert_eq!(ada.ids(), [i64::MIN, 2, 3]);
+        opened += 1;
+    }
+    assert!(opened >= 1, "at least one file was tried");
+}
+
+#[test]
+fn a_file_of_a_newer_release_is_refused() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    open(&site.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
+    open(&site.file())
+        .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
+        .expect("all in the file");
+    let words = refusal(&site);
+    assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
+    assert!(words.contains("use that release or a later one"), "{words}");
+    assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "for every command");
+}
+
+#[test]
+fn a_database_of_another_program_is_refused() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::write(site.file(), "").expect("an empty file");
+    open(&site.file())
+        .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
+        .expect("a table");
+    let words = refusal(&site);
+    assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
+}
+
+#[test]
+fn the_file_is_as_the_contract_says() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let file = open(&site.file());
+    let pragma =
+        |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap();
+    assert_eq!(pragma("journal_mode"), "wal".to_owned().into());
+    assert_eq!(pragma("page_size"), 4096.into());
+    let tables: Vec<(String, bool, bool)> = file
+        .prepare("SELECT name, wr, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%' ORDER BY name")
+        .unwrap()
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert!(tables.iter().all(|(_, _, strict)| *strict), "{tables:?}");
+    assert!(tables.contains(&("plants".to_owned(), true, true)), "plants are kept without a rowid: {tables:?}");
+    let key: Vec<String> = file
+        .prepare("SELECT name FROM pragma_table_info('plants') WHERE pk > 0 ORDER BY pk")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(key, ["user_id", "plant_id"]);
+}
+
+/// Ten processes that find no store make one store.
+#[test]
+fn many_may_start_on_a_new_store_together() {
+    let site = Site::new(Engine::Sqlite);
+    std::thread::scope(|scope| {
+        for number in 0..10 {
+            let site = &site;
+            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+        }
+    });
+    let users = site.run(&["user", "list", "--json"]);
+    let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
+    assert_eq!(users.as_array().map(Vec::len), Some(10));
+}

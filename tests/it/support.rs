@@ -1,0 +1,50 @@
+//! What the tests share: a place for a store, a server on it, and a client that sees every byte.
+
+mod client;
+mod server;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use server::{Server, Site};
+
+/// The engines a test body runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Engine {
+    Sqlite,
+}
+
+/// Declares tests that run on every engine, each on a fresh [`Site`].
+macro_rules! on_every_engine {
+    ($(fn $name:ident($site:ident) $body:block)*) => {
+        $(mod $name {
+            #[expect(unused_imports, reason = "not every body needs all of it")]
+            use super::*;
+
+            fn body($site: &$crate::support::Site) $body
+
+            #[test]
+            fn sqlite() {
+                body(&$crate::support::Site::new($crate::support::Engine::Sqlite));
+            }
+        })*
+    };
+}
+pub(crate) use on_every_engine;
+
+/// How long a test waits for what must happen before it calls it failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` gives something.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        #[expect(clippy::disallowed_methods, reason = "the pause between two looks at a condition")]
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,194 @@
+//! A place for a store, and the real binary running on it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+
+use super::{Client, Engine, wait_for};
+
+/// A fresh place for a store of one engine; gone with the test.
+pub(crate) struct Site {
+    engine: Engine,
+    directory: TempDir,
+}
+
+impl Site {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine, directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The store as `--store` names it.
+    pub(crate) fn url(&self) -> String {
+        match self.engine {
+            Engine::Sqlite => format!("sqlite:{}", self.file().display()),
+        }
+    }
+
+    /// The file of an embedded store.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory().join("plants.db")
+    }
+
+    /// The command, on this store, in this directory, untouched by the environment of the tests.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        self.command_through(&[], arguments)
+    }
+
+    /// The command run by another one, such as a tracer.
+    pub(crate) fn command_through(&self, wrapper: &[&str], arguments: &[&str]) -> Command {
+        let words: Vec<&str> = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_plantstore")]).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(arguments).env("PLANTSTORE_STORE", self.url()).current_dir(self.directory());
+        command
+    }
+
+    /// Runs one of the operator's commands to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().expect("the command runs")
+    }
+
+    /// A new token of this user.
+    #[track_caller]
+    pub(crate) fn token(&self, user: &str, more: &[&str]) -> String {
+        let output = self.run(&[&["token", "create", "--user", user], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+    }
+
+    /// A server on this store, with short waits at the end of a test.
+    #[track_caller]
+    pub(crate) fn serve(&self, arguments: &[&str]) -> Server {
+        self.serve_through(&[], arguments)
+    }
+
+    #[track_caller]
+    pub(crate) fn serve_through(&self, wrapper: &[&str], arguments: &[&str]) -> Server {
+        let fixed = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
+        Server::start(self.command_through(wrapper, &[&fixed, arguments].concat()))
+    }
+}
+
+/// The service in a process of its own; ended with the test.
+pub(crate) struct Server {
+    child: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<String>>,
+    log_reader: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts the command and waits until it says where it listens.
+    #[track_caller]
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let log = Arc::new(Mutex::new(String::new()));
+        let errors = BufReader::new(child.stderr.take().expect("standard error"));
+        let shared = Arc::clone(&log);
+        let log_reader = std::thread::spawn(move || {
+            for line in errors.lines() {
+                let line = line.unwrap_or_default();
+                shared.lock().expect("the log").push_str(&(line + "\n"));
+            }
+        });
+        let mut announced = String::new();
+        let mut output = BufReader::new(child.stdout.take().expect("standard output"));
+        output.read_line(&mut announced).expect("the address");
+        let address = announced.trim_end().strip_prefix("Listening on http://");
+        let Some(address) = address.and_then(|address| address.parse().ok()) else {
+            let _ = child.wait();
+            let _ = log_reader.join();
+            panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
+        };
+        Self { child, address, log, log_reader: Some(log_reader) }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn client(&self, token: &str) -> Client {
+        Client { address: self.address, token: Some(token.to_owned()) }
+    }
+
+    pub(crate) fn anonymous(&self) -> Client {
+        Client { address: self.address, token: None }
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.id(), name);
+    }
+
+    /// Whether the process has ended, without waiting.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("the state of the server")
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let status = wait_for("the end of the server", || self.ended());
+        if let Some(reader) = self.log_reader.take() {
+            reader.join().expect("the whole log");
+        }
+        status
+    }
+
+    /// Asks it to stop and waits for its end.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait()
+    }
+
+    /// Ends it without a chance to say good-bye.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("the server killed");
+        self.child.wait().expect("the server's end");
+    }
+
+    /// Resident memory, in KiB.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the state of the server");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its resident memory");
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of the server ---\n{}", self.log());
+        }
+    }
+}
+
+/// Sends a signal to a process of ours.
+pub(crate) fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
