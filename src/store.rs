@@ -210,15 +210,6 @@ impl Span {
     }
 }
 
-/// What [`Store::list`] says besides the plants.
-#[derive(Clone, Copy, Debug)]
-pub struct Listed {
-    /// The user's version at the moment of reading.
-    pub version: Version,
-    /// Whether the span holds plants beyond those that were handed over.
-    pub more: bool,
-}
-
 /// A store, open.
 pub enum Store {
     /// The embedded engine.
@@ -251,15 +242,22 @@ impl Store {
     }
 
     /// Hands the first plants of the span to `each` in ascending order of id, all from one moment: until `rows` were
-    /// handed over or `each` breaks (the plant it broke on counts as handed over).
+    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more.
     pub async fn list(
         &self,
         span: Span,
         rows: usize,
         each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.list(span, rows, each).await,
+        }
+    }
+
+    /// The user's version at this moment.
+    pub async fn version(&self, user: UserId) -> Result<Version, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.version(user).await,
         }
     }
 

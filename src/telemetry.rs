@@ -4,6 +4,7 @@
 //! log; warnings and errors are written at once. Only events of this crate are shown below the level of a warning: what
 //! other crates say of headers and bodies never reaches the log.
 
+use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::panic::PanicHookInfo;
@@ -128,85 +129,109 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let mut fields = Fields { format: self.format, message: String::new(), rest: String::new() };
-        event.record(&mut fields);
+        thread_local! {
+            /// One line at a time is put together on a thread: its memory is kept for the next.
+            static LINE: RefCell<String> = RefCell::default();
+        }
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            let level = *event.metadata().level();
+            let mut fields = Fields { format: self.format, line };
+            fields.begin(level);
+            event.record(&mut fields);
+            fields.end();
+            self.sink.push(line, level <= Level::WARN);
+        });
+    }
+}
+
+/// Writes the fields of an event behind each other. Events have their message first, as `tracing` hands it over.
+struct Fields<'a> {
+    format: Format,
+    line: &'a mut String,
+}
+
+impl Fields<'_> {
+    fn begin(&mut self, level: Level) {
         let now = Timestamp::now();
-        let level = event.metadata().level();
-        let mut line = String::with_capacity(256);
-        let written = match self.format {
-            Format::Json => writeln!(
-                line,
-                r#"{{"time":"{now:.3}","level":"{level}","message":{}{}}}"#,
-                Quoted(&fields.message),
-                fields.rest
-            ),
-            Format::Human => writeln!(line, "{now:.3} {level:>5} {}{}", fields.message, fields.rest),
-        };
-        if written.is_ok() {
-            self.sink.push(&line, *level <= Level::WARN);
+        match self.format {
+            Format::Json => self.write(format_args!(r#"{{"time":"{now:.3}","level":"{level}""#)),
+            Format::Human => self.write(format_args!("{now:.3} {level:>5}")),
         }
     }
-}
 
-struct Fields {
-    format: Format,
-    message: String,
-    rest: String,
-}
+    fn end(&mut self) {
+        self.line.push_str(if self.format == Format::Json { "}\n" } else { "\n" });
+    }
 
-impl Fields {
-    /// `value` as JSON needs it.
-    fn add(&mut self, field: &Field, value: impl fmt::Display) {
+    fn name(&mut self, field: &Field) {
+        match self.format {
+            Format::Json => self.line.push_str(",\""),
+            Format::Human => self.line.push(' '),
+        }
+        self.line.push_str(field.name());
+        self.line.push_str(if self.format == Format::Json { "\":" } else { "=" });
+    }
+
+    fn write(&mut self, text: fmt::Arguments<'_>) {
         // Writing to a string does not fail.
-        let _ = match self.format {
-            Format::Json => write!(self.rest, r#","{}":{value}"#, field.name()),
-            Format::Human => write!(self.rest, " {}={value}", field.name()),
-        };
+        let _ = self.line.write_fmt(text);
     }
 }
 
-impl Visit for Fields {
+impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = format!("{value:?}");
-        self.record_str(field, &text);
+        if field.name() == "message" && self.format == Format::Human {
+            self.write(format_args!(" {value:?}"));
+            return;
+        }
+        self.name(field);
+        self.line.push('"');
+        let _ = write!(Escaped(self.line), "{value:?}");
+        self.line.push('"');
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.message.push_str(value);
-        } else {
-            self.add(field, Quoted(value));
-        }
+        self.name(field);
+        self.line.push('"');
+        let _ = Escaped(self.line).write_str(value);
+        self.line.push('"');
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, value);
+        self.name(field);
+        self.write(format_args!("{value}"));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field, value);
+        self.name(field);
+        self.write(format_args!("{value}"));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, value);
+        self.name(field);
+        self.line.push_str(if value { "true" } else { "false" });
     }
 }
 
-/// A text as a JSON string: no line break and no control character of it reaches the terminal either.
-struct Quoted<'a>(&'a str);
+/// Escapes text for a JSON string: no line break and no control character reaches a terminal either.
+struct Escaped<'a>(&'a mut String);
 
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_char('"')?;
-        for character in self.0.chars() {
+impl fmt::Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if !text.contains(|character: char| matches!(character, '"' | '\\') || character.is_control()) {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        for character in text.chars() {
             match character {
-                '"' => formatter.write_str("\\\"")?,
-                '\\' => formatter.write_str("\\\\")?,
-                '\n' => formatter.write_str("\\n")?,
-                control if control.is_control() => write!(formatter, "\\u{:04x}", u32::from(control))?,
-                plain => formatter.write_char(plain)?,
+                '"' => self.0.push_str("\\\""),
+                '\\' => self.0.push_str("\\\\"),
+                '\n' => self.0.push_str("\\n"),
+                control if control.is_control() => write!(self.0, "\\u{:04x}", u32::from(control))?,
+                plain => self.0.push(plain),
             }
         }
-        formatter.write_char('"')
+        Ok(())
     }
 }

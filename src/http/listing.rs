@@ -69,10 +69,10 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
     let most = query.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut step = Step::new(query.include_id, b'[');
     let slot = app.admission.enter().await?;
-    let listed = app.store.list(span, most, |id, name, tag| step.push(id, name, tag)).await?;
+    let more = app.store.list(span, most, |id, name, tag| step.push(id, name, tag)).await?;
     drop(slot);
 
-    let Some(last) = step.last.filter(|_| listed.more) else {
+    let Some(last) = step.last.filter(|_| more) else {
         return Ok(respond(Body::from(step.finish()), None));
     };
     if step.count == most {
@@ -81,7 +81,7 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
     }
     // There is more than one step. Where it ends is settled before the first byte goes out, because the header that
     // names the next page does too.
-    span = span.past(last).as_of(listed.version);
+    span = span.past(last).as_of(app.store.version(user).await?);
     let mut next = None;
     if let Some(limit) = query.limit {
         let taken = u32::try_from(step.count).unwrap_or(u32::MAX);
@@ -170,10 +170,10 @@ impl Rest {
         }
         let mut step = Step::new(rest.include_id, b',');
         let each = |id, name: &str, tag: Option<&str>| step.push(id, name, tag);
-        let listed = rest.app.store.list(rest.span, usize::MAX, each).await.inspect_err(|error| {
+        let more = rest.app.store.list(rest.span, usize::MAX, each).await.inspect_err(|error| {
             tracing::error!(request_id = rest.context.id(), %error, "a list was cut short");
         })?;
-        match step.last.filter(|_| listed.more) {
+        match step.last.filter(|_| more) {
             Some(last) => {
                 rest.span = rest.span.past(last);
                 Ok(Some((step.bytes.into(), Some(rest))))

@@ -15,13 +15,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params, params};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params, params, params_from_iter};
 
 use self::fault::store_error;
 use self::writer::Writer;
-use super::{
-    Creation, Deletion, Listed, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version,
-};
+use super::{Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version};
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
@@ -67,42 +66,41 @@ impl Sqlite {
         span: Span,
         rows: usize,
         mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
-        // One statement is one snapshot: the version and the plants belong together.
-        const LIST: &str = "
-            SELECT users.version, plants.plant_id, plants.name, plants.tag
-            FROM users LEFT JOIN plants
-              ON plants.user_id = users.user_id
-              AND plants.plant_id BETWEEN :from AND :through AND plants.version <= :as_of
-            WHERE users.user_id = :user
-            ORDER BY plants.plant_id LIMIT :rows";
+    ) -> Result<bool, StoreError> {
+        const FIRST: &str = "
+            SELECT plant_id, name, tag FROM plants WHERE user_id = ?1 AND plant_id >= ?2 ORDER BY plant_id LIMIT ?3";
+        // Nearly every list is a first step: it is spared the bounds of the later ones, which are not free.
+        const LATER: &str = "
+            SELECT plant_id, name, tag FROM plants
+            WHERE user_id = ?1 AND plant_id >= ?2 AND plant_id <= ?4 AND version <= ?5 ORDER BY plant_id LIMIT ?3";
         // One row more than asked for tells whether there are more.
         let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(LIST)?;
-            let mut found = statement.query(named_params! {
-                ":user": span.user.get(), ":from": span.from, ":through": span.through, ":as_of": span.as_of,
-                ":rows": beyond,
-            })?;
-            let mut listed = Listed { version: Version(0), more: false };
+            let bounded = span.through < i64::MAX || span.as_of < i64::MAX;
+            let mut statement = connection.prepare_cached(if bounded { LATER } else { FIRST })?;
+            let values = [span.user.get(), span.from, beyond, span.through, span.as_of];
+            let mut found = statement.query(params_from_iter(&values[..if bounded { 5 } else { 3 }]))?;
             let mut handed_over = 0;
             let mut stopped = false;
             while let Some(row) = found.next()? {
-                if handed_over == 0 {
-                    listed.version = Version(row.get(0)?);
-                }
-                // A user without plants in the span is one row without a plant.
-                let Some(id) = row.get(1)? else { break };
                 if stopped || handed_over == rows {
-                    listed.more = true;
-                    break;
+                    return Ok(true);
                 }
-                let tag = row.get_ref(3)?.as_str_or_null()?;
-                stopped = each(PlantId::new(id), row.get_ref(2)?.as_str()?, tag).is_break();
+                let tag = row.get_ref(2)?.as_str_or_null()?;
+                stopped = each(PlantId::new(row.get(0)?), row.get_ref(1)?.as_str()?, tag).is_break();
                 handed_over += 1;
             }
-            Ok(listed)
+            Ok(false)
         })
+    }
+
+    pub(super) async fn version(&self, user: UserId) -> Result<Version, StoreError> {
+        let found = self.read(|connection| {
+            let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
+            statement.query_row([user.get()], |row| row.get(0)).optional()
+        })?;
+        // A user who is gone has no plants either, of whatever version.
+        Ok(Version(found.unwrap_or(0)))
     }
 
     pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -297,6 +295,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_PATIENCE)?;
+    // Without it, some builds of SQLite plan a prepared statement anew whenever a bound value changes.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)
