@@ -8,6 +8,7 @@ mod user;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::error::ErrorKind;
@@ -18,6 +19,9 @@ use tracing::Level;
 use crate::config::StoreOption;
 use crate::store::{OpenOptions, Store, StoreUrl};
 use crate::telemetry;
+
+/// How long a command waits for a server that writes without a pause.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps people's plants: a small HTTP/JSON service.
 #[derive(Parser)]
@@ -42,8 +46,6 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::from(if error.is::<WrongUse>() { 2 } else { 1 })
@@ -64,8 +66,13 @@ fn run(command: Command) -> anyhow::Result<()> {
 #[error("{0}")]
 struct WrongUse(String);
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+/// Prints what a command found; whoever stops reading has seen enough, which is no failure.
+fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    match write(&mut output).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(()),
+    }
 }
 
 /// One line that says what is wrong; help and the version as they are.
@@ -94,7 +101,8 @@ impl StoreOption {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        let (store, created) = Store::open(&url, OpenOptions { create, write_queue: 1, readers: 1 })?;
+        let (store, created) =
+            Store::open(&url, OpenOptions { create, write_queue: 1, readers: 1, patience: PATIENCE })?;
         if created {
             writeln!(io::stderr(), "made a new store: {url}")?;
         }

@@ -27,11 +27,11 @@ use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use tower_service::Service as _;
 
-use self::auth::{Anything, Caller};
-use self::context::{Context, REQUEST_ID, TrackedBody};
+use self::auth::{AnyScope, Caller};
+use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Detail};
 use self::limits::{Admission, ClientAddress, RateLimiter};
 use self::serve::{Activity, Working};
@@ -40,14 +40,15 @@ use self::wire::Line;
 use crate::store::Store;
 
 pub use self::limits::Limits;
-pub use self::serve::serve;
+pub use self::serve::{Stopped, serve};
 
 /// What all requests share.
 pub struct App {
     store: Arc<Store>,
     limits: Arc<Limits>,
     sessions: Sessions,
-    admission: Admission,
+    reads: Admission,
+    writes: Admission,
     auth_failures: RateLimiter<ClientAddress>,
     activity: Activity,
 }
@@ -58,7 +59,8 @@ impl App {
         Arc::new(Self {
             store,
             sessions: Sessions::new(),
-            admission: Admission::new(&limits),
+            reads: Admission::new(&limits),
+            writes: Admission::new(&limits),
             auth_failures: RateLimiter::new(limits.auth_failures_per_second, limits.auth_failures_burst),
             activity: Activity::default(),
             limits: Arc::new(limits),
@@ -93,11 +95,11 @@ fn route_of(path: &str) -> &'static str {
 }
 
 /// Whoever has no token does not learn which addresses exist either.
-async fn no_route(_: Caller<Anything>) -> ApiError {
+async fn no_route(_: Caller<AnyScope>) -> ApiError {
     ApiError::NoRoute
 }
 
-async fn method_not_allowed(_: Caller<Anything>) -> ApiError {
+async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
     ApiError::MethodNotAllowed
 }
 
@@ -124,12 +126,14 @@ impl Service {
         line: &Arc<Line>,
     ) -> hyper::Response<TrackedBody> {
         let working = Working::begin(&self.app, line);
+        let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
         let route = route_of(parts.uri.path());
-        let context = Context::new(&parts.headers, client, working.arrived, parts.method.clone(), route);
-        let context = Arc::new(context);
+        let context = Arc::new(Context::new(&parts.headers, client, arrived, Some(parts.method.clone()), route));
+        let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
-        let has_body = !http_body::Body::is_end_stream(&body);
+        let takes_a_body = parts.method == Method::POST;
+        let may_be_unread = !http_body::Body::is_end_stream(&body);
 
         let handled = self.router.call(Request::from_parts(parts, Body::new(body)));
         let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
@@ -141,7 +145,7 @@ impl Service {
         if let Some(Detail(detail)) = response.extensions().get() {
             tracing::error!(request_id = context.id(), status = response.status().as_u16(), detail, "request failed");
         }
-        if has_body && response.status().is_client_error() {
+        if may_be_unread && (!response.status().is_success() || !takes_a_body) {
             line.expect_unread();
         }
         if response.status() != StatusCode::METHOD_NOT_ALLOWED {
@@ -152,8 +156,8 @@ impl Service {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         common_headers(response.headers_mut(), &context);
-        let status = response.status();
-        response.map(|body| TrackedBody::new(body, context, status, working))
+        exchange.answered(response.status());
+        response.map(|body| TrackedBody::new(body, exchange))
     }
 }
 
@@ -161,4 +165,46 @@ impl Service {
 fn common_headers(headers: &mut HeaderMap, context: &Context) {
     headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::store::{OpenOptions, StoreUrl};
+
+    async fn panicking() {
+        panic!("{}", "something secret");
+    }
+
+    /// No request is known to make the service panic; should one do it, it is an answer like any other, and the
+    /// connection goes on.
+    #[tokio::test]
+    async fn a_panic_is_a_500_in_our_shape() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = StoreUrl::Sqlite(directory.path().join("plants.db"));
+        let patience = Duration::from_secs(5);
+        let options = OpenOptions { create: true, write_queue: 1, readers: 1, patience };
+        let (store, _) = Store::open(&url, options).expect("a store");
+        let app = App::new(Arc::new(store), Limits::default());
+        let router = router(Arc::clone(&app)).route("/panic", get(panicking));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        tokio::spawn(serve::serve_with(listener, Service { app, router }, std::future::pending()));
+
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");
+        stream.write_all(b"GET /livez HTTP/1.0\r\nHost: x\r\n\r\n").await.expect("another");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.expect("their answers");
+        assert!(answers.starts_with("HTTP/1.1 500 "), "{answers}");
+        assert!(answers.contains(r#"{"error":50000,"message":"internal error: the request id finds it in the log"}"#));
+        assert!(answers.contains("x-request-id: ") && answers.contains("content-type: application/json"));
+        assert!(answers.ends_with(r#"{"status":"live"}"#), "{answers}");
+        assert!(!answers.contains("secret"));
+    }
 }

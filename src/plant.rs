@@ -15,6 +15,9 @@ pub const NAME_MAX_CHARS: usize = 1_000;
 /// Longest tag, in characters (Unicode scalar values).
 pub const TAG_MAX_CHARS: usize = 200;
 
+/// Keys given twice that are named in an answer: enough to see the fault, too few to grow it.
+const REPEATED_SHOWN: usize = 5;
+
 /// The number a client gave its plant: any 64-bit signed integer, unique per user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
@@ -65,7 +68,7 @@ pub struct PlantName(String);
 
 impl PlantName {
     /// Checks the rules of a name.
-    pub fn parse(text: String) -> Result<Self, TextFault> {
+    pub fn parse(text: String) -> Result<Self, TextFaults> {
         check_text(&text, 1, NAME_MAX_CHARS).map(|()| Self(text))
     }
 
@@ -81,7 +84,7 @@ pub struct Tag(String);
 
 impl Tag {
     /// Checks the rules of a tag.
-    pub fn parse(text: String) -> Result<Self, TextFault> {
+    pub fn parse(text: String) -> Result<Self, TextFaults> {
         check_text(&text, 0, TAG_MAX_CHARS).map(|()| Self(text))
     }
 
@@ -91,7 +94,21 @@ impl Tag {
     }
 }
 
-/// Why a text is no name or no tag.
+/// All that keeps a text from being a name or a tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextFaults(Vec<TextFault>);
+
+impl fmt::Display for TextFaults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { " and " };
+            write!(formatter, "{separator}{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that keeps a text from being a name or a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextFault {
     /// Too short or too long.
@@ -112,16 +129,17 @@ pub enum TextFault {
     Surrogate,
 }
 
-fn check_text(text: &str, min: usize, max: usize) -> Result<(), TextFault> {
+fn check_text(text: &str, min: usize, max: usize) -> Result<(), TextFaults> {
+    let mut faults = Vec::new();
     // A text of at most `max` bytes has at most `max` characters: counting is for the long ones.
     let has = if text.len() <= max { text.len() } else { text.chars().count() };
     if has < min || has > max {
-        return Err(TextFault::Length { min, max, has });
+        faults.push(TextFault::Length { min, max, has });
     }
-    match text.chars().find(|character| character.is_control()) {
-        Some(control) => Err(TextFault::Control(u32::from(control))),
-        None => Ok(()),
+    if let Some(control) = text.chars().find(|character| character.is_control()) {
+        faults.push(TextFault::Control(u32::from(control)));
     }
+    if faults.is_empty() { Ok(()) } else { Err(TextFaults(faults)) }
 }
 
 /// The shape the service shows: borrowed from wherever the plant is kept, `id` only when it was asked for.
@@ -226,7 +244,35 @@ struct Fields<'a> {
     id: Option<&'a RawValue>,
     name: Option<&'a RawValue>,
     tag: Option<&'a RawValue>,
-    repeated: BTreeSet<String>,
+    repeated: BTreeSet<Key>,
+}
+
+/// A key of the object, decoded; in bytes, because an escape in it may stand for no character.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = Key;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a key")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Key, E> {
+                Ok(Key(bytes.to_owned()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key(text.as_bytes().to_owned()))
+            }
+        }
+
+        deserializer.deserialize_byte_buf(Bytes)
+    }
 }
 
 impl<'de> Deserialize<'de> for Fields<'de> {
@@ -243,12 +289,12 @@ impl<'de> Deserialize<'de> for Fields<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
                 let mut fields = Fields::default();
                 let mut unknown = BTreeSet::new();
-                while let Some(key) = members.next_key::<String>()? {
+                while let Some(key) = members.next_key::<Key>()? {
                     let value: &RawValue = members.next_value()?;
-                    let first = match key.as_str() {
-                        "id" => fields.id.replace(value).is_none(),
-                        "name" => fields.name.replace(value).is_none(),
-                        "tag" => fields.tag.replace(value).is_none(),
+                    let first = match &*key.0 {
+                        b"id" => fields.id.replace(value).is_none(),
+                        b"name" => fields.name.replace(value).is_none(),
+                        b"tag" => fields.tag.replace(value).is_none(),
                         _ => unknown.insert(key.clone()),
                     };
                     if !first {
@@ -266,9 +312,9 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 impl Fields<'_> {
     fn check(self) -> Result<NewPlant, BadPlant> {
         let mut faults = Vec::new();
-        for field in &self.repeated {
+        for Key(field) in self.repeated.iter().take(REPEATED_SHOWN) {
             // The key is the client's own text: shown shortened and escaped, so that the message stays one line.
-            let field = field.chars().take(40).flat_map(char::escape_debug).collect();
+            let field = String::from_utf8_lossy(field).chars().take(40).flat_map(char::escape_debug).collect();
             faults.push(Fault { field, kind: FaultKind::Type, detail: "is given more than once".to_owned() });
         }
         let id = required("id", self.id, &mut faults, |raw| {
@@ -314,11 +360,11 @@ fn checked<T>(
     }
 }
 
-fn text<T>(raw: &RawValue, parse: fn(String) -> Result<T, TextFault>) -> Checked<T> {
+fn text<T>(raw: &RawValue, parse: fn(String) -> Result<T, TextFaults>) -> Checked<T> {
     if !raw.get().starts_with('"') {
         return Err((FaultKind::Type, "must be a string".to_owned()));
     }
     // The grammar was checked with the whole body: what can still fail is an escape that stands for no character.
-    let decoded = serde_json::from_str(raw.get()).map_err(|_| TextFault::Surrogate);
+    let decoded = serde_json::from_str(raw.get()).map_err(|_| TextFaults(vec![TextFault::Surrogate]));
     decoded.and_then(parse).map_err(|fault| (FaultKind::Rule, fault.to_string()))
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -78,6 +79,8 @@ pub struct OpenOptions {
     pub write_queue: usize,
     /// Threads that read at the same time.
     pub readers: usize,
+    /// How long a change of an operator waits for others that write.
+    pub patience: Duration,
 }
 
 /// Why a store does not open. The messages say what to do and are meant for the operator.
@@ -254,8 +257,8 @@ impl Store {
         }
     }
 
-    /// The user's version at this moment.
-    pub async fn version(&self, user: UserId) -> Result<Version, StoreError> {
+    /// The user's version at this moment; `None` when there is no such user.
+    pub async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.version(user).await,
         }

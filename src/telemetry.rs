@@ -1,14 +1,14 @@
 //! Logs: one event a line on standard error, for people on a terminal and as JSON otherwise.
 //!
 //! Lines are gathered in memory and written by a thread of their own, so that a request never waits for whoever reads the
-//! log; warnings and errors are written at once. Only events of this crate are shown below the level of a warning: what
+//! log; errors are waited for, for a moment, because the process may end with them. Only events of this crate are shown below the level of a warning: what
 //! other crates say of headers and bodies never reaches the log.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::panic::PanicHookInfo;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// Bytes that may wait to be written; past that, lines are dropped and counted.
 const BACKLOG_MAX: usize = 8 << 20;
+/// How long whoever logs an error, or ends, waits for the log.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How long lines gather before they are written.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -33,23 +35,23 @@ pub enum Format {
 
 /// Starts logging for the whole process. Keep the guard: dropping it writes what is still waiting.
 pub fn start(format: Format, level: Level) -> Guard {
-    let sink = Arc::new(Sink::default());
+    let sink = Arc::new(Sink::new(format));
     let writing = Arc::clone(&sink);
-    // Without the thread, lines are still written by the guard and by every warning.
+    // Without the thread there is no log; the service itself does not depend on it.
     let _ = thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_forever());
-    let lines = Lines { sink: Arc::clone(&sink), format, level };
+    let lines = Lines { sink: Arc::clone(&sink), level };
     // Fails only when logging was started before, in which case that goes on.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
     std::panic::set_hook(Box::new(log_panic));
     Guard(sink)
 }
 
-/// Writes what is still waiting when dropped.
+/// Waits, for a while, until all lines are written when dropped.
 pub struct Guard(Arc<Sink>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.flush();
+        self.0.wait_until_written();
     }
 }
 
@@ -61,64 +63,96 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     tracing::error!(place, reason = message, "panic");
 }
 
-#[derive(Default)]
+/// Where lines wait for the one thread that writes them.
 struct Sink {
+    format: Format,
     waiting: Mutex<Waiting>,
     more: Condvar,
-    /// Held while writing, so that lines keep their order.
-    output: Mutex<()>,
+    written: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
     dropped: u64,
+    /// Whether somebody waits for the lines to be written.
+    urgent: bool,
+    /// Whether lines are being written at the moment.
+    writing: bool,
+    /// Whether nobody reads the log: then nobody waits for it either, until it moves again.
+    stuck: bool,
 }
 
 impl Sink {
-    fn push(&self, line: &str, at_once: bool) {
-        {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting.lines.len() + line.len() > BACKLOG_MAX && !at_once {
-                waiting.dropped += 1;
-                return;
-            }
-            if waiting.lines.is_empty() && !at_once {
-                self.more.notify_one();
-            }
-            waiting.lines.extend_from_slice(line.as_bytes());
-        }
-        if at_once {
-            self.flush();
-        }
+    fn new(format: Format) -> Self {
+        Self { format, waiting: Mutex::default(), more: Condvar::new(), written: Condvar::new() }
     }
 
-    fn flush(&self) {
-        let _order = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { mut lines, dropped } =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        if dropped > 0 {
-            let note = format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{dropped}}}\n");
-            lines.extend_from_slice(note.as_bytes());
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: &str) {
+        let mut waiting = self.waiting();
+        if waiting.lines.len() + line.len() > BACKLOG_MAX {
+            waiting.dropped += 1;
+            return;
         }
-        // Nobody is left to be told when the log itself cannot be written.
-        let _ = io::stderr().lock().write_all(&lines);
+        if waiting.lines.is_empty() {
+            self.more.notify_one();
+        }
+        waiting.lines.extend_from_slice(line.as_bytes());
+    }
+
+    /// Waits until all that was pushed is written, but not for long: a log that nobody reads must not stop the service.
+    fn wait_until_written(&self) {
+        let mut waiting = self.waiting();
+        if waiting.stuck {
+            return;
+        }
+        waiting.urgent = true;
+        self.more.notify_one();
+        let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
+        let waited = self.written.wait_timeout_while(waiting, PATIENCE, unwritten);
+        let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        waiting.stuck = timeout.timed_out();
     }
 
     fn write_forever(&self) {
+        let mut waiting = self.waiting();
         loop {
-            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.more.wait_while(waiting, |waiting| waiting.lines.is_empty()));
-            // Not a wait for luck: what comes meanwhile shares the write.
-            thread::park_timeout(GATHER);
-            self.flush();
+            let woken = self.more.wait_while(waiting, |waiting| waiting.lines.is_empty());
+            let woken = woken.unwrap_or_else(PoisonError::into_inner);
+            // What comes in the next moment shares the write.
+            let gathered = self.more.wait_timeout_while(woken, GATHER, |waiting| !waiting.urgent);
+            waiting = gathered.unwrap_or_else(PoisonError::into_inner).0;
+            let mut lines = std::mem::take(&mut waiting.lines);
+            let dropped = std::mem::take(&mut waiting.dropped);
+            waiting.writing = true;
+            drop(waiting);
+            if dropped > 0 {
+                lines.extend_from_slice(self.note_of_dropped(dropped).as_bytes());
+            }
+            // Nobody is left to be told when the log itself cannot be written.
+            let _ = io::stderr().lock().write_all(&lines);
+            waiting = self.waiting();
+            waiting.writing = false;
+            waiting.stuck = false;
+            waiting.urgent = false;
+            self.written.notify_all();
+        }
+    }
+
+    fn note_of_dropped(&self, count: u64) -> String {
+        match self.format {
+            Format::Json => format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{count}}}\n"),
+            Format::Human => format!("WARN log lines dropped count={count}\n"),
         }
     }
 }
 
 struct Lines {
     sink: Arc<Sink>,
-    format: Format,
     level: Level,
 }
 
@@ -133,15 +167,24 @@ impl<S: Subscriber> Layer<S> for Lines {
             /// One line at a time is put together on a thread: its memory is kept for the next.
             static LINE: RefCell<String> = RefCell::default();
         }
-        LINE.with_borrow_mut(|line| {
+        let level = *event.metadata().level();
+        let write = |line: &mut String| {
             line.clear();
-            let level = *event.metadata().level();
-            let mut fields = Fields { format: self.format, line };
+            let mut fields = Fields { format: self.sink.format, line };
             fields.begin(level);
             event.record(&mut fields);
             fields.end();
-            self.sink.push(line, level <= Level::WARN);
+            self.sink.push(line);
+        };
+        LINE.with(|line| match line.try_borrow_mut() {
+            Ok(mut line) => write(&mut line),
+            // A value that is being written logs something itself.
+            Err(_) => write(&mut String::new()),
         });
+        // The process may be about to end.
+        if level == Level::ERROR {
+            self.sink.wait_until_written();
+        }
     }
 }
 

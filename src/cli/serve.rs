@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,6 +26,8 @@ use crate::user::UserName;
 
 /// The user that a new store starts with.
 const FIRST_USER: &str = "gardener";
+/// How long the first token waits for others that write.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;
 
@@ -37,7 +40,7 @@ pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,
     /// Do not make the user `gardener` and a token when a new store is made
-    #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN")]
+    #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
     no_first_token: bool,
     #[command(flatten)]
     log: LogOptions,
@@ -72,7 +75,7 @@ struct LimitOptions {
     /// Connections open at the same time
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
-    /// Requests at work at the same time
+    /// Lists at work at the same time, and as many creates and deletes
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_in_flight: u32,
     /// Requests that may wait for one of those to finish; others are answered 503
@@ -136,7 +139,8 @@ impl Options {
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
-        let options = OpenOptions { create: true, write_queue: self.limits.write_queue as usize, readers };
+        let write_queue = self.limits.write_queue as usize;
+        let options = OpenOptions { create: true, write_queue, readers, patience: PATIENCE };
         let (store, created) = Store::open(url, options)?;
         let store = Arc::new(store);
         let first = if created && !self.no_first_token { Some(first_token(&store).await?) } else { None };
@@ -145,10 +149,11 @@ impl Options {
         sweep_in_background(&store);
 
         let app = App::new(Arc::clone(&store), self.limits.limits());
-        let cut = http::serve(listener, app, shutdown).await;
-        store.close().await;
-        if cut > 0 {
-            tracing::warn!(connections = cut, "stopped; the grace was over before these had finished");
+        let stopped = http::serve(listener, app, shutdown).await;
+        let closed = tokio::time::timeout_at(stopped.deadline.into(), store.close()).await.is_ok();
+        if stopped.cut > 0 || !closed {
+            let connections = stopped.cut;
+            tracing::warn!(connections, closed, "stopped; the grace was over before everything had finished");
         } else {
             tracing::info!("stopped");
         }
@@ -247,17 +252,19 @@ fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> 
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
     }
+    let mut file_note = String::new();
     match first {
         Some(first) if terminal => io::stderr().write_all(banner(address, first).as_bytes())?,
         Some(first) => {
             let file = keep_first_token(url, &first.token)?;
             let file = file.display().to_string();
+            file_note = format!("\nThe first token, for the user {}, is in {file}", first.user);
             tracing::info!(user = first.user.as_str(), file, "a new store was made; its first token is in this file");
         }
         None => {}
     }
-    // Last, because whoever waits for it goes on to use all of the above.
-    writeln!(io::stdout(), "Listening on http://{address}")?;
+    // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
+    let _ = writeln!(io::stdout(), "Listening on http://{address}{file_note}");
     tracing::info!(address = %format_args!("http://{address}"), store = %url, "listening");
     if !address.ip().is_loopback() {
         tracing::warn!("listening beyond this machine without encryption: put a proxy that speaks TLS in front");

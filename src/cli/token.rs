@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{shown, table};
+use super::{print, shown, table};
 use crate::config::{self, StoreOption};
 use crate::store::{Store, StoredToken};
 use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
@@ -128,8 +128,16 @@ impl Create {
             // A moment past the end of the calendar is as good as the end of it.
             Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
-        let (id, token) = self.store.with(true, async |store| issue(store, &self.user, &grant).await)?;
-        writeln!(io::stdout(), "{}", token.reveal())?;
+        let id = self.store.with(true, async |store| {
+            let (id, token) = issue(store, &self.user, &grant).await?;
+            let mut output = io::stdout().lock();
+            if let Err(error) = writeln!(output, "{}", token.reveal()).and_then(|()| output.flush()) {
+                // Nobody has it, so nobody shall have it.
+                store.revoke_token(id, Timestamp::now()).await?;
+                bail!("cannot print the token, so it is revoked again: {error}");
+            }
+            Ok(id)
+        })?;
         let expires =
             grant.expires.map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", shown(at)));
         writeln!(
@@ -148,8 +156,8 @@ impl List {
         let now = Timestamp::now();
         if self.json {
             let shown: Vec<_> = tokens.iter().map(|token| ShownToken::new(token, now)).collect();
-            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&shown)?)?;
-            return Ok(());
+            let text = serde_json::to_string_pretty(&shown)?;
+            return print(|output| writeln!(output, "{text}"));
         }
         let rows: Vec<_> = tokens
             .iter()
@@ -166,8 +174,7 @@ impl List {
                 ]
             })
             .collect();
-        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"], &rows)?;
-        Ok(())
+        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"], &rows)
     }
 }
 

@@ -1,15 +1,19 @@
 //! `plantstore user`: see who there is, and delete somebody with all they have.
 
 use std::io::{self, BufRead, Write};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{shown, table};
+use super::{print, shown, table};
 use crate::config::StoreOption;
-use crate::store::{Store, StoredUser};
+use crate::store::{Store, StoreError, StoredUser};
 use crate::user::UserName;
+
+/// What a server gets to write between two steps of a deletion.
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// List and delete users; works beside a running server
 #[derive(Args)]
@@ -62,15 +66,14 @@ impl List {
         let users = self.store.with(false, async |store| Ok(store.users().await?))?;
         if self.json {
             let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
-            writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&shown)?)?;
-            return Ok(());
+            let text = serde_json::to_string_pretty(&shown)?;
+            return print(|output| writeln!(output, "{text}"));
         }
         let rows: Vec<_> = users
             .iter()
             .map(|user| [user.name.to_string(), user.tokens.to_string(), user.plants.to_string(), shown(user.created)])
             .collect();
-        table::print(["USER", "TOKENS", "PLANTS", "CREATED"], &rows)?;
-        Ok(())
+        table::print(["USER", "TOKENS", "PLANTS", "CREATED"], &rows)
     }
 }
 
@@ -88,22 +91,30 @@ impl Delete {
         if !self.yes && !confirmed(&user)? {
             bail!("nothing was deleted: confirm with the user's name, or use --yes");
         }
-        store.delete_user(&self.name).await?;
-        let plants = sweep(store).await?;
-        writeln!(io::stderr(), "user {} is deleted, with {} tokens and {plants} plants", self.name, user.tokens)?;
+        if !store.delete_user(&self.name).await? {
+            bail!("somebody else has just deleted the user {}", self.name);
+        }
+        writeln!(
+            io::stderr(),
+            "user {} is deleted, with {} tokens and {} plants",
+            self.name,
+            user.tokens,
+            user.plants
+        )?;
+        // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
+        if let Err(error) = sweep(store).await {
+            writeln!(io::stderr(), "their room is freed when the service is next started: {error}")?;
+        }
         Ok(())
     }
 }
 
 /// Removes the plants of deleted users, in small steps that leave room for a server's writes.
-async fn sweep(store: &Store) -> anyhow::Result<u64> {
-    let mut plants = 0;
-    loop {
-        match store.sweep().await? {
-            0 => return Ok(plants),
-            removed => plants += removed,
-        }
+async fn sweep(store: &Store) -> Result<(), StoreError> {
+    while store.sweep().await? > 0 {
+        tokio::time::sleep(SWEEP_PAUSE).await;
     }
+    Ok(())
 }
 
 fn confirmed(user: &StoredUser) -> io::Result<bool> {

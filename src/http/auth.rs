@@ -1,7 +1,7 @@
 //! Authentication as a handler's argument: without a [`Caller`] there is no user, and without a user no query.
 //!
 //! A [`Caller`] is taken before anything else of the request is looked at. The few handlers that serve anybody say so by
-//! taking [`Anybody`].
+//! taking [`Public`].
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Writing;
 /// Needs `plants:delete`.
 pub(crate) struct Deleting;
 /// Needs a valid token, whatever it allows.
-pub(crate) struct Anything;
+pub(crate) struct AnyScope;
 
 impl Need for Reading {
     const SCOPE: Option<Scope> = Some(Scope::Read);
@@ -42,7 +42,7 @@ impl Need for Writing {
 impl Need for Deleting {
     const SCOPE: Option<Scope> = Some(Scope::Delete);
 }
-impl Need for Anything {
+impl Need for AnyScope {
     const SCOPE: Option<Scope> = None;
 }
 
@@ -74,9 +74,9 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
 }
 
 /// Somebody, with or without a token.
-pub(crate) struct Anybody;
+pub(crate) struct Public;
 
-impl FromRequestParts<Arc<App>> for Anybody {
+impl FromRequestParts<Arc<App>> for Public {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {

@@ -29,7 +29,8 @@ pub(crate) struct Context {
     /// When its first byte arrived.
     pub(crate) arrived: Instant,
     client: IpAddr,
-    method: Method,
+    /// `None` for what never became a request.
+    method: Option<Method>,
     route: &'static str,
     session: OnceLock<Arc<Session>>,
 }
@@ -39,7 +40,7 @@ impl Context {
         headers: &HeaderMap,
         client: IpAddr,
         arrived: Instant,
-        method: Method,
+        method: Option<Method>,
         route: &'static str,
     ) -> Self {
         let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
@@ -66,15 +67,15 @@ impl Context {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// The one line that every request gets, once its answer has ended.
-    pub(crate) fn log(&self, status: StatusCode, bytes: u64, complete: bool) {
+    /// The one line that every request gets, once its answer has ended; without a status when it never got one.
+    pub(crate) fn log(&self, status: Option<StatusCode>, bytes: u64, complete: bool) {
         let token = self.session.get().map(|session| &session.token);
         tracing::info!(
             request_id = self.id(),
             client = %self.client,
-            method = self.method.as_str(),
+            method = self.method.as_ref().map(Method::as_str),
             route = self.route,
-            status = status.as_u16(),
+            status = status.map(|status| status.as_u16()),
             user = token.map(|token| token.user.as_str()),
             token = token.map(|token| token.id.get()),
             duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -102,20 +103,41 @@ pub(crate) fn new_request_id() -> HeaderValue {
     HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
 }
 
-/// An answer's body, which knows when it has ended: then the request is logged and its connection is free.
-pub(crate) struct TrackedBody {
-    inner: Body,
+/// One request and its answer: whatever becomes of them, its end is logged and its connection is free again.
+pub(crate) struct Exchange {
     context: Arc<Context>,
-    status: StatusCode,
+    status: Option<StatusCode>,
     bytes: u64,
-    ended: bool,
+    complete: bool,
     _working: Working,
 }
 
+impl Exchange {
+    pub(crate) fn new(context: Arc<Context>, working: Working) -> Self {
+        Self { context, status: None, bytes: 0, complete: false, _working: working }
+    }
+
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.context.log(self.status, self.bytes, self.complete);
+    }
+}
+
+/// An answer's body, which knows when it has ended.
+pub(crate) struct TrackedBody {
+    inner: Body,
+    exchange: Exchange,
+}
+
 impl TrackedBody {
-    pub(crate) fn new(inner: Body, context: Arc<Context>, status: StatusCode, working: Working) -> Self {
-        let ended = http_body::Body::is_end_stream(&inner);
-        Self { inner, context, status, bytes: 0, ended, _working: working }
+    pub(crate) fn new(inner: Body, mut exchange: Exchange) -> Self {
+        exchange.complete = http_body::Body::is_end_stream(&inner);
+        Self { inner, exchange }
     }
 }
 
@@ -130,10 +152,10 @@ impl http_body::Body for TrackedBody {
         let polled = Pin::new(&mut self.inner).poll_frame(task);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.ended = self.inner.is_end_stream();
+                self.exchange.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.exchange.complete = self.inner.is_end_stream();
             }
-            Poll::Ready(None) => self.ended = true,
+            Poll::Ready(None) => self.exchange.complete = true,
             Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
         polled
@@ -145,11 +167,5 @@ impl http_body::Body for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-impl Drop for TrackedBody {
-    fn drop(&mut self) {
-        self.context.log(self.status, self.bytes, self.ended);
     }
 }

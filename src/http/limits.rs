@@ -31,7 +31,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Connections open at the same time.
     pub connections: usize,
-    /// Requests at work at the same time.
+    /// Lists at work at the same time, and as many creates and deletes.
     pub in_flight: usize,
     /// Requests that may wait for one of those to finish.
     pub waiting: usize,
@@ -66,7 +66,8 @@ impl Default for Limits {
     }
 }
 
-/// Bounds the requests at work; a few more may wait a little, the rest are turned away at once.
+/// Bounds the requests of one kind at work; a few more may wait a little, the rest are turned away at once. Reads and
+/// writes have one each, so that a writer that is held up does not keep anybody from reading.
 pub(crate) struct Admission {
     slots: Semaphore,
     waiting: AtomicUsize,

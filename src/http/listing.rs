@@ -58,8 +58,9 @@ impl FromRequestParts<Arc<App>> for ListQuery {
 }
 
 fn parse_limit(text: &str) -> Result<u32, ApiError> {
-    let id = PlantId::parse(text).map_err(|_| ApiError::BadLimit("must be an integer between 0 and 2147483647"))?;
-    let limit = i32::try_from(id.get()).ok().and_then(|limit| u32::try_from(limit).ok());
+    let canonical = text == "0" || !text.starts_with('0');
+    let digits = canonical && text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = text.parse::<i32>().ok().filter(|_| digits).and_then(|limit| u32::try_from(limit).ok());
     limit.ok_or(ApiError::BadLimit("must be an integer between 0 and 2147483647"))
 }
 
@@ -68,7 +69,7 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
     let mut span = Span::after(user, query.after);
     let most = query.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut step = Step::new(query.include_id, b'[');
-    let slot = app.admission.enter().await?;
+    let slot = app.reads.enter().await?;
     let more = app.store.list(span, most, |id, name, tag| step.push(id, name, tag)).await?;
     drop(slot);
 
@@ -81,7 +82,8 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
     }
     // There is more than one step. Where it ends is settled before the first byte goes out, because the header that
     // names the next page does too.
-    span = span.past(last).as_of(app.store.version(user).await?);
+    let version = app.store.version(user).await?.ok_or(ApiError::InvalidToken)?;
+    span = span.past(last).as_of(version);
     let mut next = None;
     if let Some(limit) = query.limit {
         let taken = u32::try_from(step.count).unwrap_or(u32::MAX);
@@ -90,7 +92,7 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
             next = query.next(end);
         }
     }
-    let rest = Rest { app, span, include_id: query.include_id, context: query.context, first: Some(step.bytes) };
+    let rest = Rest { app, user, span, include_id: query.include_id, context: query.context, first: Some(step.bytes) };
     Ok(respond(Body::from_stream(stream::try_unfold(Some(rest), Rest::step)), next))
 }
 
@@ -153,6 +155,7 @@ impl Step {
 /// What of a list is still to come.
 struct Rest {
     app: Arc<App>,
+    user: UserId,
     span: Span,
     include_id: bool,
     context: Arc<Context>,
@@ -161,26 +164,41 @@ struct Rest {
 
 impl Rest {
     /// The next bytes. An error cuts the connection, so that nobody takes the half for the whole.
-    async fn step(rest: Option<Self>) -> Result<Option<(Bytes, Option<Self>)>, StoreError> {
+    async fn step(rest: Option<Self>) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
         let Some(mut rest) = rest else {
             return Ok(None);
         };
         if let Some(first) = rest.first.take() {
             return Ok(Some((first.into(), Some(rest))));
         }
-        let mut step = Step::new(rest.include_id, b',');
-        let each = |id, name: &str, tag: Option<&str>| step.push(id, name, tag);
-        let more = rest.app.store.list(rest.span, usize::MAX, each).await.inspect_err(|error| {
-            tracing::error!(request_id = rest.context.id(), %error, "a list was cut short");
-        })?;
-        match step.last.filter(|_| more) {
-            Some(last) => {
-                rest.span = rest.span.past(last);
-                Ok(Some((step.bytes.into(), Some(rest))))
-            }
-            None => Ok(Some((step.finish().into(), None))),
-        }
+        // A step is always ready: without this, one long list would keep a thread from all other requests.
+        tokio::task::yield_now().await;
+        let request_id = rest.context.id().to_owned();
+        rest.read().await.inspect_err(|error| tracing::error!(request_id, %error, "a list was cut short"))
     }
+
+    async fn read(mut self) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
+        let mut step = Step::new(self.include_id, b',');
+        let more = self.app.store.list(self.span, usize::MAX, |id, name, tag| step.push(id, name, tag)).await?;
+        if let Some(last) = step.last.filter(|_| more) {
+            self.span = self.span.past(last);
+            return Ok(Some((step.bytes.into(), Some(self))));
+        }
+        // The plants of a deleted user vanish: what is left of them is not the list.
+        if self.app.store.version(self.user).await?.is_none() {
+            return Err(Cut::UserGone);
+        }
+        Ok(Some((step.finish().into(), None)))
+    }
+}
+
+/// Why a list ends before its end.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the user was deleted")]
+    UserGone,
 }
 
 /// Cursors: opaque to clients, without authority, and refused when anything in them was changed.

@@ -23,7 +23,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let id = plant.id;
     let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
-    let _slot = app.admission.enter().await?;
+    let _slot = app.writes.enter().await?;
     match app.store.create(caller.user(), plant).await? {
         Creation::Created => {}
         Creation::Duplicate => return Err(ApiError::Duplicate(id)),
@@ -53,7 +53,7 @@ pub(crate) async fn delete(
     caller: Caller<Deleting>,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let _slot = app.admission.enter().await?;
+    let _slot = app.writes.enter().await?;
     match app.store.delete(caller.user(), id).await? {
         Deletion::Deleted => {}
         Deletion::NoPlant => return Err(ApiError::NoPlant),

@@ -8,16 +8,16 @@ use axum::response::Response;
 use hyper::header::{self, HeaderValue};
 
 use super::App;
-use super::auth::Anybody;
+use super::auth::Public;
 use super::error::ApiError;
 
 /// `GET /livez`: answers as long as the process does.
-pub(crate) async fn livez(_: Anybody) -> Response {
+pub(crate) async fn livez(_: Public) -> Response {
     status(r#"{"status":"live"}"#)
 }
 
 /// `GET /readyz`: whether the store answers and the service is not shutting down.
-pub(crate) async fn readyz(State(app): State<Arc<App>>, _: Anybody) -> Result<Response, ApiError> {
+pub(crate) async fn readyz(State(app): State<Arc<App>>, _: Public) -> Result<Response, ApiError> {
     if app.draining() {
         return Err(ApiError::Draining);
     }

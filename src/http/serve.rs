@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hyper::Method;
 use hyper::header::{CONNECTION, HeaderMap};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,11 +19,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::context::Context;
 use super::error::ApiError;
-use super::wire::{Line, Wire};
+use super::wire::{Ending, Line, Wire};
 use super::{App, Service};
 
-/// How long the loop rests after the system refused it a connection (out of file descriptors, mostly).
-const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long the loop pauses after the system refused it a connection (out of file descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes of an answer that wait in memory for a client to take them.
+const WRITE_BUFFER_MAX: usize = 64 * 1024;
 /// Connections beyond the limit that are told so at the same time; further ones are just closed.
 const TURNED_AWAY_MAX: usize = 64;
 
@@ -38,7 +39,7 @@ pub(crate) struct Activity {
 
 impl Activity {
     pub(crate) fn draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// Resolves when no request is at work.
@@ -76,10 +77,24 @@ impl Drop for Working {
     }
 }
 
+/// How serving ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// Connections that had not finished when the grace was over.
+    pub cut: usize,
+    /// When the grace is over.
+    pub deadline: Instant,
+}
+
 /// Serves the connections of `listener` until `shutdown` resolves; then takes no more, finishes the requests at work
-/// and closes all connections, within the grace of the limits. Says how many had to be cut.
-pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) -> usize {
-    let service = Service::new(Arc::clone(&app));
+/// and closes all connections, within the grace of the limits.
+pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) -> Stopped {
+    serve_with(listener, Service::new(app), shutdown).await
+}
+
+/// [`serve`], with the routes of `service`.
+pub(super) async fn serve_with(listener: TcpListener, service: Service, shutdown: impl Future<Output = ()>) -> Stopped {
+    let app = Arc::clone(service.app());
     let most = app.limits.connections;
     let places = Arc::new(Semaphore::new(most));
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -98,9 +113,10 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<O
                 }
                 Err(_) => turn_away(stream, client, &app, &turned_away),
             },
-            Err(error) => rest(&error).await,
+            Err(error) => pause_after(&error).await,
         }
     }
+    let deadline = Instant::now() + app.limits.shutdown_grace;
     drop(listener);
     drop(closing);
     app.activity.draining.store(true, Ordering::SeqCst);
@@ -111,18 +127,16 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<O
         drop(close);
         let _ = places.acquire_many(all).await;
     };
-    if tokio::time::timeout(app.limits.shutdown_grace, finish).await.is_ok() {
-        return 0;
-    }
-    most - places.available_permits()
+    let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
+    Stopped { cut: if finished { 0 } else { most - places.available_permits() }, deadline }
 }
 
-/// Connection-level errors concern one client; anything else is worth a rest and a word.
-async fn rest(error: &io::Error) {
+/// Connection-level errors concern one client; anything else is worth a pause and a word.
+async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         tracing::warn!(%error, "cannot accept a connection");
-        tokio::time::sleep(ACCEPT_REST).await;
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }
 
@@ -148,6 +162,8 @@ async fn drive(
     let mut http = http1::Builder::new();
     // The wire keeps the time instead: the library knows one timeout for the wait between requests and for their heads.
     http.header_read_timeout(None).half_close(true).max_header_size(limits.header_bytes);
+    // What waits for a slow reader, for each connection.
+    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.header_bytes));
     if limits.header_fields != super::Limits::default().header_fields {
         // Only when asked for: the library then allocates for every request.
         http.max_headers(limits.header_fields);
@@ -163,14 +179,14 @@ async fn drive(
     if let Err(error) = ended {
         tracing::debug!(%error, %client, "a connection ended early");
     }
-    let fault = line.fault().and_then(super::wire::Fault::error);
-    let wire = |connection: std::pin::Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
-        std::pin::Pin::into_inner(connection).into_parts().io.into_inner()
+    let error = line.ending().and_then(Ending::error);
+    let take_back = |connection: Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
+        Pin::into_inner(connection).into_parts().io.into_inner()
     };
-    if let Some(error) = fault {
-        wire(connection).last_words(&raw_answer(&error, client)).await;
+    if let Some(error) = error {
+        take_back(connection).last_words(&raw_answer(&error, client)).await;
     } else if line.lingers() {
-        wire(connection).linger().await;
+        take_back(connection).linger().await;
     }
 }
 
@@ -190,7 +206,7 @@ fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc
 /// An answer to what never became a request, as bytes; logged like one.
 fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
     let (status, mut headers, body) = error.render();
-    let context = Context::new(&HeaderMap::new(), client, Instant::now(), Method::GET, "-");
+    let context = Context::new(&HeaderMap::new(), client, Instant::now(), None, "-");
     super::common_headers(&mut headers, &context);
     let mut head = format!("HTTP/1.1 {status}\r\n");
     for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
@@ -199,7 +215,7 @@ fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
     }
     let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
-    context.log(status, body.len() as u64, true);
+    context.log(Some(status), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes

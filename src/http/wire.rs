@@ -31,7 +31,7 @@ pub(crate) struct Line {
 
 struct State {
     phase: Phase,
-    fault: Option<Fault>,
+    ending: Option<Ending>,
     linger: bool,
 }
 
@@ -49,7 +49,7 @@ enum Phase {
 
 /// Why a connection ends without the library's doing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum Ending {
     /// Nothing came for too long: nobody waits for an answer.
     Silent,
     HeadTimeout,
@@ -57,7 +57,7 @@ pub(crate) enum Fault {
     Malformed,
 }
 
-impl Fault {
+impl Ending {
     pub(crate) fn error(self) -> Option<ApiError> {
         match self {
             Self::Silent => None,
@@ -70,7 +70,7 @@ impl Fault {
 
 impl Line {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State { phase: Phase::New(Instant::now()), fault: None, linger: false }) }
+        Self { state: Mutex::new(State { phase: Phase::New(Instant::now()), ending: None, linger: false }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,8 +98,8 @@ impl Line {
         self.state().linger = true;
     }
 
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        self.state().fault
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.state().ending
     }
 
     pub(crate) fn lingers(&self) -> bool {
@@ -124,11 +124,11 @@ impl Wire {
     }
 
     /// What ends the connection if nothing is read until then.
-    fn read_deadline(&self) -> Option<(Instant, Fault)> {
+    fn read_deadline(&self) -> Option<(Instant, Ending)> {
         match self.line.state().phase {
-            Phase::New(since) => Some((since + self.limits.header_timeout, Fault::Silent)),
-            Phase::Idle(since) => Some((since + self.limits.idle_timeout, Fault::Silent)),
-            Phase::Head(since) => Some((since + self.limits.header_timeout, Fault::HeadTimeout)),
+            Phase::New(since) => Some((since + self.limits.header_timeout, Ending::Silent)),
+            Phase::Idle(since) => Some((since + self.limits.idle_timeout, Ending::Silent)),
+            Phase::Head(since) => Some((since + self.limits.header_timeout, Ending::HeadTimeout)),
             Phase::Busy => None,
         }
     }
@@ -176,11 +176,11 @@ impl AsyncRead for Wire {
             }
             return Poll::Ready(read);
         }
-        let Some((deadline, fault)) = self.read_deadline() else {
+        let Some((deadline, ending)) = self.read_deadline() else {
             return Poll::Pending;
         };
         ready!(self.reading.poll(deadline, task));
-        self.line.state().fault = Some(fault);
+        self.line.state().ending = Some(ending);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -188,8 +188,8 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let bytes = match library_answer(bytes) {
-            Some((0, fault)) => {
-                self.line.state().fault = Some(fault);
+            Some((0, ending)) => {
+                self.line.state().ending = Some(ending);
                 return Poll::Ready(Ok(bytes.len()));
             }
             // First what is ours; the rest is offered again.
@@ -211,8 +211,8 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // After a fault the last words are still to be said.
-        if self.line.fault().is_some() {
+        // After a ending the last words are still to be said.
+        if self.line.ending().is_some() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(task)
@@ -222,20 +222,21 @@ impl AsyncWrite for Wire {
 /// Where in `bytes` an answer of the library's own starts, and what it is about. It answers by itself only when it cannot
 /// parse a request; such an answer is the last thing it writes, has no body, and lacks the header all of ours have. A
 /// text inside a body cannot look like one: JSON holds no line breaks within strings.
-fn library_answer(bytes: &[u8]) -> Option<(usize, Fault)> {
-    const STATUS: &[u8] = b"HTTP/1.1 4";
+fn library_answer(bytes: &[u8]) -> Option<(usize, Ending)> {
+    /// The library takes the minor version of the request before.
+    const STATUSES: [&[u8]; 2] = [b"HTTP/1.1 4", b"HTTP/1.0 4"];
     const NO_BODY: &[u8] = b"\r\ncontent-length: 0\r\n";
     if !bytes.ends_with(b"\r\n\r\n") {
         return None;
     }
-    let start = bytes.windows(STATUS.len()).rposition(|window| window == STATUS)?;
+    let start = bytes.windows(STATUSES[0].len()).rposition(|window| STATUSES.contains(&window))?;
     let head = &bytes[start..];
     let holds = |text: &[u8]| head.windows(text.len()).any(|window| window == text);
     if holds(REQUEST_ID.as_bytes()) || !holds(NO_BODY) {
         return None;
     }
-    let too_large = head.starts_with(b"HTTP/1.1 431");
-    Some((start, if too_large { Fault::HeadTooLarge } else { Fault::Malformed }))
+    let too_large = head[b"HTTP/1.1 ".len()..].starts_with(b"431");
+    Some((start, if too_large { Ending::HeadTooLarge } else { Ending::Malformed }))
 }
 
 /// A timer for deadlines that mostly move away before they come: it is set anew only for an earlier one, and when it

@@ -40,6 +40,46 @@ pub(super) enum Job {
     Stop,
 }
 
+/// What one job of a committed batch came to.
+#[derive(Clone, Copy)]
+pub(super) enum Outcome {
+    Create(Creation),
+    Delete(Deletion),
+    Done,
+}
+
+/// Answers all jobs of a batch, which `commit` does in one transaction or not at all. Where one of them may be what
+/// keeps the others from being done, each is done alone, so that it succeeds or fails by itself.
+pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&[Job]) -> Answer<Vec<Outcome>>) {
+    match commit(batch) {
+        Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
+        Err(StoreError::Full(_) | StoreError::Internal(_)) if batch.len() > 1 => {
+            for job in batch.drain(..) {
+                let outcome = commit(std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
+                answer(job, outcome);
+            }
+        }
+        // A store that cannot be used cannot be used by any of them; trying one by one would keep the last for long.
+        Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
+    }
+}
+
+fn answer(job: Job, outcome: Answer<Outcome>) {
+    match (job, outcome) {
+        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => send(reply, Ok(creation)),
+        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => send(reply, Ok(deletion)),
+        (Job::Create { reply, .. }, Err(error)) => send(reply, Err(error)),
+        (Job::Delete { reply, .. }, Err(error)) => send(reply, Err(error)),
+        (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
+        (Job::Stop, Err(_)) | (_, Ok(_)) => {}
+    }
+}
+
+fn send<T>(reply: oneshot::Sender<Answer<T>>, answer: Answer<T>) {
+    // A client that has gone away does not wait for its answer.
+    let _ = reply.send(answer);
+}
+
 /// The callers' end of the queue.
 pub(super) struct Queue {
     sender: mpsc::Sender<Job>,
@@ -67,6 +107,11 @@ impl Queue {
     /// Best effort: when the queue is full the note is dropped.
     pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::NoteUse { token, day });
+    }
+
+    /// Whether the writer has stopped.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
     }
 
     /// Waits for a place in the queue: stopping is never refused.

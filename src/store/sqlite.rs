@@ -37,6 +37,7 @@ pub struct Sqlite {
     path: PathBuf,
     readers: Mutex<Vec<Connection>>,
     readers_kept: usize,
+    patience: Duration,
     writer: Writer,
 }
 
@@ -48,8 +49,13 @@ impl Sqlite {
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
         let readers = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
         let writer = Writer::start(path, options.write_queue).map_err(unusable)?;
-        let engine =
-            Self { path: path.to_owned(), readers: Mutex::new(readers), readers_kept: options.readers, writer };
+        let engine = Self {
+            path: path.to_owned(),
+            readers: Mutex::new(readers),
+            readers_kept: options.readers,
+            patience: options.patience,
+            writer,
+        };
         Ok((engine, created))
     }
 
@@ -94,13 +100,11 @@ impl Sqlite {
         })
     }
 
-    pub(super) async fn version(&self, user: UserId) -> Result<Version, StoreError> {
-        let found = self.read(|connection| {
+    pub(super) async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
+        self.read(|connection| {
             let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
-            statement.query_row([user.get()], |row| row.get(0)).optional()
-        })?;
-        // A user who is gone has no plants either, of whatever version.
-        Ok(Version(found.unwrap_or(0)))
+            statement.query_row([user.get()], |row| row.get(0).map(Version)).optional()
+        })
     }
 
     pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -255,7 +259,7 @@ impl Sqlite {
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        if !self.writer.running() {
+        if self.writer.queue().is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
@@ -281,12 +285,14 @@ impl Sqlite {
     fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let run = || {
             let mut connection = connect(&self.path)?;
+            connection.busy_timeout(self.patience)?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = change(&transaction)?;
             transaction.commit()?;
+            checkpoint::relieve(&connection);
             Ok(done)
         };
-        run().map_err(|error| store_error(&error))
+        run().map_err(|error| fault::after_change(&error))
     }
 }
 
@@ -298,6 +304,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // Without it, some builds of SQLite plan a prepared statement anew whenever a bound value changes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    // Checkpoints are run where a failed sync shows; SQLite's own hide it.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)
 }

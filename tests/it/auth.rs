@@ -256,7 +256,7 @@ on_every_engine! {
         server.stop();
         for file in std::fs::read_dir(site.directory()).expect("the directory") {
             let bytes = std::fs::read(file.expect("a file").path()).expect("its bytes");
-            let secret = token[4..36].as_bytes();
+            let secret = &token.as_bytes()[4..36];
             assert!(!bytes.windows(secret.len()).any(|window| window == secret));
         }
     }

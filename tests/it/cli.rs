@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
+use crate::support::{Connection, Engine, Server, Site, on_every_engine, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -138,7 +138,7 @@ on_every_engine! {
     fn every_option_is_also_in_the_environment(site) {
         let token = site.token("ada", &[]);
         let mut command = site.command(&["serve"]);
-        command.env("PLANTSTORE_LISTEN", "127.0.0.1:0").env("PLANTSTORE_MAX_BODY_BYTES", "100").env("PLANTSTORE_NO_FIRST_TOKEN", "true");
+        command.env("PLANTSTORE_LISTEN", "127.0.0.1:0").env("PLANTSTORE_MAX_BODY_BYTES", "100").env("PLANTSTORE_NO_FIRST_TOKEN", "1");
         let server = Server::start(command);
         assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
         let help = text(&site.run(&["serve", "--help"]));
@@ -297,6 +297,40 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_token_that_nobody_got_is_revoked() {
+    let site = Site::new(Engine::Sqlite);
+    let mut child = site
+        .command(&["token", "create", "--user", "ada"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
+    assert_eq!(tokens(&site)[0]["state"], "revoked");
+}
+
+/// Whoever started the service may have stopped listening to what it says.
+#[test]
+fn the_service_runs_with_its_output_closed() {
+    let site = Site::new(Engine::Sqlite);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    wait_for("an answer", || {
+        let mut connection = Connection::try_open(free).ok()?;
+        connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

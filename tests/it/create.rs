@@ -85,7 +85,7 @@ on_every_engine! {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
         let body = format!(
-            r#"{{"id":1,"owner":"eve","Name":"x","name":"Rose","deep":{}{},"big":1e999999,"odd":"\ud800"}}"#,
+            r#"{{"id":1,"\ud800":1,"owner":"eve","Name":"x","name":"Rose","deep":{}{},"big":1e999999,"odd":"\ud800"}}"#,
             "[".repeat(5_000),
             "]".repeat(5_000)
         );
@@ -98,6 +98,7 @@ on_every_engine! {
         let ada = server.client(&site.token("ada", &[]));
         let long_name = json!({ "id": 1, "name": "ä".repeat(1_001) }).to_string();
         let long_tag = json!({ "id": 1, "name": "a", "tag": "🌵".repeat(201) }).to_string();
+        let both = json!({ "id": 1, "name": format!("{}\u{7}", "x".repeat(1_001)) }).to_string();
         let refused: &[(&str, i64, &str)] = &[
             // Not one JSON value.
             (" ", 40000, "not JSON"),
@@ -106,7 +107,7 @@ on_every_engine! {
             (r#"{"id":1,"name":"a"} x"#, 40000, "not JSON"),
             (r#"{"id":1,"name":"a"}{}"#, 40000, "not JSON"),
             (r#"{"id":1,"name":"a",}"#, 40000, "not JSON"),
-            (r#"{'id':1,'name':'a'}"#, 40000, "not JSON"),
+            ("{'id':1,'name':'a'}", 40000, "not JSON"),
             (r#"{"id":01,"name":"a"}"#, 40000, "not JSON"),
             (r#"{"id":+1,"name":"a"}"#, 40000, "not JSON"),
             (r#"{"id":0x1,"name":"a"}"#, 40000, "not JSON"),
@@ -156,6 +157,7 @@ on_every_engine! {
             (r#"{"id":1,"name":"a","tag":"\t"}"#, 40003, "`tag` must not hold control characters (found U+0009)"),
             (r#"{"id":1,"name":"\ud800"}"#, 40003, "`name`"),
             (r#"{"id":1,"name":"\udc00\ud800"}"#, 40003, "`name`"),
+            (&both, 40003, "`name` must have 1 to 1000 characters, has 1002 and must not hold control characters (found U+0007)"),
             // Several faults: all are named, and the first kind of the table gives the number.
             (r#"{"name":5,"tag":"\u0001"}"#, 40001, "`id` is required; `name` must be a string; `tag` must not hold"),
             (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer written with digits alone"),
@@ -170,6 +172,10 @@ on_every_engine! {
         for bytes in [&b"\xff\xfe{\x00}"[..], b"{\"id\":1,\"name\":\"\xff\"}", b"{\"id\":1,\"name\":\"a\",\"x\":\"\xc3\"}"] {
             assert_eq!(ada.post(bytes).error(), 40000);
         }
+        let repeated: Vec<String> = (0..900).flat_map(|key| [key, key]).map(|key| format!(r#""k{key}":1"#)).collect();
+        let answer = ada.post(format!("{{{}}}", repeated.join(",")));
+        assert_eq!(answer.error(), 40001);
+        assert!(answer.body.len() < 500, "an answer does not grow with the fault: {}", answer.text());
         assert_eq!(ada.get("/plants").text(), "[]", "nothing of all that was stored");
     }
 

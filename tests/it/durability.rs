@@ -14,15 +14,20 @@ const IDS_PER_WORKER: i64 = 40;
 
 /// Kills in the suite; a campaign asks for more.
 fn kills() -> usize {
-    option_env!("PLANTSTORE_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(30)
+    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
+    std::env::var("PLANTSTORE_KILLS").map_or(30, |kills| kills.parse().expect("a number of kills"))
 }
 
-/// What is known of one id: what was last acknowledged, and what was sent and not answered.
+/// What is known of one id: the name that was last acknowledged, if it has one, and what was sent and not answered.
 #[derive(Clone, Default, Debug)]
 struct Known {
     acknowledged: Option<String>,
-    pending: Option<Option<String>>,
+    pending: Option<Sent>,
 }
+
+/// What a write leaves behind: a name, or nothing.
+#[derive(Clone, Debug, PartialEq)]
+struct Sent(Option<String>);
 
 /// Creates and deletes its own ids until the server goes away; nobody else touches them, so every answer is foreseeable.
 fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, done: &AtomicUsize, stop: &AtomicBool) {
@@ -34,15 +39,14 @@ fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, don
         let id =
             first + i64::try_from((number >> 33) % usize::try_from(IDS_PER_WORKER).expect("small")).expect("small");
         let before = known.lock().unwrap().entry(id).or_default().acknowledged.clone();
-        let (bytes, after) = match &before {
-            Some(_) => (client.bytes("DELETE", &format!("/plants/{id}"), &[], None), None),
-            None => {
-                let name = format!("{worker}-{number}");
-                let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
-                (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
-            }
+        let (bytes, after) = if before.is_some() {
+            (client.bytes("DELETE", &format!("/plants/{id}"), &[], None), None)
+        } else {
+            let name = format!("{worker}-{number}");
+            let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
+            (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
         };
-        known.lock().unwrap().get_mut(&id).unwrap().pending = Some(after.clone());
+        known.lock().unwrap().get_mut(&id).unwrap().pending = Some(Sent(after.clone()));
         let Ok(answer) = connection.try_send(bytes).and_then(|()| connection.try_answer(false)) else { return };
         assert_eq!(answer.status, if after.is_some() { 200 } else { 204 }, "{id} was {before:?}: {}", answer.text());
         *known.lock().unwrap().get_mut(&id).unwrap() = Known { acknowledged: after, pending: None };
@@ -64,7 +68,7 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
     assert!(listed.keys().all(|id| known.contains_key(id)), "nothing that nobody created");
     for (id, known) in known.iter_mut() {
         let found = listed.get(id).cloned();
-        let possible = found == known.acknowledged || known.pending.as_ref() == Some(&found);
+        let possible = found == known.acknowledged || known.pending == Some(Sent(found.clone()));
         assert!(possible, "{id}: found {found:?}, known {known:?}");
         *known = Known { acknowledged: found, pending: None };
     }
@@ -235,7 +239,7 @@ fn the_wal_stays_bounded_under_load() {
     let stop = AtomicBool::new(false);
     let written = AtomicUsize::new(0);
     let wal = site.directory().join("plants.db-wal");
-    let size = || std::fs::metadata(&wal).map_or(0, |file| file.len());
+    let length = || std::fs::metadata(&wal).map_or(0, |file| file.len());
     let mut largest = 0;
     std::thread::scope(|scope| {
         for worker in 0..WORKERS {
@@ -244,7 +248,7 @@ fn the_wal_stays_bounded_under_load() {
         }
         // Every plant dirties a page or more: several times the bound goes through the log.
         wait_for("enough writes", || {
-            largest = largest.max(size());
+            largest = largest.max(length());
             (written.load(Ordering::Relaxed) * 4_096 > 200 << 20).then_some(())
         });
         stop.store(true, Ordering::Relaxed);

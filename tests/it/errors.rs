@@ -120,6 +120,18 @@ on_every_engine! {
         assert!(connection.is_closed_by_server());
     }
 
+    fn nonsense_after_http_1_0_is_answered_in_our_shape_too(site) {
+        let server = site.serve(&[]);
+        let many = format!("GET /livez HTTP/1.0\r\n{}\r\n", "X: y\r\n".repeat(150));
+        for (nonsense, number) in [("nonsense\r\n\r\n", 40007), (many.as_str(), 43100)] {
+            let mut connection = Connection::open(server.address());
+            connection.send("GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+            assert_eq!(connection.answer(false).status, 200);
+            connection.send(nonsense);
+            assert_eq!(connection.answer(false).error(), number);
+        }
+    }
+
     fn heads_are_bounded_in_size_and_number(site) {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));

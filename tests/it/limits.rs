@@ -216,32 +216,38 @@ fn a_full_write_queue_is_a_503() {
 
 /// Requests at work are bounded, a few more wait a little, the rest are told to come back.
 #[test]
-fn too_many_requests_at_work_are_a_503() {
+fn too_many_writes_at_work_are_a_503_and_reading_goes_on() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&["--max-in-flight", "2", "--max-waiting", "1", "--waiting-timeout", "200ms"]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(0, "first");
     let held = hold_writes(&site);
     thread::scope(|scope| {
-        let working: Vec<_> = (1..=2)
+        let writers: Vec<_> = (1..=6)
             .map(|id| {
                 let ada = &ada;
-                scope.spawn(move || ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).status)
+                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
             })
             .collect();
-        // Both slots taken: lists, too, wait for one and then give up.
-        let refused = wait_for("a refusal", || Some(ada.get("/plants")).filter(|answer| answer.status == 503));
-        assert_eq!(refused.error(), 50300);
-        assert_eq!(server.anonymous().get("/livez").status, 200, "probes need no slot");
+        // Two are at work, one waits for a while, three are turned away at once.
+        wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() == 4).then_some(()));
+        assert_eq!(ada.ids(), [0], "reading needs no slot of theirs");
+        assert_eq!(server.anonymous().get("/livez").status, 200);
         held.execute_batch("ROLLBACK").expect("the lock released");
-        for worker in working {
-            assert_eq!(worker.join().expect("a worker"), 200);
+        let mut stored = vec![0];
+        for (id, answer) in writers.into_iter().map(|writer| writer.join().expect("a writer")) {
+            if answer.status == 200 {
+                stored.push(id);
+            } else {
+                assert_eq!(answer.error(), 50300);
+            }
         }
+        assert_eq!(stored.len(), 3, "those at work were done");
+        assert_eq!(ada.ids(), stored);
     });
-    assert_eq!(ada.ids(), [0, 1, 2]);
 }
 
-/// A writer that another process holds up for too long gives up, and says that nothing was done.
+/// A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
 #[test]
 fn a_store_that_stays_locked_is_a_503() {
     let site = Site::new(Engine::Sqlite);
@@ -249,11 +255,36 @@ fn a_store_that_stays_locked_is_a_503() {
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "first");
     let held = hold_writes(&site);
-    let answer = ada.post(r#"{"id":2,"name":"n"}"#);
-    assert_eq!(answer.error(), 50300, "{}", answer.text());
-    assert_eq!(answer.header("retry-after"), Some("1"));
-    assert_eq!(ada.delete(1).error(), 50300);
+    thread::scope(|scope| {
+        for id in 2..=12 {
+            let ada = &ada;
+            scope.spawn(move || {
+                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                assert_eq!(answer.error(), 50300, "{}", answer.text());
+                assert_eq!(answer.header("retry-after"), Some("1"));
+            });
+        }
+        assert_eq!(ada.delete(1).error(), 50300);
+    });
     held.execute_batch("ROLLBACK").expect("the lock released");
     assert_eq!(ada.ids(), [1], "nothing was done");
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
+}
+
+/// The grace holds even when the store does not move.
+#[test]
+fn a_store_that_stays_locked_does_not_hold_up_the_end() {
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&["--shutdown-grace", "500ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let held = hold_writes(&site);
+    let mut waiting = ada.connect();
+    waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
+    server.signal("TERM");
+    let start = std::time::Instant::now();
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
+    held.execute_batch("ROLLBACK").expect("the lock released");
+    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
 }

@@ -103,7 +103,7 @@ on_every_engine! {
             assert_eq!(answer.header("link").is_some(), (1..3).contains(&count), "{limit}");
         }
         for wrong in [
-            "", "-1", "+1", "1.0", "1e1", "01", "abc", "2147483648", "9999999999999999999999", "%20", "1%20", "0x1",
+            "", "-1", "-0", "+1", "1.0", "1e1", "01", "abc", "2147483648", "9999999999999999999999", "%20", "1%20", "0x1",
             "null", "1;", "\u{661}", "1&limit=1", "&limit=2",
         ] {
             let answer = ada.get(&format!("/plants?limit={wrong}"));
@@ -246,6 +246,23 @@ on_every_engine! {
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     }
+}
+
+/// A user who is deleted while their list is being sent: what is left of their plants is not the list.
+#[test]
+fn a_list_whose_user_is_deleted_meanwhile_is_cut() {
+    let site = Site::new(crate::support::Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    fill(&ada, 1..=20_000, 1_000);
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("GET", "/plants", &[], None));
+    std::io::Read::read_exact(&mut connection.stream(), &mut [0; 1]).expect("the first byte");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    let mut rest = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut connection.stream(), &mut rest);
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
+    crate::support::wait_for("the reason in the log", || server.log().contains("the user was deleted").then_some(()));
 }
 
 /// Breaks the store under a list that is being sent: whoever reads it must notice.

@@ -24,14 +24,13 @@ fn refusal(site: &Site) -> String {
 fn files_of_earlier_releases_open() {
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
     let mut opened = 0;
-    for file in std::fs::read_dir(files).expect("the files of earlier releases") {
-        let file = file.expect("a file").path();
+    let files =
+        std::fs::read_dir(files).expect("the files of earlier releases").map(|file| file.expect("a file").path());
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "db")) {
         let site = Site::new(Engine::Sqlite);
         std::fs::copy(&file, site.file()).expect("a copy");
         let server = site.serve(&[]);
-        // Made for the purpose, with the release that wrote the file.
-        let token = std::fs::read_to_string(file.with_extension("token"));
-        let Ok(token) = token else { continue };
+        let token = std::fs::read_to_string(file.with_extension("token")).expect("the token beside it");
         let ada = server.client(token.trim_end());
         assert_eq!(
             ada.get("/plants?include=id").text(),
@@ -100,6 +99,41 @@ fn the_file_is_as_the_contract_says() {
         .collect::<Result<_, _>>()
         .unwrap();
     assert_eq!(key, ["user_id", "plant_id"]);
+}
+
+/// Another tool may have changed how the file keeps its journal; the service changes it back.
+#[test]
+fn the_journal_mode_is_set_at_every_start() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let mode = |mode: &str| -> String {
+        open(&site.file()).pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0)).unwrap()
+    };
+    assert_eq!(mode("DELETE"), "delete");
+    let server = site.serve(&[]);
+    let found: String = open(&site.file()).pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(found, "wal");
+    drop(server);
+}
+
+/// A file that cannot be written is refused at the start, not at the first request.
+#[test]
+fn a_file_that_can_only_be_read_is_refused() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    std::fs::create_dir(site.directory().join("frozen")).unwrap();
+    let script = "mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && mount -o remount,ro frozen && exec \"$@\"";
+    let output = site
+        .command_through(
+            &["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:frozen/plants.db"],
+        )
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("cannot open sqlite:frozen/plants.db"), "{words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
 }
 
 /// Ten processes that find no store make one store.

@@ -17,15 +17,12 @@ pub(crate) enum Engine {
 /// Declares tests that run on every engine, each on a fresh [`Site`].
 macro_rules! on_every_engine {
     ($(fn $name:ident($site:ident) $body:block)*) => {
-        $(mod $name {
-            #[expect(unused_imports, reason = "not every body needs all of it")]
-            use super::*;
+        $(fn $name($site: &$crate::support::Site) $body
 
-            fn body($site: &$crate::support::Site) $body
-
+        mod $name {
             #[test]
             fn sqlite() {
-                body(&$crate::support::Site::new($crate::support::Engine::Sqlite));
+                super::$name(&$crate::support::Site::new($crate::support::Engine::Sqlite));
             }
         })*
     };

@@ -1,1 +1,182 @@
-//! tidy
+//! The rules of the house that a machine can check: who may know whom, and what may stand where.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(directory: &str, ending: &str) -> Vec<(String, String)> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { walk(&path, found) } else { found.push(path) }
+        }
+    }
+    let mut paths = Vec::new();
+    walk(&root().join(directory), &mut paths);
+    paths.sort();
+    let relative = |path: &Path| path.strip_prefix(root()).unwrap().display().to_string();
+    let ending = std::ffi::OsStr::new(ending);
+    paths.iter().filter(|path| path.extension() == Some(ending)).map(|path| (relative(path), read(path))).collect()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// The part of a source file that is compiled into the service, without comments.
+fn code(text: &str) -> String {
+    let end = text.find("#[cfg(test)]").unwrap_or(text.len());
+    let lines = text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The module a file belongs to: `src/http/wire.rs` belongs to `http`.
+fn module(file: &str) -> &str {
+    let name = file.strip_prefix("src/").unwrap();
+    name.split(['/', '.']).next().unwrap()
+}
+
+#[test]
+fn modules_know_only_those_below_them() {
+    let allowed: &[(&str, &[&str])] = &[
+        ("plant", &[]),
+        ("user", &[]),
+        ("token", &[]),
+        ("config", &[]),
+        ("telemetry", &[]),
+        ("store", &["plant", "user", "token"]),
+        ("http", &["plant", "user", "token", "store"]),
+        ("cli", &["plant", "user", "token", "store", "http", "config", "telemetry"]),
+        ("main", &["cli"]),
+        ("lib", &[]),
+    ];
+    for (file, text) in files("src", "rs") {
+        let module = module(&file);
+        let known = allowed.iter().find(|(name, _)| *name == module);
+        let (_, known) = known.unwrap_or_else(|| panic!("{file}: say in this test whom `{module}` may know"));
+        let code = code(&text).replace("plantstore::", "crate::");
+        for used in code.split("crate::").skip(1) {
+            let used = used.split(|character: char| !character.is_alphanumeric() && character != '_').next().unwrap();
+            assert!(used == module || known.contains(&used), "{file} must not use `crate::{used}`");
+        }
+    }
+}
+
+#[test]
+fn things_stand_where_they_belong() {
+    // What, and where alone it may stand.
+    let rules: &[(&[&str], &str)] = &[
+        (&["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite"], "src/store/"),
+        (&["StatusCode", "hyper::", "axum::"], "src/http"),
+        (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
+        (&["anyhow"], "src/cli"),
+        (&["process::exit"], "src/cli src/store/sqlite/fault.rs"),
+        (&["stderr()"], "src/cli src/telemetry.rs"),
+        (&["getrandom"], "src/token.rs src/http/context.rs"),
+        (&["fn into_response", "StatusCode::BAD_REQUEST"], "src/http/error.rs"),
+    ];
+    for (file, text) in files("src", "rs") {
+        let code = code(&text);
+        for (words, places) in rules {
+            if places.split(' ').any(|place| file.starts_with(place)) {
+                continue;
+            }
+            for word in *words {
+                assert!(!code.contains(word), "{file}: `{word}` belongs into {places}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_unfinished_or_skipped() {
+    // Put together, so that this file does not find itself.
+    let marks = [
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("#[ig", "nore"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+    ];
+    for (file, text) in files("src", "rs").into_iter().chain(files("tests", "rs")) {
+        for mark in marks {
+            assert!(!text.contains(mark), "{file}: {mark}");
+        }
+    }
+}
+
+#[test]
+fn files_have_one_subject() {
+    for (file, text) in files("src", "rs") {
+        assert!(text.starts_with("//! "), "{file} says what it is about");
+        assert!(text.lines().count() <= 500, "{file} has more than 500 lines");
+        assert!(!file.ends_with("/mod.rs"), "{file}: modules are `name.rs` beside `name/`");
+    }
+}
+
+#[test]
+fn every_migration_is_embedded_in_its_order() {
+    let schema = read(root().join("src/store/sqlite/schema.rs"));
+    let mut last = 0;
+    for (number, (file, _)) in files("migrations/sqlite", "sql").iter().enumerate() {
+        let name = file.rsplit('/').next().unwrap();
+        assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
+        let at = schema.find(name).unwrap_or_else(|| panic!("{name} is not embedded"));
+        assert!(at > last, "{name} is out of order");
+        last = at;
+    }
+}
+
+/// The numbers in the code, in the documentation, and those that some test expects.
+#[test]
+fn every_error_number_is_documented_and_tested() {
+    let numbers = |text: &str| -> BTreeSet<u32> {
+        let digits = text.split(|character: char| !character.is_ascii_digit());
+        digits
+            .filter(|word| word.len() == 5)
+            .filter_map(|word| word.parse().ok())
+            .filter(|n| (40_000..60_000).contains(n))
+            .collect()
+    };
+    let source = code(&read(root().join("src/http/error.rs")));
+    let given = numbers(&source);
+    let documented = numbers(&read(root().join("docs/errors.md")));
+    assert!(given.is_subset(&documented), "undocumented: {:?}", given.difference(&documented));
+    let tests: String = files("tests/it", "rs")
+        .into_iter()
+        .filter(|(file, _)| !file.ends_with("tidy.rs"))
+        .map(|(_, text)| text)
+        .collect();
+    let expected = numbers(&tests);
+    // A writer that does not answer for 30 seconds: a disk that hangs, which no request can bring about.
+    let unreachable = BTreeSet::from([50_301]);
+    let untested: BTreeSet<_> = given.difference(&expected).filter(|number| !unreachable.contains(number)).collect();
+    assert!(untested.is_empty(), "no test expects {untested:?}");
+}
+
+#[test]
+fn every_option_is_in_the_readme() {
+    let readme = read(root().join("README.md"));
+    let serve = read(root().join("src/cli/serve.rs")) + &read(root().join("src/config.rs"));
+    for variable in serve.split('"').filter(|word| word.starts_with("PLANTSTORE_")) {
+        let option = format!("--{}", variable.trim_start_matches("PLANTSTORE_").replace('_', "-").to_lowercase());
+        assert!(readme.contains(&option), "{option} is not in the README");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md"]
+    {
+        let text = read(root().join(document));
+        let directory = root().join(document).parent().unwrap().to_owned();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap();
+            assert!(path.is_empty() || directory.join(path).exists(), "{document} links to {target}");
+        }
+    }
+}

@@ -6,8 +6,6 @@
 //! failed sync.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,73 +15,54 @@ use rusqlite::Connection;
 use super::fault::{describe, end_process, is_failed_sync};
 use super::{BUSY_PATIENCE, connect};
 
-/// Commits between two runs of the thread.
-const COMMITS_PER_RUN: u32 = 64;
-/// Frames (of a page each, 4 KiB) past which the writer starts the WAL afresh: 32 MiB.
+/// Frames (of a page each, 4 KiB) to be copied for which the thread is woken: 4 MiB.
+const WAKE_FRAMES: i64 = 1_024;
+/// Frames past which the writer starts the WAL afresh: 32 MiB.
 const WAL_LIMIT_FRAMES: i64 = 8_192;
 /// To this size the file is cut when it is started afresh.
 const WAL_FILE_LIMIT: i64 = WAL_LIMIT_FRAMES * 4_096 * 2;
 /// How long starting afresh may wait for readers: they are quick, unless another program holds the file.
 const RESTART_PATIENCE: Duration = Duration::from_millis(20);
-/// After that failed: how long until it is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long the writer leaves it alone after something was in the way.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// Says how the WAL is doing, and does nothing.
+const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
+/// Copies what can be copied without making anybody wait.
+const COPY: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+/// Copies everything and starts afresh.
+const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
 
 /// The writer's handle on the checkpointing thread.
 pub(super) struct Checkpointer {
     wake: SyncSender<()>,
     thread: JoinHandle<()>,
-    /// Frames in the WAL when the thread last looked.
-    frames: Arc<AtomicI64>,
-    commits: u32,
     not_before: Option<Instant>,
 }
 
 impl Checkpointer {
     /// Takes over the checkpoints of the writer's connection.
     pub(super) fn start(path: &Path, writer: &Connection) -> rusqlite::Result<Self> {
-        for (name, value) in [("wal_autocheckpoint", 0), ("journal_size_limit", WAL_FILE_LIMIT)] {
-            writer.pragma_update(None, name, value)?;
-        }
+        writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
         let connection = connect(path)?;
-        let frames = Arc::new(AtomicI64::new(0));
         let (wake, woken) = sync_channel(1);
-        let shared = Arc::clone(&frames);
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || run(&connection, &woken, &shared))
+            .spawn(move || run(&connection, &woken))
             .unwrap_or_else(|error| end_process("cannot start the checkpoint thread", &error.to_string()));
-        Ok(Self { wake, thread, frames, commits: 0, not_before: None })
+        Ok(Self { wake, thread, not_before: None })
     }
 
     /// Called by the writer between two transactions.
     pub(super) fn after_commit(&mut self, writer: &Connection) {
-        self.commits += 1;
-        if self.commits.is_multiple_of(COMMITS_PER_RUN) {
+        let Some(wal) = checkpoint(writer, LOOK) else { return };
+        if wal.frames - wal.copied > WAKE_FRAMES {
             // A full channel means that the thread is about to look anyway.
             let _ = self.wake.try_send(());
         }
         let due = self.not_before.is_none_or(|not_before| Instant::now() >= not_before);
-        if self.frames.load(Ordering::Relaxed) > WAL_LIMIT_FRAMES && due {
-            self.not_before = self.restart(writer).then(|| Instant::now() + RETRY_AFTER);
-        }
-    }
-
-    /// Copies what is left and starts the WAL afresh; true when something was in the way.
-    fn restart(&mut self, writer: &Connection) -> bool {
-        let _ = writer.busy_timeout(RESTART_PATIENCE);
-        let found = checkpoint(writer, "PRAGMA wal_checkpoint(RESTART)");
-        let _ = writer.busy_timeout(BUSY_PATIENCE);
-        match found {
-            Some(Progress { busy: false, .. }) => {
-                self.frames.store(0, Ordering::Relaxed);
-                false
-            }
-            Some(Progress { frames, .. }) => {
-                let mib = frames * 4_096 / (1 << 20);
-                tracing::warn!(wal_mib = mib, "the WAL cannot be reset: a reader holds an old snapshot of the file");
-                true
-            }
-            None => true,
+        if wal.frames > WAL_LIMIT_FRAMES && due {
+            self.not_before = restart(writer).then(|| Instant::now() + RESTART_PAUSE);
         }
     }
 
@@ -93,23 +72,50 @@ impl Checkpointer {
     }
 }
 
-fn run(connection: &Connection, woken: &Receiver<()>, frames: &AtomicI64) {
-    while woken.recv().is_ok() {
-        if let Some(progress) = checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)") {
-            frames.store(progress.frames, Ordering::Relaxed);
-        }
+/// For a connection that has written on its own: copies what has piled up.
+pub(super) fn relieve(connection: &Connection) {
+    if checkpoint(connection, LOOK).is_some_and(|wal| wal.frames - wal.copied > WAKE_FRAMES) {
+        checkpoint(connection, COPY);
     }
 }
 
-struct Progress {
-    busy: bool,
-    frames: i64,
+fn run(connection: &Connection, woken: &Receiver<()>) {
+    while woken.recv().is_ok() {
+        checkpoint(connection, COPY);
+    }
 }
 
-fn checkpoint(connection: &Connection, pragma: &str) -> Option<Progress> {
-    let found = connection.query_row(pragma, [], |row| Ok(Progress { busy: row.get(0)?, frames: row.get(1)? }));
+/// Copies what is left and starts the WAL afresh; true when a reader was in the way.
+fn restart(writer: &Connection) -> bool {
+    let _ = writer.busy_timeout(RESTART_PATIENCE);
+    let found = checkpoint(writer, RESTART);
+    let _ = writer.busy_timeout(BUSY_PATIENCE);
     match found {
-        Ok(progress) => Some(progress),
+        // Without a count, the thread was copying at the same time: the next commit tries again.
+        Some(Wal { busy: true, frames: 0.., copied }) => {
+            tracing::warn!(
+                frames_copied = copied,
+                "the WAL cannot be reset: a reader holds an old snapshot of the file"
+            );
+            true
+        }
+        Some(_) => false,
+        None => true,
+    }
+}
+
+struct Wal {
+    busy: bool,
+    frames: i64,
+    copied: i64,
+}
+
+fn checkpoint(connection: &Connection, pragma: &str) -> Option<Wal> {
+    let found = connection.prepare_cached(pragma).and_then(|mut statement| {
+        statement.query_row([], |row| Ok(Wal { busy: row.get(0)?, frames: row.get(1)?, copied: row.get(2)? }))
+    });
+    match found {
+        Ok(wal) => Some(wal),
         Err(error) if is_failed_sync(&error) => {
             end_process("the disk failed to keep what was written", &describe(&error));
         }

@@ -35,6 +35,14 @@ pub(super) fn store_error(error: &Error) -> StoreError {
     }
 }
 
+/// The error of a change that was rolled back, in the same terms; after a failed sync there is no going on.
+pub(super) fn after_change(error: &Error) -> StoreError {
+    if is_failed_sync(error) {
+        end_process("the disk failed to keep what was written", &describe(error));
+    }
+    store_error(error)
+}
+
 /// The error in words, with SQLite's extended code; never holds a value that was bound to a statement.
 pub(super) fn describe(error: &Error) -> String {
     match error.sqlite_error() {

@@ -19,6 +19,7 @@ const APPLICATION_ID: i64 = 0x504C_4E54;
 /// Makes the file if there is none and `create` allows it, and brings its schema up to date. True when it is new.
 pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
+    // Before any connection of this process: closing a file drops all locks that the process has on it.
     // Plants are private: the file is for its owner alone. SQLite gives the files beside it the same mode.
     match OpenOptions::new().write(true).create_new(create).mode(0o600).open(path) {
         Ok(_) => {}
@@ -28,6 +29,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     }
     connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection)).map_err(|stop| match stop {
         Stop::Foreign(why) => OpenError::Foreign(url(), why),
+        Stop::Unusable(why) => OpenError::Unusable(url(), why.to_owned()),
         Stop::Newer(found) => OpenError::Newer(url(), found, latest()),
         Stop::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
             OpenError::Foreign(url(), "it is not an SQLite database")
@@ -38,6 +40,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
 
 enum Stop {
     Foreign(&'static str),
+    Unusable(&'static str),
     Newer(i64),
     Failed(rusqlite::Error),
 }
@@ -53,12 +56,18 @@ fn latest() -> i64 {
 }
 
 fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
+    if connection.is_readonly(rusqlite::MAIN_DB)? {
+        return Err(Stop::Unusable("this user may only read it"));
+    }
     let found = recognise(connection)?;
+    // Before the transaction: the journal mode is a property of the file that no transaction may change.
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Stop::Unusable("its file system does not allow write-ahead logging"));
+    }
     if found == latest() {
         return Ok(false);
     }
-    // Before the transaction: the journal mode is a property of the file that no transaction may change.
-    connection.pragma_update(None, "journal_mode", "WAL")?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Looked at again under the lock: another process may have come first.
     let found = recognise(&transaction)?;

@@ -1,10 +1,10 @@
 //! The one writer: a thread that drains its queue into one transaction and answers after the commit is on disk.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
@@ -13,7 +13,7 @@ use super::checkpoint::Checkpointer;
 use super::connect;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
 use crate::plant::Tag;
-use crate::store::batch::{Answer, BATCH_MAX, Job, Queue};
+use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
 use crate::store::{Creation, Deletion};
 use crate::user::UserId;
 
@@ -23,7 +23,8 @@ const CACHE_KIB: i64 = 16_384;
 /// The handle on the writer thread.
 pub(super) struct Writer {
     queue: Queue,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Resolves when the thread has ended and its connection is closed.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 impl Writer {
@@ -32,31 +33,31 @@ impl Writer {
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let checkpointer = Checkpointer::start(path, &connection)?;
         let (queue, jobs) = Queue::new(capacity);
-        let thread = thread::Builder::new().name("writer".to_owned()).spawn(move || {
+        let (end, ended) = oneshot::channel();
+        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
             let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer));
             if catch_unwind(work).is_err() {
                 end_process("the writer failed", "panic");
             }
+            let _ = end.send(());
         });
-        let thread = thread.unwrap_or_else(|error| end_process("cannot start the writer", &error.to_string()));
-        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+        if let Err(error) = started {
+            end_process("cannot start the writer", &error.to_string());
+        }
+        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    pub(super) fn running(&self) -> bool {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-
     /// Closes the queue and waits until all that was in it is answered.
     pub(super) async fn finish(&self) {
         self.queue.stop().await;
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic there has ended the process already.
-        let _ = thread.map(JoinHandle::join);
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
     }
 }
 
@@ -73,44 +74,10 @@ fn run(mut connection: Connection, mut jobs: mpsc::Receiver<Job>, mut checkpoint
         if batch.iter().any(|job| matches!(job, Job::Stop)) {
             jobs.close();
         }
-        match commit(&mut connection, &batch) {
-            Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
-            // One of them cannot be done. Alone, each succeeds or fails by itself.
-            Err(_) if batch.len() > 1 => {
-                for job in batch.drain(..) {
-                    let outcome = commit(&mut connection, std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
-                    answer(job, outcome);
-                }
-            }
-            Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
-        }
+        settle(&mut batch, |jobs| commit(&mut connection, jobs));
         checkpointer.after_commit(&connection);
     }
     checkpointer.finish();
-}
-
-/// What one job of a committed batch came to.
-#[derive(Clone, Copy)]
-enum Outcome {
-    Create(Creation),
-    Delete(Deletion),
-    Done,
-}
-
-fn answer(job: Job, outcome: Answer<Outcome>) {
-    match (job, outcome) {
-        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => send(reply, Ok(creation)),
-        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => send(reply, Ok(deletion)),
-        (Job::Create { reply, .. }, Err(error)) => send(reply, Err(error)),
-        (Job::Delete { reply, .. }, Err(error)) => send(reply, Err(error)),
-        (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
-        (Job::Stop, Err(_)) | (_, Ok(_)) => {}
-    }
-}
-
-fn send<T>(reply: oneshot::Sender<Answer<T>>, answer: Answer<T>) {
-    // A client that has gone away does not wait for its answer.
-    let _ = reply.send(answer);
 }
 
 /// Does all jobs in one transaction, or none of them.
@@ -188,7 +155,7 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
 /// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
 #[derive(Default)]
 struct Versions {
-    users: HashMap<UserId, Touched>,
+    users: BTreeMap<UserId, Touched>,
 }
 
 struct Touched {

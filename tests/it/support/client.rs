@@ -1,5 +1,6 @@
 //! A plain HTTP/1.1 client that hides nothing: the tests are about bytes and headers.
 
+use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -54,7 +55,7 @@ impl Answer {
                 "x-request-id" => "(an id)",
                 _ => value,
             };
-            text += &format!("{name}: {value}\n");
+            let _ = writeln!(text, "{name}: {value}");
         }
         text + "\n" + self.text()
     }
@@ -170,7 +171,7 @@ impl Connection {
     }
 
     fn fill(&mut self) -> io::Result<()> {
-        let mut buffer = [0; 64 * 1024];
+        let mut buffer = vec![0; 64 * 1024];
         match self.stream.read(&mut buffer)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             length => {
@@ -193,13 +194,13 @@ impl Client {
     pub(crate) fn bytes(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
         if let Some(token) = &self.token {
-            text += &format!("Authorization: Bearer {token}\r\n");
+            let _ = write!(text, "Authorization: Bearer {token}\r\n");
         }
         for (name, value) in headers {
-            text += &format!("{name}: {value}\r\n");
+            let _ = write!(text, "{name}: {value}\r\n");
         }
         if let Some(body) = body {
-            text += &format!("Content-Length: {}\r\n", body.len());
+            let _ = write!(text, "Content-Length: {}\r\n", body.len());
         }
         let mut bytes = (text + "\r\n").into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());

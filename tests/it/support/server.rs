@@ -47,7 +47,12 @@ impl Site {
     pub(crate) fn command_through(&self, wrapper: &[&str], arguments: &[&str]) -> Command {
         let words: Vec<&str> = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_plantstore")]).collect();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(arguments).env("PLANTSTORE_STORE", self.url()).current_dir(self.directory());
+        command.args(&words[1..]).args(arguments).current_dir(self.directory());
+        let inherited = std::env::vars_os().map(|(name, _)| name);
+        inherited.filter(|name| name.to_string_lossy().starts_with("PLANTSTORE_")).for_each(|name| {
+            command.env_remove(name);
+        });
+        command.env("PLANTSTORE_STORE", self.url());
         command
     }
 
@@ -88,7 +93,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the command and waits until it says where it listens.
     #[track_caller]
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_with(command, true)
+    }
+
+    /// The same, with nobody who reads its log.
+    #[track_caller]
+    pub(crate) fn start_unread(command: Command) -> Self {
+        Self::start_with(command, false)
+    }
+
+    #[track_caller]
+    fn start_with(mut command: Command, read_log: bool) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -96,13 +112,14 @@ impl Server {
             .spawn()
             .expect("the server starts");
         let log = Arc::new(Mutex::new(String::new()));
-        let errors = BufReader::new(child.stderr.take().expect("standard error"));
         let shared = Arc::clone(&log);
-        let log_reader = std::thread::spawn(move || {
-            for line in errors.lines() {
-                let line = line.unwrap_or_default();
-                shared.lock().expect("the log").push_str(&(line + "\n"));
-            }
+        let log_reader = child.stderr.take_if(|_| read_log).map(|errors| {
+            std::thread::spawn(move || {
+                for line in BufReader::new(errors).lines() {
+                    let line = line.unwrap_or_default();
+                    shared.lock().expect("the log").push_str(&(line + "\n"));
+                }
+            })
         });
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
@@ -110,10 +127,10 @@ impl Server {
         let address = announced.trim_end().strip_prefix("Listening on http://");
         let Some(address) = address.and_then(|address| address.parse().ok()) else {
             let _ = child.wait();
-            let _ = log_reader.join();
+            let _ = log_reader.map(JoinHandle::join);
             panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
         };
-        Self { child, address, log, log_reader: Some(log_reader) }
+        Self { child, address, log, log_reader }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -182,7 +199,10 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- log of the server ---\n{}", self.log());
+            #[expect(clippy::print_stderr, reason = "shown with the failure of the test")]
+            {
+                eprintln!("--- log of the server ---\n{}", self.log());
+            }
         }
     }
 }
