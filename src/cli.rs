@@ -101,12 +101,12 @@ impl StoreOption {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        let (store, created) =
-            Store::open(&url, OpenOptions { create, write_queue: 1, readers: 1, patience: PATIENCE })?;
-        if created {
-            writeln!(io::stderr(), "made a new store: {url}")?;
-        }
         runtime.block_on(async {
+            let options = OpenOptions { create, write_queue: 1, readers: 1, patience: PATIENCE };
+            let (store, created) = Store::open(&url, options).await?;
+            if created {
+                writeln!(io::stderr(), "made a new store: {url}")?;
+            }
             let done = work(&store).await;
             store.close().await;
             done

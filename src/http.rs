@@ -189,7 +189,7 @@ mod tests {
         let url = StoreUrl::Sqlite(directory.path().join("plants.db"));
         let patience = Duration::from_secs(5);
         let options = OpenOptions { create: true, write_queue: 1, readers: 1, patience };
-        let (store, _) = Store::open(&url, options).expect("a store");
+        let (store, _) = Store::open(&url, options).await.expect("a store");
         let app = App::new(Arc::new(store), Limits::default());
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -221,10 +221,10 @@ pub enum Store {
 
 impl Store {
     /// Opens a store, bringing its schema up to date; also says whether it is new.
-    pub fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+    pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         match url {
             StoreUrl::Sqlite(path) => {
-                sqlite::Sqlite::open(path, options).map(|(engine, created)| (Self::Sqlite(engine), created))
+                sqlite::Sqlite::open(path, options).await.map(|(engine, created)| (Self::Sqlite(engine), created))
             }
         }
     }

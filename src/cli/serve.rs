@@ -141,7 +141,7 @@ impl Options {
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
         let write_queue = self.limits.write_queue as usize;
         let options = OpenOptions { create: true, write_queue, readers, patience: PATIENCE };
-        let (store, created) = Store::open(url, options)?;
+        let (store, created) = Store::open(url, options).await?;
         let store = Arc::new(store);
         let first = if created && !self.no_first_token { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
@@ -293,8 +293,9 @@ Create, list and delete a plant:
 }
 
 fn keep_first_token(url: &StoreUrl, token: &PlainToken) -> anyhow::Result<PathBuf> {
-    let StoreUrl::Sqlite(store) = url;
-    let mut file = store.clone().into_os_string();
+    let mut file = match url {
+        StoreUrl::Sqlite(store) => store.clone().into_os_string(),
+    };
     file.push(".first-token");
     let file = PathBuf::from(file);
     write_privately(&file, &format!("{}\n", token.reveal())).with_context(|| {

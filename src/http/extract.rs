@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
 use hyper::http::request::Parts;
 
 use super::App;
@@ -15,7 +15,7 @@ use super::error::ApiError;
 use crate::plant::{BadPlant, IdFault, NewPlant, PlantId};
 
 /// Bytes of a body that is too large which are read all the same, so that the connection stays usable.
-const DISCARD_MAX: usize = 64 * 1024;
+const DISCARD_MAX: usize = 1 << 20;
 
 /// The plant in the body of a request. Takes the body, so a handler's last argument.
 pub(crate) struct PlantBody(pub(crate) NewPlant);
@@ -26,7 +26,10 @@ impl FromRequest<Arc<App>> for PlantBody {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let deadline = Context::of(&parts).arrived + app.limits.request_timeout;
-        let bytes = tokio::time::timeout_at(deadline.into(), read(body, app.limits.body_bytes))
+        let limit = app.limits.body_bytes;
+        // A client that asks first has not sent anything yet, and need not.
+        let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
+        let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
             .await
             .map_err(|_| ApiError::RequestTimeout)??;
         if bytes.is_empty() {
@@ -39,10 +42,11 @@ impl FromRequest<Arc<App>> for PlantBody {
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+/// Reads a body to its end, keeping up to `limit` bytes and throwing away up to `discard`.
+async fn read(body: Body, limit: usize, discard: usize) -> Result<Bytes, ApiError> {
     let too_large = |close| ApiError::BodyTooLarge { limit, close };
     // What is announced is believed: nobody waits for gigabytes to turn them away.
-    if http_body::Body::size_hint(&body).lower() > DISCARD_MAX.max(limit) as u64 {
+    if http_body::Body::size_hint(&body).lower() > discard as u64 {
         return Err(too_large(true));
     }
     let mut frames = body.into_data_stream();
@@ -51,7 +55,7 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
         length += frame.len();
-        if length > DISCARD_MAX.max(limit) {
+        if length > discard {
             return Err(too_large(true));
         }
         if length <= limit {

@@ -43,7 +43,7 @@ pub struct Sqlite {
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
 impl Sqlite {
-    pub(super) fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+    pub(super) async fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         let created = schema::prepare(path, options.create)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));

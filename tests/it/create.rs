@@ -241,7 +241,7 @@ on_every_engine! {
         };
         let mut connection = ada.connect();
         let json = ("Content-Type", "application/json");
-        for (id, length, status) in [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 60_000, 413), (5, 100, 200)] {
+        for (id, length, status) in [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 1_000_000, 413), (5, 100, 200)] {
             connection.send(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
             let answer = connection.answer(false);
             assert_eq!(answer.status, status, "{length} bytes on the same connection: {}", answer.text());
@@ -284,13 +284,23 @@ on_every_engine! {
         {"error":41300,"message":"the body is larger than 16384 bytes"}
         "#);
         assert!(connection.is_closed_by_server());
+        let mut asking = ada.connect();
+        let headers = [("Content-Type", "application/json"), ("Content-Length", "16385"), ("Expect", "100-continue")];
+        asking.send(ada.bytes("POST", "/plants", &headers, None));
+        assert_eq!(asking.answer(false).error(), 41300, "whoever asks first is told at once");
+        let mut fitting = ada.connect();
+        let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
+        fitting.send(ada.bytes("POST", "/plants", &headers, None));
+        assert_eq!(fitting.answer(false).status, 100);
+        fitting.send(r#"{"id":1,"name":"a"}"#);
+        assert_eq!(fitting.answer(false).status, 200);
     }
 
     fn a_client_that_goes_on_sending_still_gets_its_413(site) {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
         let mut connection = ada.connect();
-        let headers = [("Content-Type", "application/json"), ("Content-Length", "1000000")];
+        let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
         connection.send(ada.bytes("POST", "/plants", &headers, None));
         // It may be cut while sending: what counts is that the answer arrives.
         let _ = connection.try_send(vec![b' '; 900_000]);
