@@ -307,17 +307,10 @@ impl Store {
         }
     }
 
-    /// All users in the order of their names.
-    pub async fn users(&self) -> Result<Vec<StoredUser>, StoreError> {
+    /// All users, or the one of this name, in the order of their names.
+    pub async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.users().await,
-        }
-    }
-
-    /// One user and what they have.
-    pub async fn user(&self, name: &UserName) -> Result<Option<StoredUser>, StoreError> {
-        match self {
-            Self::Sqlite(engine) => engine.user(name).await,
+            Self::Sqlite(engine) => engine.users(name).await,
         }
     }
 

@@ -63,7 +63,7 @@ impl Options {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let users = self.store.with(false, async |store| Ok(store.users().await?))?;
+        let users = self.store.with(false, async |store| Ok(store.users(None).await?))?;
         if self.json {
             let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
             let text = serde_json::to_string_pretty(&shown)?;
@@ -83,7 +83,7 @@ impl Delete {
     }
 
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {
-        let Some(user) = store.user(&self.name).await? else {
+        let Some(user) = store.users(Some(&self.name)).await?.pop() else {
             // A deletion that was interrupted has taken the name already: what is left of it goes now.
             sweep(store).await?;
             bail!("there is no user {}: `plantstore user list` shows those there are", self.name);

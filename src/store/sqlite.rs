@@ -1,8 +1,8 @@
 //! The embedded engine: SQLite in WAL mode, one writer thread, readers that never wait for it.
 //!
 //! Reads run on the calling thread: a list of a few plants takes less time than handing it to another thread would.
-//! They are kept short (see the bound on [`Sqlite::list`]) and hold no transaction between two calls, so that the WAL
-//! can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
+//! They are kept short by their callers (a long list is read in steps) and hold no transaction between two calls, so that
+//! the WAL can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
 
 mod checkpoint;
 mod fault;
@@ -201,22 +201,16 @@ impl Sqlite {
         })
     }
 
-    pub(super) async fn users(&self) -> Result<Vec<StoredUser>, StoreError> {
+    pub(super) async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
         const ALL: &str = "
             SELECT name, created_at,
               (SELECT count(*) FROM tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
               (SELECT count(*) FROM plants WHERE plants.user_id = users.user_id)
-            FROM users ORDER BY name";
-        self.read(|connection| connection.prepare_cached(ALL)?.query_map([], stored_user)?.collect())
-    }
-
-    pub(super) async fn user(&self, name: &UserName) -> Result<Option<StoredUser>, StoreError> {
-        const ONE: &str = "
-            SELECT name, created_at,
-              (SELECT count(*) FROM tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
-              (SELECT count(*) FROM plants WHERE plants.user_id = users.user_id)
-            FROM users WHERE name = ?1";
-        self.read(|connection| connection.prepare_cached(ONE)?.query_row([name.as_str()], stored_user).optional())
+            FROM users WHERE ?1 IS NULL OR name = ?1 ORDER BY name";
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(ALL)?;
+            statement.query_map([name.map(UserName::as_str)], stored_user)?.collect()
+        })
     }
 
     pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
