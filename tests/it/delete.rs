@@ -65,6 +65,18 @@ on_every_engine! {
         }
     }
 
+    fn a_body_is_ignored_and_does_not_swallow_the_answer(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        for (id, length) in [(1, 5), (2, 100_000), (3, 3_000_000)] {
+            ada.plant(id, "Rose");
+            let mut connection = ada.connect();
+            connection.send(ada.bytes("DELETE", &format!("/plants/{id}"), &[("Content-Length", &length.to_string())], None));
+            let _ = connection.try_send(vec![b'x'; length]);
+            assert_eq!(connection.answer(false).status, 204, "{length} bytes");
+        }
+    }
+
     fn of_many_deletes_of_one_id_exactly_one_wins(site) {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
