@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps people's plants: a small HTTP/JSON service.
 #[derive(Parser)]
-#[command(version, propagate_version = true, arg_required_else_help = true, max_term_width = 100)]
+#[command(version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -86,7 +86,7 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let words = text.split("\n\nUsage:").next().unwrap_or(&text);
     let words = words.split("\n\nFor more information").next().unwrap_or(words);
-    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = words.replace("tip:", "; tip:").split_whitespace().collect::<Vec<_>>().join(" ").replace(" ;", ";");
     let _ = writeln!(io::stderr(), "{line} (see --help)");
     ExitCode::from(2)
 }
@@ -112,6 +112,11 @@ impl StoreOption {
             done
         })
     }
+}
+
+/// A number of things, in words.
+fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A moment as operators read it.

@@ -50,6 +50,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// A thousand years, beyond which neither clocks nor calendars are to be trusted.
+const DURATION_MAX: Duration = Duration::from_secs(365_000 * 86_400);
+
 /// Reads a length of time such as `500ms`, `10s`, `5m`, `2h` or `90d`; always more than nothing.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a whole number and a unit, for example 500ms, 10s, 5m, 2h or 90d".to_owned();
@@ -65,8 +68,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     match number.checked_mul(milliseconds).map(Duration::from_millis) {
         Some(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
-        // A thousand years, beyond which neither clocks nor calendars are to be trusted.
-        Some(duration) if duration.as_secs() <= 365_000 * 86_400 => Ok(duration),
+        Some(duration) if duration <= DURATION_MAX => Ok(duration),
         _ => Err("is too long: the most is 365000d".to_owned()),
     }
 }

@@ -32,7 +32,7 @@ use tower_service::Service as _;
 
 use self::auth::{AnyScope, Caller};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
-use self::error::{ApiError, Detail};
+use self::error::{ApiError, Logged};
 use self::limits::{Admission, ClientAddress, RateLimiter};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
@@ -142,8 +142,9 @@ impl Service {
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
         };
 
-        if let Some(Detail(detail)) = response.extensions().get() {
-            tracing::error!(request_id = context.id(), status = response.status().as_u16(), detail, "request failed");
+        let logged = response.extensions_mut().remove::<Logged>();
+        if let Some(Logged { number, detail: Some(detail) }) = &logged {
+            tracing::error!(request_id = context.id(), error = number, detail, "request failed");
         }
         if may_be_unread && (!response.status().is_success() || !takes_a_body) {
             line.expect_unread();
@@ -156,7 +157,7 @@ impl Service {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         common_headers(response.headers_mut(), &context);
-        exchange.answered(response.status());
+        exchange.answered(response.status(), logged.map(|logged| logged.number));
         response.map(|body| TrackedBody::new(body, exchange))
     }
 }

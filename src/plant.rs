@@ -15,8 +15,12 @@ pub const NAME_MAX_CHARS: usize = 1_000;
 /// Longest tag, in characters (Unicode scalar values).
 pub const TAG_MAX_CHARS: usize = 200;
 
-/// Keys given twice that are named in an answer: enough to see the fault, too few to grow it.
+/// The fields of a plant.
+const FIELDS: [&[u8]; 3] = [b"id", b"name", b"tag"];
+/// Unknown keys given twice that are named in an answer: enough to see the fault, too few to grow the answer.
 const REPEATED_SHOWN: usize = 5;
+/// Characters of such a key that are shown.
+const KEY_SHOWN_CHARS: usize = 40;
 
 /// The number a client gave its plant: any 64-bit signed integer, unique per user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -55,7 +59,7 @@ impl fmt::Display for PlantId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdFault {
     /// Not an integer literal.
-    #[error("must be an integer written with digits alone, without fraction or exponent")]
+    #[error("must be an integer such as 42 or -7, without leading zeros, fraction or exponent")]
     NotAnInteger,
     /// An integer, but not one of 64 bits.
     #[error("must lie between -9223372036854775808 and 9223372036854775807")]
@@ -312,9 +316,12 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 impl Fields<'_> {
     fn check(self) -> Result<NewPlant, BadPlant> {
         let mut faults = Vec::new();
-        for Key(field) in self.repeated.iter().take(REPEATED_SHOWN) {
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.repeated.iter().map(|Key(key)| key.as_slice()).partition(|key| FIELDS.contains(key));
+        for key in known.into_iter().chain(unknown.into_iter().take(REPEATED_SHOWN)) {
             // The key is the client's own text: shown shortened and escaped, so that the message stays one line.
-            let field = String::from_utf8_lossy(field).chars().take(40).flat_map(char::escape_debug).collect();
+            let text = String::from_utf8_lossy(key);
+            let field = text.chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect();
             faults.push(Fault { field, kind: FaultKind::Type, detail: "is given more than once".to_owned() });
         }
         let id = required("id", self.id, &mut faults, |raw| {

@@ -19,6 +19,9 @@ use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
 
+/// Characters of an unknown scheme that are repeated to the operator.
+const SCHEME_SHOWN_CHARS: usize = 20;
+
 /// Where a store is, as operators write it: `sqlite:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -35,7 +38,7 @@ impl FromStr for StoreUrl {
         };
         if scheme != "sqlite" {
             // Only the scheme is repeated: the rest of somebody's URL may hold a password.
-            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(20).collect()));
+            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
         }
         match rest.strip_prefix("//").unwrap_or(rest) {
             "" => Err(StoreUrlFault::NoPath),
@@ -138,6 +141,8 @@ pub enum Deletion {
     Deleted,
     /// The user has no plant of this id.
     NoPlant,
+    /// The user was deleted meanwhile.
+    NoUser,
 }
 
 /// A token as the store knows it, revoked and expired ones included.
@@ -245,7 +250,8 @@ impl Store {
     }
 
     /// Hands the first plants of the span to `each` in ascending order of id, all from one moment: until `rows` were
-    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more.
+    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more. A user
+    /// who was deleted has no plants, even while theirs are still being removed.
     pub async fn list(
         &self,
         span: Span,

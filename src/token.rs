@@ -8,7 +8,8 @@ use std::fmt;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-const PREFIX: &str = "pst_";
+/// What every token starts with.
+pub const TOKEN_PREFIX: &str = "pst_";
 const SECRET_CHARS: usize = 32;
 const CHECK_CHARS: usize = 6;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -22,14 +23,14 @@ pub struct PlainToken(String);
 impl PlainToken {
     /// A new token from the system's random source.
     pub fn generate() -> Result<Self, RandomSourceFailed> {
-        let mut text = String::with_capacity(PREFIX.len() + SECRET_CHARS + CHECK_CHARS);
-        text.push_str(PREFIX);
+        let mut text = String::with_capacity(TOKEN_PREFIX.len() + SECRET_CHARS + CHECK_CHARS);
+        text.push_str(TOKEN_PREFIX);
         let mut bytes = [0; 64];
-        while text.len() < PREFIX.len() + SECRET_CHARS {
+        while text.len() < TOKEN_PREFIX.len() + SECRET_CHARS {
             getrandom::fill(&mut bytes).map_err(|_| RandomSourceFailed)?;
             // 248 is the largest multiple of 62 in a byte: the rest is thrown away so that all characters are equally likely.
             let fair = bytes.iter().filter(|byte| **byte < 248);
-            let missing = PREFIX.len() + SECRET_CHARS - text.len();
+            let missing = TOKEN_PREFIX.len() + SECRET_CHARS - text.len();
             text.extend(fair.take(missing).map(|byte| char::from(BASE62[usize::from(byte % 62)])));
         }
         let check = check_characters(&text);
@@ -39,9 +40,9 @@ impl PlainToken {
 
     /// Reads a token, refusing whatever cannot be one without looking anything up.
     pub fn parse(text: &str) -> Option<Self> {
-        let well_formed = text.len() == PREFIX.len() + SECRET_CHARS + CHECK_CHARS
-            && text.starts_with(PREFIX)
-            && text[PREFIX.len()..].bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let well_formed = text.len() == TOKEN_PREFIX.len() + SECRET_CHARS + CHECK_CHARS
+            && text.starts_with(TOKEN_PREFIX)
+            && text[TOKEN_PREFIX.len()..].bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !well_formed {
             return None;
         }

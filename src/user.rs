@@ -5,7 +5,8 @@ use std::fmt;
 /// Longest user name, in characters.
 pub const USER_NAME_MAX_CHARS: usize = 255;
 
-/// A user's name: 1 to [`USER_NAME_MAX_CHARS`] characters, none of them white space or a control character.
+/// A user's name: 1 to [`USER_NAME_MAX_CHARS`] characters, none of them white space, a control character, or one that
+/// cannot be seen: names stand in tables and prompts that operators decide by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserName(String);
 
@@ -16,7 +17,8 @@ impl UserName {
         if has == 0 || has > USER_NAME_MAX_CHARS {
             return Err(UserNameFault::Length(has));
         }
-        if text.chars().any(|character| character.is_whitespace() || character.is_control()) {
+        if text.chars().any(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
+        {
             return Err(UserNameFault::Character);
         }
         Ok(Self(text.to_owned()))
@@ -34,14 +36,19 @@ impl fmt::Display for UserName {
     }
 }
 
+/// Zero-width characters, and those that turn the direction of the text around them.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// Why a text is no [`UserName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserNameFault {
     /// Too short or too long.
     #[error("a user name has 1 to {USER_NAME_MAX_CHARS} characters, this one has {0}")]
     Length(usize),
-    /// Holds white space or a control character.
-    #[error("a user name holds no white space and no control characters")]
+    /// Holds white space, a control character, or one that cannot be seen.
+    #[error("a user name holds no white space, no control characters and no invisible ones")]
     Character,
 }
 

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::FalseyValueParser;
+use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,11 +22,13 @@ use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Limits};
 use crate::store::{OpenOptions, Store, StoreUrl};
 use crate::telemetry;
-use crate::token::{Label, PlainToken};
+use crate::token::{Label, PlainToken, TokenId};
 use crate::user::UserName;
 
 /// The user that a new store starts with.
 const FIRST_USER: &str = "gardener";
+/// What the store gets to finish its writes when nothing is left of the grace.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the first token waits for others that write.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// File descriptors needed besides those of connections.
@@ -121,7 +124,8 @@ impl LimitOptions {
 
 fn address(text: &str) -> Result<String, String> {
     let named = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if named { Ok(text.to_owned()) } else { Err("write it as HOST:PORT, for example 127.0.0.1:8080".to_owned()) }
+    let wrong = "write it as HOST:PORT with a port up to 65535, for example 127.0.0.1:8080";
+    if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
 impl Options {
@@ -145,15 +149,23 @@ impl Options {
         let store = Arc::new(store);
         let first = if created && !self.no_first_token { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        announce(address, url, first.as_ref())?;
+        if let Err(error) = announce(address, url, first.as_ref()) {
+            if let Some(first) = first {
+                // Nobody has it, so nobody shall have it.
+                store.revoke_token(first.id, Timestamp::now()).await?;
+            }
+            return Err(error);
+        }
         sweep_in_background(&store);
 
         let app = App::new(Arc::clone(&store), self.limits.limits());
         let stopped = http::serve(listener, app, shutdown).await;
-        let closed = tokio::time::timeout_at(stopped.deadline.into(), store.close()).await.is_ok();
-        if stopped.cut > 0 || !closed {
+        // Whatever is left of the grace, and a moment in any case.
+        let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
+        let store_closed = tokio::time::timeout_at(deadline.into(), store.close()).await.is_ok();
+        if stopped.cut > 0 || !store_closed {
             let connections = stopped.cut;
-            tracing::warn!(connections, closed, "stopped; the grace was over before everything had finished");
+            tracing::warn!(connections, store_closed, "stopped; the grace was over before everything had finished");
         } else {
             tracing::info!("stopped");
         }
@@ -225,7 +237,8 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
         tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
         let _ = told.send(());
         next().await;
-        tracing::warn!("stopped at once");
+        // An error, because the process waits for those to be written.
+        tracing::error!("stopped at once");
         std::process::exit(1);
     });
     Ok(async move {
@@ -234,6 +247,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 struct FirstToken {
+    id: TokenId,
     token: PlainToken,
     user: UserName,
 }
@@ -241,8 +255,8 @@ struct FirstToken {
 async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
     let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
     let label = Label::parse("first token").unwrap_or_default();
-    let (_, token) = token::issue(store, &user, &token::default_grant(label)).await?;
-    Ok(FirstToken { token, user })
+    let (id, token) = token::issue(store, &user, &token::default_grant(label)).await?;
+    Ok(FirstToken { id, token, user })
 }
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
@@ -298,8 +312,10 @@ fn keep_first_token(url: &StoreUrl, token: &PlainToken) -> anyhow::Result<PathBu
     };
     file.push(".first-token");
     let file = PathBuf::from(file);
-    write_privately(&file, &format!("{}\n", token.reveal())).with_context(|| {
-        format!("cannot write the first token to {}: issue another with `plantstore token create`", file.display())
+    write_privately(&file, &format!("{}\n", token.reveal())).map_err(|error| {
+        let file = file.display();
+        let command = format!("plantstore token create --user {FIRST_USER} --store {url}");
+        anyhow::anyhow!("cannot write the first token to {file} ({error}): issue one with `{command}`")
     })?;
     Ok(file)
 }

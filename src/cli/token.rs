@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{print, shown, table};
@@ -13,6 +13,9 @@ use crate::config::{self, StoreOption};
 use crate::store::{Store, StoredToken};
 use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
 use crate::user::UserName;
+
+/// How long a token works unless told otherwise.
+const DEFAULT_EXPIRY: &str = "90d";
 
 /// Issue, list and revoke access tokens; works beside a running server
 #[derive(Args)]
@@ -29,7 +32,7 @@ enum Action {
     Revoke(Revoke),
 }
 
-/// Issue a token: it alone on standard output, shown only this once
+/// Issue a token and print it; it is shown only this once
 #[derive(Args)]
 struct Create {
     /// Whom the token acts for; made if there is no such user yet
@@ -42,7 +45,7 @@ struct Create {
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope)]
     scopes: Vec<Scope>,
     /// When the token stops working: after a time such as 12h or 90d, or never
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = expiry)]
+    #[arg(long, value_name = "TIME", default_value = DEFAULT_EXPIRY, value_parser = expiry)]
     expires: Expiry,
     #[command(flatten)]
     store: StoreOption,
@@ -65,7 +68,7 @@ struct List {
 #[derive(Args)]
 struct Revoke {
     /// The token's number, as `token list` shows it
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = token_id)]
     id: i64,
     #[command(flatten)]
     store: StoreOption,
@@ -81,7 +84,11 @@ fn expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
         return Ok(Expiry::Never);
     }
-    config::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}, or never"))
+    config::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
+}
+
+fn token_id(text: &str) -> Result<i64, &'static str> {
+    text.parse().map_err(|_| "a token is named by its number: `plantstore token list` shows it")
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
@@ -113,7 +120,7 @@ pub(super) fn default_grant(label: Label) -> Grant {
         label,
         scopes: Scopes::ALL,
         created,
-        expires: created.checked_add(SignedDuration::from_hours(90 * 24)).ok(),
+        expires: config::duration(DEFAULT_EXPIRY).ok().and_then(|lasts| created.checked_add(lasts).ok()),
     }
 }
 
@@ -174,7 +181,7 @@ impl List {
                 ]
             })
             .collect();
-        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"], &rows)
+        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED (UTC)", "EXPIRES (UTC)", "LAST USED", "STATE"], &rows)
     }
 }
 

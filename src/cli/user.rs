@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{print, shown, table};
+use super::{count, print, shown, table};
 use crate::config::StoreOption;
 use crate::store::{Store, StoreError, StoredUser};
 use crate::user::UserName;
@@ -73,7 +73,7 @@ impl List {
             .iter()
             .map(|user| [user.name.to_string(), user.tokens.to_string(), user.plants.to_string(), shown(user.created)])
             .collect();
-        table::print(["USER", "TOKENS", "PLANTS", "CREATED"], &rows)
+        table::print(["USER", "TOKENS", "PLANTS", "CREATED (UTC)"], &rows)
     }
 }
 
@@ -94,13 +94,8 @@ impl Delete {
         if !store.delete_user(&self.name).await? {
             bail!("somebody else has just deleted the user {}", self.name);
         }
-        writeln!(
-            io::stderr(),
-            "user {} is deleted, with {} tokens and {} plants",
-            self.name,
-            user.tokens,
-            user.plants
-        )?;
+        let (tokens, plants) = (count(user.tokens, "token"), count(user.plants, "plant"));
+        writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
         // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
         if let Err(error) = sweep(store).await {
             writeln!(io::stderr(), "their room is freed when the service is next started: {error}")?;
@@ -121,12 +116,16 @@ fn confirmed(user: &StoredUser) -> io::Result<bool> {
     let mut errors = io::stderr();
     write!(
         errors,
-        "This deletes {} with {} tokens and {} plants, for good. Type the name to confirm: ",
-        user.name, user.tokens, user.plants
+        "This deletes {} with {} and {}, for good. Type the name to confirm: ",
+        user.name,
+        count(user.tokens, "token"),
+        count(user.plants, "plant")
     )?;
     errors.flush()?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    if io::stdin().lock().read_line(&mut answer)? == 0 {
+        writeln!(errors)?;
+    }
     Ok(answer.trim_end_matches(['\r', '\n']) == user.name.as_str())
 }
 

@@ -17,6 +17,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use super::limits::ClientAddress;
 use super::serve::Working;
 use super::sessions::Session;
+use crate::token::TOKEN_PREFIX;
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -68,7 +69,7 @@ impl Context {
     }
 
     /// The one line that every request gets, once its answer has ended; without a status when it never got one.
-    pub(crate) fn log(&self, status: Option<StatusCode>, bytes: u64, complete: bool) {
+    pub(crate) fn log(&self, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
         let token = self.session.get().map(|session| &session.token);
         tracing::info!(
             request_id = self.id(),
@@ -76,6 +77,7 @@ impl Context {
             method = self.method.as_ref().map(Method::as_str),
             route = self.route,
             status = status.map(|status| status.as_u16()),
+            error,
             user = token.map(|token| token.user.as_str()),
             token = token.map(|token| token.id.get()),
             duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -89,7 +91,9 @@ impl Context {
 fn is_sane(id: &HeaderValue) -> bool {
     let bytes = id.as_bytes();
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte);
-    (1..=REQUEST_ID_MAX).contains(&bytes.len()) && bytes.iter().all(plain)
+    // It is logged, so it must not be what somebody takes for a place to put their token.
+    let token = bytes.windows(TOKEN_PREFIX.len()).any(|window| window == TOKEN_PREFIX.as_bytes());
+    (1..=REQUEST_ID_MAX).contains(&bytes.len()) && bytes.iter().all(plain) && !token
 }
 
 /// A new id: where this process's numbering starts is random, then it counts.
@@ -107,6 +111,7 @@ pub(crate) fn new_request_id() -> HeaderValue {
 pub(crate) struct Exchange {
     context: Arc<Context>,
     status: Option<StatusCode>,
+    error: Option<i32>,
     bytes: u64,
     complete: bool,
     _working: Working,
@@ -114,17 +119,18 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn new(context: Arc<Context>, working: Working) -> Self {
-        Self { context, status: None, bytes: 0, complete: false, _working: working }
+        Self { context, status: None, error: None, bytes: 0, complete: false, _working: working }
     }
 
-    pub(crate) fn answered(&mut self, status: StatusCode) {
+    pub(crate) fn answered(&mut self, status: StatusCode, error: Option<i32>) {
         self.status = Some(status);
+        self.error = error;
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.context.log(self.status, self.bytes, self.complete);
+        self.context.log(self.status, self.error, self.bytes, self.complete);
     }
 }
 

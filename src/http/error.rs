@@ -35,9 +35,9 @@ pub(crate) enum ApiError {
     NoToken,
     #[error("the access token is not valid: ask the operator of this service for a new one")]
     InvalidToken,
-    #[error("the access token lacks the scope `{}`", .0.name())]
+    #[error("the access token lacks the scope `{}`: use one that has it", .0.name())]
     ScopeMissing(Scope),
-    #[error("there is no plant with this id")]
+    #[error("there is no plant with this id: list yours with `?include=id` to see their ids")]
     NoPlant,
     #[error("there is nothing at this address: the service has /plants and /plants/{{id}}")]
     NoRoute,
@@ -45,9 +45,9 @@ pub(crate) enum ApiError {
     MethodNotAllowed,
     #[error("the request took too long to arrive: send it again")]
     RequestTimeout,
-    #[error("a plant with the id {0} exists already")]
+    #[error("a plant with the id {0} exists already: choose another id, or delete it first")]
     Duplicate(PlantId),
-    #[error("the body is larger than {limit} bytes")]
+    #[error("the body is larger than {limit} bytes: send a smaller one")]
     BodyTooLarge {
         limit: usize,
         /// Whether there is too much of it to wait for its end.
@@ -59,7 +59,7 @@ pub(crate) enum ApiError {
     NotJsonType,
     #[error("too many requests with an invalid access token: try again in {0} s")]
     TooManyFailures(u64),
-    #[error("the header fields are too large or too many")]
+    #[error("the request line and the header fields are too large or too many: send less")]
     HeadersTooLarge,
     #[error("internal error: the request id finds it in the log")]
     Internal(String),
@@ -71,13 +71,13 @@ pub(crate) enum ApiError {
     Unavailable(String),
     #[error("the outcome is unknown: list the plants to see, or try again")]
     OutcomeUnknown(String),
-    #[error("storage is full, nothing was done")]
+    #[error("storage is full, nothing was done: tell the operator of this service")]
     StorageFull(String),
 }
 
 impl ApiError {
     /// The number and the status.
-    fn code(&self) -> (i32, StatusCode) {
+    pub(crate) fn code(&self) -> (i32, StatusCode) {
         match self {
             Self::BadBody(BadPlant::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
             Self::BadBody(BadPlant::NotAnObject) => (40002, StatusCode::BAD_REQUEST),
@@ -150,9 +150,13 @@ impl ApiError {
     }
 }
 
-/// Why a request failed, carried beside the answer to the place that logs it.
+/// What the log says of an error, carried beside the answer to the place that logs it.
 #[derive(Clone)]
-pub(crate) struct Detail(pub(crate) String);
+pub(crate) struct Logged {
+    pub(crate) number: i32,
+    /// Why it happened, where that is not the client's doing.
+    pub(crate) detail: Option<String>,
+}
 
 impl ApiError {
     /// Status, header fields and body of the answer.
@@ -181,9 +185,8 @@ impl IntoResponse for ApiError {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        if let Some(detail) = self.detail() {
-            response.extensions_mut().insert(Detail(detail.to_owned()));
-        }
+        let logged = Logged { number: self.code().0, detail: self.detail().map(str::to_owned) };
+        response.extensions_mut().insert(logged);
         response
     }
 }

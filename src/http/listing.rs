@@ -61,7 +61,7 @@ fn parse_limit(text: &str) -> Result<u32, ApiError> {
     let canonical = text == "0" || !text.starts_with('0');
     let digits = canonical && text.bytes().all(|byte| byte.is_ascii_digit());
     let limit = text.parse::<i32>().ok().filter(|_| digits).and_then(|limit| u32::try_from(limit).ok());
-    limit.ok_or(ApiError::BadLimit("must be an integer between 0 and 2147483647"))
+    limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
 }
 
 /// Answers a list: from memory when one step is all of it, streamed otherwise.

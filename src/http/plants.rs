@@ -57,6 +57,7 @@ pub(crate) async fn delete(
     match app.store.delete(caller.user(), id).await? {
         Deletion::Deleted => {}
         Deletion::NoPlant => return Err(ApiError::NoPlant),
+        Deletion::NoUser => return Err(ApiError::InvalidToken),
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

@@ -176,15 +176,18 @@ async fn drive(
             connection.as_mut().await
         }
     };
+    let mut ending = line.ending();
     if let Err(error) = ended {
         tracing::debug!(%error, %client, "a connection ended early");
+        // What the library does not even answer by itself: another version of HTTP, for one.
+        ending = ending.or(error.is_parse().then_some(Ending::Malformed));
     }
-    let error = line.ending().and_then(Ending::error);
+    let error = ending.and_then(Ending::error);
     let take_back = |connection: Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
         Pin::into_inner(connection).into_parts().io.into_inner()
     };
     if let Some(error) = error {
-        take_back(connection).last_words(&raw_answer(&error, client)).await;
+        take_back(connection).last_words(&raw_answer(&error, client, line.since())).await;
     } else if line.lingers() {
         take_back(connection).linger().await;
     }
@@ -199,14 +202,14 @@ fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc
     tokio::spawn(async move {
         let _place = place;
         let wire = Wire::new(stream, Arc::new(Line::new()), Arc::clone(&app.limits));
-        wire.last_words(&raw_answer(&ApiError::Overloaded, client.ip())).await;
+        wire.last_words(&raw_answer(&ApiError::Overloaded, client.ip(), Instant::now())).await;
     });
 }
 
 /// An answer to what never became a request, as bytes; logged like one.
-fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
+fn raw_answer(error: &ApiError, client: IpAddr, arrived: Instant) -> Vec<u8> {
     let (status, mut headers, body) = error.render();
-    let context = Context::new(&HeaderMap::new(), client, Instant::now(), None, "-");
+    let context = Context::new(&HeaderMap::new(), client, arrived, None, "-");
     super::common_headers(&mut headers, &context);
     let mut head = format!("HTTP/1.1 {status}\r\n");
     for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
@@ -215,7 +218,7 @@ fn raw_answer(error: &ApiError, client: IpAddr) -> Vec<u8> {
     }
     let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
-    context.log(Some(status), body.len() as u64, true);
+    context.log(Some(status), Some(error.code().0), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes

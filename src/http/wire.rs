@@ -63,7 +63,7 @@ impl Ending {
             Self::Silent => None,
             Self::HeadTimeout => Some(ApiError::RequestTimeout),
             Self::HeadTooLarge => Some(ApiError::HeadersTooLarge),
-            Self::Malformed => Some(ApiError::BadRequest("the request is not well-formed HTTP")),
+            Self::Malformed => Some(ApiError::BadRequest("the request is not well-formed HTTP/1.1")),
         }
     }
 }
@@ -100,6 +100,14 @@ impl Line {
 
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.state().ending
+    }
+
+    /// Since when the connection is in its present state.
+    pub(crate) fn since(&self) -> Instant {
+        match self.state().phase {
+            Phase::New(since) | Phase::Idle(since) | Phase::Head(since) => since,
+            Phase::Busy => Instant::now(),
+        }
     }
 
     pub(crate) fn lingers(&self) -> bool {
@@ -211,7 +219,7 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // After a ending the last words are still to be said.
+        // The last words are still to be said.
         if self.line.ending().is_some() {
             return Poll::Ready(Ok(()));
         }

@@ -131,12 +131,12 @@ on_every_engine! {
         content-type: application/json
         cache-control: no-store
         www-authenticate: Bearer realm="plants", error="insufficient_scope", scope="plants:delete"
-        content-length: 76
+        content-length: 97
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)
 
-        {"error":40300,"message":"the access token lacks the scope `plants:delete`"}
+        {"error":40300,"message":"the access token lacks the scope `plants:delete`: use one that has it"}
         "#);
         let two = server.client(&site.token("ada", &["--scope", "plants:read,plants:write"]));
         assert_eq!((two.get("/plants").status, two.post("{}").status, two.delete(1).status), (200, 400, 403));

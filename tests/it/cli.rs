@@ -67,7 +67,7 @@ on_every_engine! {
         assert_eq!(days(ada), 90);
         let table = text(&site.run(&["token", "list", "--user", "ada"]));
         assert_eq!(table.lines().count(), 2, "{table}");
-        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "ada", "balcony 🌵", "active"] {
+        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED (UTC)", "EXPIRES (UTC)", "LAST USED", "STATE", "ada", "balcony 🌵", "active"] {
             assert!(table.contains(word), "{word} in {table}");
         }
         assert!(!table.contains("bob"));
@@ -121,9 +121,10 @@ on_every_engine! {
         assert_eq!(ada.ids().len(), 30);
         let deleted = confirm("ada\n");
         assert!(deleted.status.success(), "{}", errors(&deleted));
-        assert!(errors(&deleted).contains("with 1 tokens and 30 plants"), "{}", errors(&deleted));
+        assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
 
-        assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once, for writes");
+        assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
+        assert_eq!(ada.delete(29).error(), 40101);
         wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
         assert_eq!(bob.ids(), [1], "others keep theirs");
         let again = server.client(&site.token("ada", &[]));
@@ -181,6 +182,17 @@ fn a_new_embedded_store_comes_with_a_token() {
     drop(server);
 }
 
+#[test]
+fn a_first_token_that_cannot_be_handed_over_is_revoked() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::create_dir(site.directory().join("plants.db.first-token")).unwrap();
+    let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--log-level", "error"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("cannot write the first token to"), "{}", errors(&output));
+    assert!(errors(&output).contains("issue one with `plantstore token create --user gardener"), "{}", errors(&output));
+    assert_eq!(tokens(&site)[0]["state"], "revoked");
+}
+
 /// On a terminal the banner shows the token, ready to be pasted; `script` gives the command a terminal.
 #[test]
 fn on_a_terminal_the_banner_shows_the_token() {
@@ -219,17 +231,23 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["serve", "--store", "sqlite:"], "the path is missing"),
         (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
         (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
-        (&["serve", "--listen", "8080"], "write it as HOST:PORT, for example 127.0.0.1:8080"),
+        (&["serve", "--listen", "8080"], "write it as HOST:PORT with a port up to 65535, for example 127.0.0.1:8080"),
         (&["serve", "--max-body-bytes", "0"], "--max-body-bytes"),
         (&["serve", "--nonsense"], "--nonsense"),
         (&["token", "create"], "--user"),
         (&["token", "create", "--user", "a b"], "no white space"),
         (&["token", "create", "--user", ""], "1 to 255 characters"),
-        (&["token", "create", "--user", "ada", "--expires", "soon"], "for example 500ms, 10s, 5m, 2h or 90d, or never"),
+        (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
+        (&["serve", "--listen", "127.0.0.1:99999"], "a port up to 65535"),
+        (&["serv"], "unrecognized subcommand 'serv'; tip: "),
+        (
+            &["token", "create", "--user", "ada", "--expires", "soon"],
+            "for example 500ms, 10s, 5m, 2h or 90d; or write never",
+        ),
         (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than nothing"),
         (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
         (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
-        (&["token", "revoke", "x"], "'x'"),
+        (&["token", "revoke", "x"], "a token is named by its number"),
         (&["nonsense"], "nonsense"),
     ];
     for (arguments, words) in wrong {

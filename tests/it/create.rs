@@ -140,6 +140,11 @@ on_every_engine! {
             (r#"{"id":1,"name":["a"]}"#, 40002, "`name`"),
             (r#"{"id":1,"name":"a","tag":5}"#, 40002, "`tag`"),
             (r#"{"id":1,"name":"a","tag":{}}"#, 40002, "`tag`"),
+            (
+                r#"{"a":1,"a":1,"b":1,"b":1,"c":1,"c":1,"d":1,"d":1,"e":1,"e":1,"f":1,"f":1,"id":1,"id":1,"name":"a","name":"a","tag":"b","tag":"b"}"#,
+                40002,
+                "`id` is given more than once; `name` is given more than once; `tag` is given more than once; `a` is",
+            ),
             // A key given twice, even with the same value, even one nobody knows.
             (r#"{"id":1,"id":1,"name":"a"}"#, 40002, "`id` is given more than once"),
             (r#"{"id":1,"name":"a","name":"b"}"#, 40002, "`name` is given more than once"),
@@ -160,7 +165,7 @@ on_every_engine! {
             (&both, 40003, "`name` must have 1 to 1000 characters, has 1002 and must not hold control characters (found U+0007)"),
             // Several faults: all are named, and the first kind of the table gives the number.
             (r#"{"name":5,"tag":"\u0001"}"#, 40001, "`id` is required; `name` must be a string; `tag` must not hold"),
-            (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer written with digits alone"),
+            (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer such as 42 or -7"),
             (r#"{"id":"x","name":""}"#, 40002, "; `name` must have 1 to 1000 characters"),
             (r#"{"id":1,"name":"","tag":7}"#, 40002, "`name` must have 1 to 1000 characters, has 0; `tag` must be a string"),
         ];
@@ -276,12 +281,12 @@ on_every_engine! {
         content-type: application/json
         cache-control: no-store
         connection: close
-        content-length: 63
+        content-length: 83
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)
 
-        {"error":41300,"message":"the body is larger than 16384 bytes"}
+        {"error":41300,"message":"the body is larger than 16384 bytes: send a smaller one"}
         "#);
         assert!(connection.is_closed_by_server());
         let mut asking = ada.connect();
@@ -316,12 +321,12 @@ on_every_engine! {
         409 Conflict
         content-type: application/json
         cache-control: no-store
-        content-length: 64
+        content-length: 103
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)
 
-        {"error":40900,"message":"a plant with the id 1 exists already"}
+        {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
         "#);
         assert_eq!(ada.get("/plants").text(), r#"[{"name":"first"}]"#);
         assert_eq!(ada.delete(1).status, 204);

@@ -21,12 +21,12 @@ on_every_engine! {
         404 Not Found
         content-type: application/json
         cache-control: no-store
-        content-length: 58
+        content-length: 106
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)
 
-        {"error":40400,"message":"there is no plant with this id"}
+        {"error":40400,"message":"there is no plant with this id: list yours with `?include=id` to see their ids"}
         "#);
     }
 
@@ -53,12 +53,12 @@ on_every_engine! {
         400 Bad Request
         content-type: application/json
         cache-control: no-store
-        content-length: 121
+        content-length: 127
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)
 
-        {"error":40005,"message":"the id in the path must be an integer written with digits alone, without fraction or exponent"}
+        {"error":40005,"message":"the id in the path must be an integer such as 42 or -7, without leading zeros, fraction or exponent"}
         "#);
         for fine in ["0", "-1", "1", "%31", "9223372036854775807", "-9223372036854775808", "1?owner=x&unknown=1"] {
             assert_eq!(ada.delete(fine).error(), 40400, "{fine}");

@@ -217,7 +217,7 @@ fn a_full_disk_is_a_507_and_heals_by_itself() {
         Some(answer)
     });
     assert_eq!(full.error(), 50700);
-    assert_eq!(full.message(), "storage is full, nothing was done");
+    assert_eq!(full.message(), "storage is full, nothing was done: tell the operator of this service");
     assert_eq!(ada.ids(), stored, "reading goes on");
     assert_eq!(ada.post(body(100_000)).error(), 50700);
     assert_eq!(server.anonymous().get("/readyz").status, 200);

@@ -54,6 +54,8 @@ on_every_engine! {
         for sane in ["a", "0123-abc_DEF.x:y/z+=@", longest.as_str()] {
             assert_eq!(id_for(sane), sane);
         }
+        let token = format!("id-{}", site.token("ada", &[]));
+        assert_ne!(id_for(&token), token, "what is logged must not be a token");
         let too_long = "x".repeat(129);
         for odd in ["", "a b", "a\"b", "<script>", "é", "a,b", "a;b", "a\tb", too_long.as_str()] {
             let id = id_for(odd);
@@ -77,6 +79,7 @@ on_every_engine! {
             "GET /plants HTTP/1.1\r\nHost: x\r\nbad name: x\r\n\r\n".to_owned(),
             "GET /plants HTTP/3.0\r\nHost: x\r\n\r\n".to_owned(),
             "GET /pl ants HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
             "\u{16}\u{3}\u{1} a TLS client\r\n\r\n".to_owned(),
             format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: x\r\n\r\n"),
             format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
@@ -98,10 +101,10 @@ on_every_engine! {
         x-request-id: (an id)
         x-content-type-options: nosniff
         connection: close
-        content-length: 63
+        content-length: 67
         date: (a date)
 
-        {"error":40007,"message":"the request is not well-formed HTTP"}
+        {"error":40007,"message":"the request is not well-formed HTTP/1.1"}
         "#);
     }
 

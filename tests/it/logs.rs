@@ -34,7 +34,7 @@ on_every_engine! {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
         let cases = [
-            ("GET", "/plants?limit=1", "/plants", 200, true),
+            ("GET", "/plants?limit=1", "/plants", 200_u16, true),
             ("DELETE", "/plants/5", "/plants/{id}", 404, true),
             ("GET", "/livez", "/livez", 200, false),
             ("PUT", "/somewhere/else", "-", 404, true),
@@ -50,6 +50,7 @@ on_every_engine! {
                 (&"request".into(), &id.clone().into(), &method.into(), &route.into(), &status.into())
             );
             assert!(line["duration_us"].is_u64() && line["time"].is_string() && line["level"] == "INFO", "{line}");
+            assert_eq!(line["error"].as_i64().map(|number| number / 100), (status >= 400).then_some(status.into()), "{line}");
             let (user, token) = if known { ("ada".into(), 1.into()) } else { (Value::Null, Value::Null) };
             assert_eq!((&line["user"], &line["token"]), (&user, &token), "{line}");
             assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);

@@ -78,7 +78,7 @@ on_every_engine! {
         assert_eq!(ada.ids(), [0_i64; 0]);
         assert_eq!(server.stop().code(), Some(0));
         assert!(unfinished.is_closed_by_server());
-        assert!(server.log().contains("stopped"), "{}", server.log());
+        assert!(server.log().contains(r#""connections":1,"store_closed":true"#), "{}", server.log());
     }
 
     fn a_second_signal_ends_it_at_once(site) {
@@ -94,5 +94,6 @@ on_every_engine! {
         assert!(server.ended().is_none());
         server.signal("TERM");
         assert_eq!(server.wait().code(), Some(1));
+        assert!(server.log().contains("stopped at once"), "{}", server.log());
     }
 }

@@ -136,6 +136,25 @@ fn a_file_that_can_only_be_read_is_refused() {
     assert_eq!(words.lines().count(), 1, "{words}");
 }
 
+/// The files beside the database have to be writable as well.
+#[test]
+fn a_file_beside_the_store_that_can_only_be_read_is_noticed() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let script = "mkdir frozen && mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && cd frozen && touch plants.db-shm \
+        && mount --bind plants.db-shm plants.db-shm && mount -o remount,bind,ro plants.db-shm && exec \"$@\"";
+    let output = site
+        .command_through(
+            &["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:plants.db"],
+        )
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("cannot open sqlite:plants.db"), "{words}");
+}
+
 /// Ten processes that find no store make one store.
 #[test]
 fn many_may_start_on_a_new_store_together() {

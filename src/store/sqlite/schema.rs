@@ -21,9 +21,9 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
     // Before any connection of this process: closing a file drops all locks that the process has on it.
     // Plants are private: the file is for its owner alone. SQLite gives the files beside it the same mode.
-    match OpenOptions::new().write(true).create_new(create).mode(0o600).open(path) {
+    // Opened for writing, so that one that may only be read is refused before SQLite puts other files beside it.
+    match OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path) {
         Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
         Err(error) => return Err(OpenError::Unusable(url(), error.to_string())),
     }
@@ -57,7 +57,7 @@ fn latest() -> i64 {
 
 fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
     if connection.is_readonly(rusqlite::MAIN_DB)? {
-        return Err(Stop::Unusable("this user may only read it"));
+        return Err(Stop::Unusable("it may only be read"));
     }
     let found = recognise(connection)?;
     // Before the transaction: the journal mode is a property of the file that no transaction may change.
@@ -66,7 +66,7 @@ fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
         return Err(Stop::Unusable("its file system does not allow write-ahead logging"));
     }
     if found == latest() {
-        return Ok(false);
+        return prove_writable(connection).map(|()| false);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Looked at again under the lock: another process may have come first.
@@ -78,6 +78,17 @@ fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
     transaction.pragma_update(None, "user_version", latest())?;
     transaction.commit()?;
     Ok(found == 0)
+}
+
+/// What may not be written is refused at the start: the files beside the database count, too.
+fn prove_writable(connection: &mut Connection) -> Result<(), Stop> {
+    match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ReadOnly) => {
+            Err(Stop::Unusable("it, or a file beside it whose name starts with its own, may only be read"))
+        }
+        // Another process that is writing at the moment proves it as well.
+        _ => Ok(()),
+    }
 }
 
 /// The schema version of the file: 0 when it is empty.

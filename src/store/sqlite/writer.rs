@@ -127,12 +127,13 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
                 Outcome::Create(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
             }
             Job::Delete { user, id, .. } => {
+                if versions.next_of(transaction, *user)?.is_none() {
+                    outcomes.push(Outcome::Delete(Deletion::NoUser));
+                    continue;
+                }
                 let deleted = transaction
                     .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
                     .execute([user.get(), id.get()])?;
-                if deleted == 1 {
-                    versions.next_of(transaction, *user)?;
-                }
                 versions.changed(*user, deleted);
                 Outcome::Delete(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
             }

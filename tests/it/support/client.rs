@@ -151,7 +151,17 @@ impl Connection {
 
     /// Whether the server closes the connection without another byte.
     pub(crate) fn is_closed_by_server(&mut self) -> bool {
-        self.unread.is_empty() && matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
+        self.unread.is_empty() && matches!(self.read(&mut [0; 1]), Ok(0) | Err(_))
+    }
+
+    /// Reads what there is; a signal that comes in between is nothing.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
     }
 
     fn until(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
@@ -172,7 +182,7 @@ impl Connection {
 
     fn fill(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
-        match self.stream.read(&mut buffer)? {
+        match self.read(&mut buffer)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             length => {
                 self.unread.extend_from_slice(&buffer[..length]);
