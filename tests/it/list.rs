@@ -1,9 +1,11 @@
 //! `GET /plants`
 
+use std::io::Read;
+
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Site, on_every_engine};
+use crate::support::{Answer, Client, Connection, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
 
 /// Follows `next` to the end.
 fn pages(client: &Client, first: &str) -> Vec<Answer> {
@@ -248,45 +250,46 @@ on_every_engine! {
     }
 }
 
-/// A user who is deleted while their list is being sent: what is left of their plants is not the list.
-#[test]
-fn a_list_whose_user_is_deleted_meanwhile_is_cut() {
-    let site = Site::new(crate::support::Engine::Sqlite);
+/// A server, a user with more plants than the buffers between server and client hold, and their list, begun.
+fn a_list_that_is_being_sent(site: &Site) -> (Server, Client, Connection) {
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     fill(&ada, 1..=20_000, 1_000);
     let mut connection = ada.connect();
     connection.send(ada.bytes("GET", "/plants", &[], None));
-    std::io::Read::read_exact(&mut connection.stream(), &mut [0; 1]).expect("the first byte");
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    connection.stream().read_exact(&mut [0; 1]).expect("the first byte");
+    (server, ada, connection)
+}
+
+/// Reads to the end, which must not be that of a whole list.
+fn assert_cut(connection: &Connection) {
     let mut rest = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut connection.stream(), &mut rest);
+    let _ = connection.stream().read_to_end(&mut rest);
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
-    crate::support::wait_for("the reason in the log", || server.log().contains("the user was deleted").then_some(()));
+}
+
+/// A user who is deleted while their list is being sent: what is left of their plants is not the list.
+#[test]
+fn a_list_whose_user_is_deleted_meanwhile_is_cut() {
+    let site = Site::new(Engine::Sqlite);
+    let (server, _ada, connection) = a_list_that_is_being_sent(&site);
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_cut(&connection);
+    wait_for("the reason in the log", || server.log().contains("the user was deleted").then_some(()));
 }
 
 /// Breaks the store under a list that is being sent: whoever reads it must notice.
 #[test]
 fn a_list_that_cannot_be_finished_is_cut() {
-    let site = Site::new(crate::support::Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    // More than the buffers between server and client hold.
-    fill(&ada, 1..=20_000, 1_000);
-    let mut connection = ada.connect();
-    connection.send(ada.bytes("GET", "/plants", &[], None));
-    // The first bytes are on their way; now the table goes.
-    let mut first = [0; 1];
-    std::io::Read::read_exact(&mut connection.stream(), &mut first).expect("the first byte");
+    let site = Site::new(Engine::Sqlite);
+    let (server, ada, connection) = a_list_that_is_being_sent(&site);
     let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE);
     let file = file.expect("the store's file");
-    file.busy_timeout(crate::support::PATIENCE).expect("a patient connection");
+    file.busy_timeout(PATIENCE).expect("a patient connection");
     file.execute_batch("ALTER TABLE plants RENAME TO gone").expect("a broken store");
-    let mut rest = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut connection.stream(), &mut rest);
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
+    assert_cut(&connection);
     assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
     assert!(!ada.get("/plants").text().contains("no such table"), "whose reason stays in the log");
-    crate::support::wait_for("the reason in the log", || server.log().contains("no such table").then_some(()));
+    wait_for("the reason in the log", || server.log().contains("no such table").then_some(()));
     assert!(server.log().contains("a list was cut short"));
 }

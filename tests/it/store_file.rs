@@ -116,43 +116,30 @@ fn the_journal_mode_is_set_at_every_start() {
     drop(server);
 }
 
-/// A file that cannot be written is refused at the start, not at the first request.
-#[test]
-fn a_file_that_can_only_be_read_is_refused() {
+/// What `serve` says when `freeze` has made something read-only, in a file system that only it sees.
+fn refusal_when_frozen(freeze: &str) -> String {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);
-    std::fs::create_dir(site.directory().join("frozen")).unwrap();
-    let script = "mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && mount -o remount,ro frozen && exec \"$@\"";
-    let output = site
-        .command_through(
-            &["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:frozen/plants.db"],
-        )
-        .output()
-        .unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
+    let script =
+        format!("mkdir frozen && mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && {freeze} && exec \"$@\"");
+    let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:frozen/plants.db"];
+    let output = site.command_through(&wrapper, &serve).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("cannot open sqlite:frozen/plants.db"), "{words}");
     assert_eq!(words.lines().count(), 1, "{words}");
+    words
 }
 
-/// The files beside the database have to be writable as well.
+/// A store that cannot be written is refused at the start, not at the first request.
 #[test]
-fn a_file_beside_the_store_that_can_only_be_read_is_noticed() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
-    let script = "mkdir frozen && mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && cd frozen && touch plants.db-shm \
-        && mount --bind plants.db-shm plants.db-shm && mount -o remount,bind,ro plants.db-shm && exec \"$@\"";
-    let output = site
-        .command_through(
-            &["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"],
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:plants.db"],
-        )
-        .output()
-        .unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains("cannot open sqlite:plants.db"), "{words}");
+fn a_store_that_can_only_be_read_is_refused() {
+    let words = refusal_when_frozen("mount -o remount,ro frozen");
+    assert!(words.contains("cannot open sqlite:frozen/plants.db: Read-only file system"), "{words}");
+    let shm = "frozen/plants.db-shm";
+    let words =
+        refusal_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
+    assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 
 /// Ten processes that find no store make one store.
