@@ -1,11 +1,12 @@
 //! `GET /plants`
 
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Connection, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, PATIENCE, Server, Site, Stop, on_every_engine, wait_for};
 
 /// Follows `next` to the end.
 fn pages(client: &Client, first: &str) -> Vec<Answer> {
@@ -224,11 +225,12 @@ on_every_engine! {
         let ada = server.client(&site.token("ada", &[]));
         let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
         fill(&ada, steady.iter().copied(), 200);
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             scope.spawn(|| {
                 let mut number = 0;
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     number = (number + 7) % 1_500;
                     let id = number * 10 + 1;
                     ada.plant(id, &"y".repeat(200));
@@ -245,7 +247,6 @@ on_every_engine! {
                     assert_eq!(steadily, steady, "limit {limit}");
                 }
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
     }
 }

@@ -1,9 +1,8 @@
 //! A million plants: streamed in bounded memory, paged exactly while others come and go.
 
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::support::{Engine, Site};
+use crate::support::{Engine, Site, Stop};
 
 const MILLION: i64 = 1_000_000;
 /// What a list may need besides what the server needs anyway.
@@ -36,7 +35,7 @@ fn a_million_plants_are_streamed_in_bounded_memory() {
     let mut buffer = vec![0; 256 * 1024];
     let (mut plants, mut last) = (0, Vec::new());
     while !last.ends_with(b"]\r\n0\r\n\r\n") {
-        let length = connection.stream().read(&mut buffer).expect("more of the list");
+        let length = connection.read(&mut buffer).expect("more of the list");
         assert_ne!(length, 0, "the list was cut");
         plants += buffer[..length].split(|byte| *byte == b'{').count() - 1;
         last = buffer[length.saturating_sub(16)..length].to_vec();
@@ -44,6 +43,15 @@ fn a_million_plants_are_streamed_in_bounded_memory() {
     }
     assert_eq!(plants, 1_000_000);
     assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
+}
+
+/// Counts down when its thread ends, however it ends.
+struct Done<'a>(&'a AtomicUsize);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Lists that are read as fast as they come must leave room for everybody else.
@@ -56,15 +64,15 @@ fn long_lists_do_not_starve_other_requests() {
     let probes = std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
+                let _done = Done(&running);
                 let mut connection = ada.connect();
                 connection.send(ada.bytes("GET", "/plants", &[], None));
                 let mut buffer = vec![0; 1 << 20];
                 let mut last = Vec::new();
                 while !last.ends_with(b"]\r\n0\r\n\r\n") {
-                    let length = connection.stream().read(&mut buffer).expect("more of the list");
+                    let length = connection.read(&mut buffer).expect("more of the list");
                     last = buffer[length.saturating_sub(16)..length].to_vec();
                 }
-                running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         let mut probes = 0;
@@ -84,6 +92,7 @@ fn paging_through_a_million_visits_each_once_while_others_come_and_go() {
     let ada = server.client(&token);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             let mut number: i64 = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -109,6 +118,5 @@ fn paging_through_a_million_visits_each_once_while_others_come_and_go() {
             next = answer.next();
         }
         assert_eq!(expected, (MILLION + 1) * 10, "all of them");
-        stop.store(true, Ordering::Relaxed);
     });
 }

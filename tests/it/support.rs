@@ -3,6 +3,7 @@
 mod client;
 mod server;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
@@ -28,6 +29,15 @@ macro_rules! on_every_engine {
     };
 }
 pub(crate) use on_every_engine;
+
+/// Tells the threads of a test to stop when it ends, also when it fails: a scope waits for all of its threads.
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// How long a test waits for what must happen before it calls it failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

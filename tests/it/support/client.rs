@@ -155,7 +155,7 @@ impl Connection {
     }
 
     /// Reads what there is; a signal that comes in between is nothing.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.stream.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
