@@ -19,6 +19,9 @@ use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
 
+/// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
+pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
+
 /// Characters of an unknown scheme that are repeated to the operator.
 const SCHEME_SHOWN_CHARS: usize = 20;
 
@@ -250,8 +253,7 @@ impl Store {
     }
 
     /// Hands the first plants of the span to `each` in ascending order of id, all from one moment: until `rows` were
-    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more. A user
-    /// who was deleted has no plants, even while theirs are still being removed.
+    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more.
     pub async fn list(
         &self,
         span: Span,
@@ -328,7 +330,9 @@ impl Store {
         }
     }
 
-    /// Removes some plants of deleted users and says how many; 0 when none are left. Never holds the store for long.
+    /// Removes some plants of deleted users and says how many; 0 when none are left. Never holds the store for long. To be
+    /// called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and would list
+    /// what is left as if it were all.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.sweep().await,

@@ -20,7 +20,7 @@ use tracing::Level;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Limits};
-use crate::store::{OpenOptions, Store, StoreUrl};
+use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
 use crate::user::UserName;
@@ -333,8 +333,14 @@ fn write_privately(file: &Path, text: &str) -> io::Result<()> {
 
 /// Finishes deletions of users that were interrupted.
 fn sweep_in_background(store: &Arc<Store>) {
-    let store = Arc::clone(store);
+    // Not kept open by this: the store closes when the service ends, and the next start goes on where this one stopped.
+    let store = Arc::downgrade(store);
     let runtime = tokio::runtime::Handle::current();
-    // A thread of its own, which nobody waits for at the end: the next start goes on where it stopped.
-    std::thread::spawn(move || while let Ok(1..) = runtime.block_on(store.sweep()) {});
+    std::thread::spawn(move || {
+        #[expect(clippy::disallowed_methods, reason = "the delay is what the contract of the store asks for")]
+        std::thread::sleep(SWEEP_DELAY);
+        while let Some(store) = store.upgrade()
+            && let Ok(1..) = runtime.block_on(store.sweep())
+        {}
+    });
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{count, print, shown, table};
 use crate::config::StoreOption;
-use crate::store::{Store, StoreError, StoredUser};
+use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 use crate::user::UserName;
 
 /// What a server gets to write between two steps of a deletion.
@@ -97,6 +97,9 @@ impl Delete {
         let (tokens, plants) = (count(user.tokens, "token"), count(user.plants, "plant"));
         writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
         // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
+        if user.plants > 0 {
+            tokio::time::sleep(SWEEP_DELAY).await;
+        }
         if let Err(error) = sweep(store).await {
             writeln!(io::stderr(), "their room is freed when the service is next started: {error}")?;
         }

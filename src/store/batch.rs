@@ -135,3 +135,50 @@ async fn wait_for<T>(answer: oneshot::Receiver<Answer<T>>) -> Answer<T> {
         Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Deletion>>) {
+        let (reply, answer) = oneshot::channel();
+        (Job::Delete { user: UserId::new(1), id: PlantId::new(id), reply }, answer)
+    }
+
+    /// Settles three deletes of which any batch with id 2 fails as `error` says.
+    fn settle_three(error: &StoreError) -> (usize, Vec<Answer<Deletion>>) {
+        let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
+        let mut commits = 0;
+        settle(&mut batch, |jobs| {
+            commits += 1;
+            let spoilt = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
+            if spoilt { Err(error.clone()) } else { Ok(vec![Outcome::Delete(Deletion::Deleted); jobs.len()]) }
+        });
+        (commits, answers.into_iter().map(|mut answer| answer.try_recv().expect("an answer")).collect())
+    }
+
+    #[test]
+    fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
+        let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
+        assert_eq!(commits, 4);
+        assert!(matches!(answers[..], [Ok(Deletion::Deleted), Err(StoreError::Internal(_)), Ok(Deletion::Deleted)]));
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_used_is_not_tried_once_for_each() {
+        let (commits, answers) = settle_three(&StoreError::Unavailable("locked".to_owned()));
+        assert_eq!(commits, 1);
+        assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
+        let (queue, mut jobs) = Queue::new(1);
+        let vanish = async { drop(jobs.recv().await) };
+        let (answer, ()) = tokio::join!(queue.delete(UserId::new(1), PlantId::new(1)), vanish);
+        assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
+        drop(jobs);
+        let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    }
+}

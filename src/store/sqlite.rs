@@ -74,15 +74,11 @@ impl Sqlite {
         mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<bool, StoreError> {
         const FIRST: &str = "
-            SELECT plant_id, name, tag FROM plants
-            WHERE user_id = ?1 AND plant_id >= ?2 AND EXISTS (SELECT 1 FROM users WHERE user_id = ?1)
-            ORDER BY plant_id LIMIT ?3";
+            SELECT plant_id, name, tag FROM plants WHERE user_id = ?1 AND plant_id >= ?2 ORDER BY plant_id LIMIT ?3";
         // Nearly every list is a first step: it is spared the bounds of the later ones, which are not free.
         const LATER: &str = "
             SELECT plant_id, name, tag FROM plants
-            WHERE user_id = ?1 AND plant_id >= ?2 AND plant_id <= ?4 AND version <= ?5
-              AND EXISTS (SELECT 1 FROM users WHERE user_id = ?1)
-            ORDER BY plant_id LIMIT ?3";
+            WHERE user_id = ?1 AND plant_id >= ?2 AND plant_id <= ?4 AND version <= ?5 ORDER BY plant_id LIMIT ?3";
         // One row more than asked for tells whether there are more.
         let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
         self.read(|connection| {

@@ -197,7 +197,7 @@ on_every_engine! {
 
     fn an_expiring_token_stops_working(site) {
         let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &["--expires", "2s"]));
+        let ada = server.client(&site.token("ada", &["--expires", "6s"]));
         assert_eq!(ada.get("/plants").status, 200, "works before");
         wait_for("its end", || (ada.get("/plants").status == 401).then_some(()));
     }

@@ -43,7 +43,9 @@ on_every_engine! {
         assert_eq!(refused.error(), 40101);
         assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
         assert_eq!(tokens(site)[0]["state"], "revoked");
-        assert!(site.run(&["token", "revoke", &id]).status.success(), "once more changes nothing");
+        let revoked = tokens(site)[0]["revoked"].clone();
+        assert!(site.run(&["token", "revoke", &id]).status.success());
+        assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
         let another = server.client(&site.token("ada", &[]));
         assert_eq!(another.get("/plants").status, 200);
     }
@@ -83,6 +85,9 @@ on_every_engine! {
         assert_eq!(ada.get("/plants").status, 200);
         let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
         assert_eq!(day.len(), "2026-01-01".len(), "{day}");
+        let row = text(&site.run(&["token", "list"]));
+        assert!(row.contains(&day), "{row}");
+        assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
     }
 
     fn a_new_token_is_alone_on_standard_output(site) {
@@ -127,6 +132,8 @@ on_every_engine! {
         assert_eq!(ada.delete(29).error(), 40101);
         wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
         assert_eq!(bob.ids(), [1], "others keep theirs");
+        let counts = ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
+        assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
         let again = server.client(&site.token("ada", &[]));
         assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
         again.plant(1, "new");
@@ -167,7 +174,11 @@ fn a_new_embedded_store_comes_with_a_token() {
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("plants.db.first-token"), "the log names the file");
     assert!(!server.log().contains("pst_"), "and never holds the token");
-    assert_eq!(tokens(&site)[0]["user"], "gardener");
+    let first = &tokens(&site)[0];
+    assert_eq!(first["user"], "gardener");
+    let [created, expires] =
+        ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+    assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
 
     std::fs::remove_file(&file).unwrap();
     let mut again = serve();
@@ -320,14 +331,8 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 #[test]
 fn a_token_that_nobody_got_is_revoked() {
     let site = Site::new(Engine::Sqlite);
-    let mut child = site
-        .command(&["token", "create", "--user", "ada"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = site.command(&["token", "create", "--user", "ada"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
     assert_eq!(tokens(&site)[0]["state"], "revoked");
@@ -364,6 +369,33 @@ fn help_and_version() {
         assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
     }
     assert_eq!(site.run(&[]).status.code(), Some(2), "nothing to do is wrong use");
+    let help = text(&site.run(&["serve", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+    let defaults: Vec<&str> = help.split("[default: ").skip(1).filter_map(|rest| rest.split(']').next()).collect();
+    assert_eq!(
+        defaults,
+        [
+            "127.0.0.1:8080",
+            "sqlite:plantstore.db",
+            "info",
+            "auto",
+            "10s",
+            "30s",
+            "75s",
+            "30s",
+            "16384",
+            "100",
+            "16384",
+            "10000",
+            "512",
+            "512",
+            "1s",
+            "1024",
+            "10",
+            "100",
+            "10s"
+        ],
+        "the defaults of the contract"
+    );
     assert_snapshot!(text(&site.run(&["--help"])), @r"
     Keeps people's plants: a small HTTP/JSON service
 

@@ -75,8 +75,7 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
 }
 
 fn integrity(site: &Site) {
-    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    let found: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    let found: String = site.open_file().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(found, "ok");
 }
 

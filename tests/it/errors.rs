@@ -206,6 +206,14 @@ on_every_engine! {
         }
     }
 
+    fn readiness_is_that_of_the_store(site) {
+        let server = site.serve(&[]);
+        assert_eq!(server.anonymous().get("/readyz").status, 200);
+        site.break_store();
+        assert!(server.anonymous().get("/readyz").error() >= 50000);
+        assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
+    }
+
     fn probes_need_no_token(site) {
         let server = site.serve(&[]);
         assert_snapshot!(server.anonymous().get("/livez").wire(), @r#"

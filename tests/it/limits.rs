@@ -5,15 +5,13 @@ use std::thread;
 
 use insta::assert_snapshot;
 
-use crate::support::{Connection, Engine, PATIENCE, Site, on_every_engine, wait_for};
+use crate::support::{Connection, Engine, Site, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// Holds the write lock of an embedded store until dropped, so that its writer has to wait.
 fn hold_writes(site: &Site) -> rusqlite::Connection {
-    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE);
-    let file = file.expect("the store's file");
-    file.busy_timeout(PATIENCE).expect("a patient connection");
+    let file = site.open_file();
     file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
     file
 }

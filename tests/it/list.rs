@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Connection, Engine, PATIENCE, Server, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, Server, Site, Stop, on_every_engine, wait_for};
 
 /// Follows `next` to the end.
 fn pages(client: &Client, first: &str) -> Vec<Answer> {
@@ -207,6 +207,21 @@ on_every_engine! {
         assert_eq!(head.body, b"");
     }
 
+    fn long_lists_and_pages_hold_nobody_elses_plants(site) {
+        let server = site.serve(&[]);
+        let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+        for (offset, user) in (0..).zip(&users) {
+            fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
+        }
+        for (offset, user) in (0..).zip(&users) {
+            let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
+            assert_eq!(user.ids(), own);
+            let page = user.get("/plants?include=id&limit=1400");
+            assert_eq!(page.ids(), own[..1_400]);
+            assert_eq!(user.get(&page.next().expect("a next page")).ids(), own[1_400..]);
+        }
+    }
+
     fn pages_larger_than_one_step_are_exact(site) {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
@@ -252,14 +267,31 @@ on_every_engine! {
 }
 
 /// A server, a user with more plants than the buffers between server and client hold, and their list, begun.
-fn a_list_that_is_being_sent(site: &Site) -> (Server, Client, Connection) {
-    let server = site.serve(&[]);
+fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client, Connection) {
+    let server = site.serve(arguments);
     let ada = server.client(&site.token("ada", &[]));
     fill(&ada, 1..=20_000, 1_000);
     let mut connection = ada.connect();
     connection.send(ada.bytes("GET", "/plants", &[], None));
     connection.stream().read_exact(&mut [0; 1]).expect("the first byte");
     (server, ada, connection)
+}
+
+/// The deadline is for a client that takes nothing; one that is slow but steady gets it all.
+#[test]
+fn a_slow_reader_gets_the_whole_list() {
+    let site = Site::new(Engine::Sqlite);
+    let (_server, _ada, mut connection) = a_list_that_is_being_sent(&site, &["--write-timeout", "500ms"]);
+    let mut buffer = vec![0; 64 * 1024];
+    let mut last = Vec::new();
+    while !last.ends_with(b"0\r\n\r\n") {
+        let length = connection.read(&mut buffer).expect("more of the list");
+        assert_ne!(length, 0, "the list was cut");
+        last.extend_from_slice(&buffer[..length]);
+        last.drain(..last.len().saturating_sub(16));
+        #[expect(clippy::disallowed_methods, reason = "this is what makes the reader slow")]
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 /// Reads to the end, which must not be that of a whole list.
@@ -273,7 +305,7 @@ fn assert_cut(connection: &Connection) {
 #[test]
 fn a_list_whose_user_is_deleted_meanwhile_is_cut() {
     let site = Site::new(Engine::Sqlite);
-    let (server, _ada, connection) = a_list_that_is_being_sent(&site);
+    let (server, _ada, connection) = a_list_that_is_being_sent(&site, &[]);
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
     assert_cut(&connection);
     wait_for("the reason in the log", || server.log().contains("the user was deleted").then_some(()));
@@ -283,11 +315,8 @@ fn a_list_whose_user_is_deleted_meanwhile_is_cut() {
 #[test]
 fn a_list_that_cannot_be_finished_is_cut() {
     let site = Site::new(Engine::Sqlite);
-    let (server, ada, connection) = a_list_that_is_being_sent(&site);
-    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE);
-    let file = file.expect("the store's file");
-    file.busy_timeout(PATIENCE).expect("a patient connection");
-    file.execute_batch("ALTER TABLE plants RENAME TO gone").expect("a broken store");
+    let (server, ada, connection) = a_list_that_is_being_sent(&site, &[]);
+    site.open_file().execute_batch("ALTER TABLE plants RENAME TO gone").expect("a broken store");
     assert_cut(&connection);
     assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
     assert!(!ada.get("/plants").text().contains("no such table"), "whose reason stays in the log");

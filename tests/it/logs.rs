@@ -17,7 +17,7 @@ fn a_log_that_nobody_reads_does_not_stop_the_service() {
         connection.send(ada.bytes("GET", "/plants", &[], None));
         assert_eq!(connection.answer(false).status, 200);
     }
-    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    let file = site.open_file();
     file.execute_batch("ALTER TABLE plants RENAME TO gone").unwrap();
     for _ in 0..20 {
         assert_eq!(ada.get("/plants").error(), 50000);
@@ -72,7 +72,7 @@ on_every_engine! {
         assert_eq!(ada.post(r#"{"id":1,"name":"a secret name","#).status, 400);
         assert_eq!(ada.get("/plants").status, 200);
         assert_eq!(ada.get(&format!("/plants?token={token}&limit=secret-limit")).status, 400);
-        let wrong = format!("{}x", &token[..41]);
+        let wrong = format!("{}{}", &token[..41], if token.ends_with('x') { 'y' } else { 'x' });
         assert_eq!(server.client(&wrong).get("/plants").status, 401);
         assert_eq!(ada.call("GET", "/plants", &[("Cookie", "secret-cookie"), ("X-Request-Id", "secret id")], None).status, 200);
         let mut broken = Connection::open(server.address());

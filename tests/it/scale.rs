@@ -12,8 +12,7 @@ const EXTRA_KIB: u64 = 16 * 1024;
 fn site_with_a_million() -> (Site, String) {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
-    let file = rusqlite::Connection::open_with_flags(site.file(), rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    file.execute_batch(&format!(
+    site.open_file().execute_batch(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MILLION})
          INSERT INTO plants (user_id, plant_id, name, tag, version) SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
     ))

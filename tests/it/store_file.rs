@@ -69,6 +69,10 @@ fn a_database_of_another_program_is_refused() {
         .expect("a table");
     let words = refusal(&site);
     assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
+    let empty = Site::new(Engine::Sqlite);
+    std::fs::write(empty.file(), "").expect("an empty file");
+    open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
+    assert!(refusal(&empty).contains("is not a plantstore file"), "one without tables, too");
 }
 
 #[test]
@@ -140,6 +144,27 @@ fn a_store_that_can_only_be_read_is_refused() {
     let words =
         refusal_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
+}
+
+/// A deletion that was interrupted, and the plants of those who were not deleted.
+#[test]
+fn what_is_left_of_a_deleted_user_goes_after_the_next_start() {
+    let site = Site::new(Engine::Sqlite);
+    let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
+    let mut server = site.serve(&[]);
+    for (number, token) in tokens.iter().enumerate() {
+        (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
+    }
+    server.stop();
+    // What the first transaction of a deletion leaves behind.
+    let deletion =
+        "PRAGMA foreign_keys = 1; INSERT INTO departed_users VALUES (2); DELETE FROM users WHERE user_id = 2";
+    open(&site.file()).execute_batch(deletion).unwrap();
+    let server = site.serve(&[]);
+    assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
+    let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
+    crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
+    assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
 }
 
 /// Ten processes that find no store make one store.

@@ -149,9 +149,13 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Whether the server closes the connection without another byte.
+    /// Whether the server closes the connection without another byte. That nothing comes for long is not closing.
     pub(crate) fn is_closed_by_server(&mut self) -> bool {
-        self.unread.is_empty() && matches!(self.read(&mut [0; 1]), Ok(0) | Err(_))
+        let closed = match self.read(&mut [0; 1]) {
+            Ok(length) => length == 0,
+            Err(error) => matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
+        };
+        closed && self.unread.is_empty()
     }
 
     /// Reads what there is; a signal that comes in between is nothing.

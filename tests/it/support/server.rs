@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-use super::{Client, Engine, wait_for};
+use super::{Client, Engine, PATIENCE, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
 pub(crate) struct Site {
@@ -38,6 +38,35 @@ impl Site {
         self.directory().join("plants.db")
     }
 
+    /// Makes the store fail whatever it is asked.
+    pub(crate) fn break_store(&self) {
+        match self.engine {
+            Engine::Sqlite => {
+                self.open_file().execute_batch("ALTER TABLE users RENAME TO gone").expect("a broken store");
+            }
+        }
+    }
+
+    /// The whole numbers that a statement finds in the store.
+    pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
+        match self.engine {
+            Engine::Sqlite => {
+                let file = self.open_file();
+                let mut statement = file.prepare(statement).expect("a statement");
+                let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+                rows.map(|row| row.expect("a number")).collect()
+            }
+        }
+    }
+
+    /// The file of an embedded store, as another program opens it.
+    pub(crate) fn open_file(&self) -> rusqlite::Connection {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let file = rusqlite::Connection::open_with_flags(self.file(), flags).expect("the store's file");
+        file.busy_timeout(PATIENCE).expect("a patient connection");
+        file
+    }
+
     /// The command, on this store, in this directory, untouched by the environment of the tests.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         self.command_through(&[], arguments)
@@ -58,7 +87,8 @@ impl Site {
 
     /// Runs one of the operator's commands to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).stdin(Stdio::null()).output().expect("the command runs")
+        // Should it be a server that was to be refused and was not: it ends all the same.
+        self.command_through(&["timeout", "60"], arguments).stdin(Stdio::null()).output().expect("the command runs")
     }
 
     /// A new token of this user.
