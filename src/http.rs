@@ -115,10 +115,6 @@ impl Service {
         Self { router: router(Arc::clone(&app)), app }
     }
 
-    fn app(&self) -> &Arc<App> {
-        &self.app
-    }
-
     async fn answer(
         mut self,
         request: Request<Incoming>,

@@ -344,3 +344,18 @@ fn sweep_in_background(store: &Arc<Store>) {
         {}
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    /// The defaults stand twice, as options read them and as the server has them: they must be the same.
+    #[test]
+    fn the_options_start_from_the_limits_of_the_server() {
+        let command = LimitOptions::augment_args(Command::new("serve"));
+        let options = LimitOptions::from_arg_matches(&command.get_matches_from(["serve"])).expect("defaults");
+        assert_eq!(options.limits(), Limits::default());
+    }
+}

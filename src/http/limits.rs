@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::error::ApiError;
 
 /// What the server bounds. The defaults are the service's contract; operators may change each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// From the first byte of a request's head to its last.
     pub header_timeout: Duration,

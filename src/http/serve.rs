@@ -94,7 +94,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<O
 
 /// [`serve`], with the routes of `service`.
 pub(super) async fn serve_with(listener: TcpListener, service: Service, shutdown: impl Future<Output = ()>) -> Stopped {
-    let app = Arc::clone(service.app());
+    let app = Arc::clone(&service.app);
     let most = app.limits.connections;
     let places = Arc::new(Semaphore::new(most));
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -150,7 +150,7 @@ async fn drive(
 ) {
     // Without it, small answers would wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
-    let limits = Arc::clone(&service.app().limits);
+    let limits = Arc::clone(&service.app.limits);
     let line = Arc::new(Line::new());
     let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits));
     let request_line = Arc::clone(&line);

@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -82,11 +83,12 @@ fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
 
 /// What may not be written is refused at the start: the files beside the database count, too.
 fn prove_writable(connection: &mut Connection) -> Result<(), Stop> {
+    // Without waiting: another process that is writing at the moment proves it as well.
+    connection.busy_timeout(Duration::ZERO)?;
     match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ReadOnly) => {
             Err(Stop::Unusable("it, or a file beside it whose name starts with its own, may only be read"))
         }
-        // Another process that is writing at the moment proves it as well.
         _ => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::checkpoint::Checkpointer;
 use super::connect;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
-use crate::plant::Tag;
+use crate::plant::{NewPlant, PlantId, Tag};
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
 use crate::store::{Creation, Deletion};
 use crate::user::UserId;
@@ -106,37 +106,8 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
     let mut outcomes = Vec::with_capacity(batch.len());
     for job in batch {
         outcomes.push(match job {
-            Job::Create { user, plant, .. } => {
-                let Some(version) = versions.next_of(transaction, *user)? else {
-                    outcomes.push(Outcome::Create(Creation::NoUser));
-                    continue;
-                };
-                let inserted = transaction
-                    .prepare_cached(
-                        "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
-                         ON CONFLICT DO NOTHING",
-                    )?
-                    .execute(params![
-                        user.get(),
-                        plant.id.get(),
-                        plant.name.as_str(),
-                        plant.tag.as_ref().map(Tag::as_str),
-                        version
-                    ])?;
-                versions.changed(*user, inserted);
-                Outcome::Create(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
-            }
-            Job::Delete { user, id, .. } => {
-                if versions.next_of(transaction, *user)?.is_none() {
-                    outcomes.push(Outcome::Delete(Deletion::NoUser));
-                    continue;
-                }
-                let deleted = transaction
-                    .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-                    .execute([user.get(), id.get()])?;
-                versions.changed(*user, deleted);
-                Outcome::Delete(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
-            }
+            Job::Create { user, plant, .. } => Outcome::Create(create(transaction, &mut versions, *user, plant)?),
+            Job::Delete { user, id, .. } => Outcome::Delete(delete(transaction, &mut versions, *user, *id)?),
             Job::NoteUse { token, day } => {
                 transaction
                     .prepare_cached(
@@ -151,6 +122,47 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
     }
     versions.store(transaction)?;
     Ok(outcomes)
+}
+
+fn create(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    user: UserId,
+    plant: &NewPlant,
+) -> rusqlite::Result<Creation> {
+    let Some(version) = versions.next_of(transaction, user)? else {
+        return Ok(Creation::NoUser);
+    };
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            user.get(),
+            plant.id.get(),
+            plant.name.as_str(),
+            plant.tag.as_ref().map(Tag::as_str),
+            version
+        ])?;
+    versions.changed(user, inserted);
+    Ok(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
+}
+
+fn delete(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    user: UserId,
+    id: PlantId,
+) -> rusqlite::Result<Deletion> {
+    if versions.next_of(transaction, user)?.is_none() {
+        return Ok(Deletion::NoUser);
+    }
+    let deleted = transaction
+        .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+        .execute([user.get(), id.get()])?;
+    versions.changed(user, deleted);
+    Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
 }
 
 /// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
