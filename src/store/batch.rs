@@ -224,9 +224,9 @@ mod tests {
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
-        let (queue, mut jobs) = Queue::new(2, PATIENCE);
+        let (queue, mut jobs) = Queue::new(2, Duration::from_millis(20));
         let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(!jobs.try_recv().expect("the job").begin());

@@ -128,8 +128,10 @@ impl Connector {
             .await?;
         // All statements go by keys, however new and empty the tables are when they are planned. Engines that speak
         // the protocol without knowing these settings plan as they like.
-        let planning = ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off"]
-            .map(|setting| format!("SET {setting}"));
+        // The price that makes a plan unwelcome would also make it worth compiling: no.
+        let planning =
+            ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off", "jit = off"]
+                .map(|setting| format!("SET {setting}"));
         join_all(planning.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }

@@ -83,7 +83,11 @@ async fn up_to_date(client: &Client, url: &StoreUrl, options: &OpenOptions) -> R
 
 /// The version of the schema, and the oldest whose releases work on it: 0 when there is none.
 async fn recognise(client: &Client) -> Result<(i32, i32), tokio_postgres::Error> {
-    const TABLE: &str = "SELECT to_regclass('plantstore.schema_versions') IS NOT NULL";
+    // Asked of the catalogue's rows: functions such as to_regclass may answer from what the session knew before it
+    // waited for the lock.
+    const TABLE: &str = "
+        SELECT count(*) = 1 FROM pg_catalog.pg_tables
+        WHERE schemaname = 'plantstore' AND tablename = 'schema_versions'";
     const VERSIONS: &str = "SELECT coalesce(max(version), 0), coalesce(max(oldest), 0) FROM plantstore.schema_versions";
     if !client.query_one(TABLE, &[]).await?.try_get::<_, bool>(0)? {
         return Ok((0, 0));
@@ -100,8 +104,8 @@ async fn migrate(client: &Client) -> Result<bool, tokio_postgres::Error> {
     let (found, _) = recognise(client).await?;
     if found == 0 {
         // Not IF NOT EXISTS, which asks for the right to make one even where an administrator has made it.
-        let absent = client.query_one("SELECT to_regnamespace('plantstore') IS NULL", &[]).await?;
-        if absent.try_get(0)? {
+        const ABSENT: &str = "SELECT count(*) = 0 FROM pg_catalog.pg_namespace WHERE nspname = 'plantstore'";
+        if client.query_one(ABSENT, &[]).await?.try_get(0)? {
             client.batch_execute("CREATE SCHEMA plantstore").await?;
         }
     }

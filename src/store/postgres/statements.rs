@@ -40,7 +40,7 @@ statements! {
         "UPDATE plantstore.tokens SET last_used_at = $2
          WHERE token_id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
     ping:
-        "SELECT version FROM plantstore.collections LIMIT 1",
+        "SELECT user_id FROM plantstore.users LIMIT 1",
     // Fails to touch a row when this very commit, or any but the expected one, came before it.
     mark:
         "INSERT INTO plantstore.writers (writer_id, commit_id, seen_at)
