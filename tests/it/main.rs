@@ -14,6 +14,7 @@ mod limits;
 mod list;
 mod logs;
 mod model;
+mod proxy;
 mod readme;
 mod scale;
 mod shutdown;

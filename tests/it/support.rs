@@ -1,12 +1,14 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 mod client;
+mod proxy;
 mod server;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use server::{Server, Site};
 
 /// The engines a test body runs on.
