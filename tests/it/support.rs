@@ -1,6 +1,7 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 mod client;
+mod postgres;
 mod proxy;
 mod server;
 
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use postgres::Cluster;
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use server::{Server, Site};
 
