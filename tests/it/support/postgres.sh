@@ -7,9 +7,10 @@
 #   one SIGNAL   signals the server's first process
 #   all SIGNAL   signals that and every process it has started
 set -eu
-# Whoever reads may be gone: that is an error of `echo`, and no reason to leave anything behind.
-trap '' PIPE
-trap 'exit 1' HUP INT TERM
+# Neither is a reason to leave anything behind: that nobody reads any more, which is an error of `echo`; and the end of
+# the tests while a server is stopped, at which the kernel tells the whole process group to hang up.
+trap '' PIPE HUP
+trap 'exit 1' INT TERM
 bin=$1
 shift
 for setting; do
@@ -42,6 +43,7 @@ family() {
 
 end() {
   trap - EXIT
+  trap '' INT TERM
   set +e
   if runs; then
     # Stopped, it has no more children; a last one that this misses ends when it finds itself without a parent.
@@ -53,7 +55,11 @@ end() {
   segment=$(sed -n '7s/.* //p' data/postmaster.pid 2> /dev/null)
   [ -z "$segment" ] || ipcrm --shmem-id "$segment" 2> /dev/null
   cd /
-  until rm -rf "$here" 2> /dev/null; do sleep 0.1; done
+  # Whoever is not quite dead may still have made a file.
+  for _ in 1 2 3 4 5; do
+    rm -rf "$here" && break
+    sleep 0.2
+  done
 }
 
 # A certificate for 127.0.0.1 and the authority that gave it, `data/root.crt`.

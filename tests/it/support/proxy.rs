@@ -205,8 +205,9 @@ impl Shared {
     }
 
     fn cut_armed(&self, link: &Link) {
-        link.close();
+        // First, so that whoever meets the end finds it counted.
         self.lock().armed_cuts += 1;
+        link.close();
     }
 }
 
