@@ -1,15 +1,21 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 mod client;
+mod history;
 mod postgres;
+mod proxy;
 mod server;
+mod workload;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::Cluster;
-pub(crate) use server::{Server, Site, signal};
+pub(crate) use proxy::{Proxy, Stage};
+pub(crate) use server::{Server, Site};
+pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.
 #[derive(Clone, Copy, Debug)]

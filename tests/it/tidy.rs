@@ -70,7 +70,10 @@ fn modules_know_only_those_below_them() {
 fn things_stand_where_they_belong() {
     // What, and where alone it may stand.
     let rules: &[(&[&str], &str)] = &[
-        (&["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres", "rustls"], "src/store/"),
+        (
+            &["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres", "rustls"],
+            "src/store/",
+        ),
         (&["StatusCode", "hyper::", "axum::"], "src/http"),
         (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
         (&["anyhow"], "src/cli"),

@@ -66,7 +66,7 @@ fn ends_connection(error: &Error) -> bool {
 }
 
 fn is_broken(error: &Error) -> bool {
-    error.is_closed() || error.source().is_some_and(|source| source.is::<std::io::Error>())
+    error.is_closed() || error.source().is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
 }
 
 /// The error as the log and operators read it: without the statement, which the library never repeats.

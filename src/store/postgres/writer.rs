@@ -201,26 +201,28 @@ impl Writer {
     async fn stage(&self, session: &Session, commit: i64, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
-        let deletes: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
-        let creates: [&(dyn ToSql + Sync); 4] = [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
-        let (mark, users): ([&(dyn ToSql + Sync); 3], _) = ([&self.id, &commit, &self.last], &writes.users);
-        let lock: [&(dyn ToSql + Sync); 1] = [users];
+        let mark_values: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let lock_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
+        let delete_values: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
+        let create_values: [&(dyn ToSql + Sync); 4] =
+            [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
         // Polled in this order, so sent in this order, without waiting for one another.
-        let (begun, marked, locked, deleted, created) = join!(
+        let (begun, marked, held, gone, made) = join!(
             client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
-            client.execute(&statements.mark, &mark),
-            client.query(&statements.lock, &lock),
-            optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &deletes)),
-            optional(!writes.create_ids.is_empty(), client.query(&statements.create, &creates)),
+            client.execute(&statements.mark, &mark_values),
+            client.query(&statements.lock, &lock_values),
+            optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
+            optional(!writes.create_ids.is_empty(), client.query(&statements.create, &create_values)),
         );
+        // In this order, too: whatever comes after an error fails because of it.
         begun?;
         let marked = marked?;
-        let (locked, deleted, created) = (locked?, deleted?, created?);
+        let (held, gone, made) = (held?, gone?, made?);
         if marked == 0 {
             return Ok(None);
         }
-        let users = locked.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
-        Ok(Some(outcomes(batch, &users, keys(&deleted)?, keys(&created)?)))
+        let users = held.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
+        Ok(Some(outcomes(batch, &users, keys(&gone)?, keys(&made)?)))
     }
 
     /// The mark was not what it should be: either the doubtful commit has happened, or the database was put back.
@@ -284,8 +286,7 @@ async fn note_uses(session: &Session, batch: &mut Vec<Job>) {
         )
         .collect();
     let noting = notes.iter().map(|(token, day)| async {
-        let noted = session.client.execute(&session.statements.note_use, &[token, day]).await;
-        if let Err(error) = noted {
+        if let Err(error) = session.client.execute(&session.statements.note_use, &[token, day]).await {
             tracing::debug!(error = describe(&error), "the use of a token was not noted");
         }
     });

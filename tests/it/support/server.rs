@@ -121,9 +121,13 @@ impl Site {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(arguments).current_dir(self.directory());
         let inherited = std::env::vars_os().map(|(name, _)| name);
-        inherited.filter(|name| name.to_string_lossy().starts_with("PLANTSTORE_") || name.to_string_lossy().starts_with("PG")).for_each(|name| {
-            command.env_remove(name);
-        });
+        inherited
+            .filter(|name| {
+                name.to_string_lossy().starts_with("PLANTSTORE_") || name.to_string_lossy().starts_with("PG")
+            })
+            .for_each(|name| {
+                command.env_remove(name);
+            });
         command.env("PLANTSTORE_STORE", self.url());
         command
     }
