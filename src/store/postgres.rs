@@ -79,11 +79,11 @@ impl Postgres {
     }
 
     pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writers.queue().create(user, plant).await
+        self.writers.queue(user).create(user, plant).await
     }
 
     pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writers.queue().delete(user, id).await
+        self.writers.queue(user).delete(user, id).await
     }
 
     pub(super) async fn list(
@@ -160,7 +160,7 @@ impl Postgres {
     }
 
     pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
-        self.writers.queue().note_use(token, day);
+        self.writers.any_queue().note_use(token, day);
     }
 
     pub(super) async fn create_token(

@@ -23,34 +23,46 @@ use super::link::{Connector, Link, Role, Session};
 use crate::plant::Tag;
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
 use crate::store::{Creation, Deletion, StoreError};
+use crate::user::UserId;
 
-/// Connections that write: while one waits for its commit the other fills the next.
+/// Connections that write. Each has its own users, so that no two of them wait for the same user's lock: while one waits
+/// for its commit the other fills the next.
 const WRITERS: usize = 2;
 /// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
 const MARGIN: Duration = Duration::from_millis(300);
 
+/// The longest that a write waits for others to share its commit.
+const PAUSE_MAX: Duration = Duration::from_millis(2);
+
 /// The handle on the writers.
 pub(super) struct Writers {
-    queue: Queue,
+    queues: [Queue; WRITERS],
     links: [Arc<Link>; WRITERS],
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Writers {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize) -> Self {
-        let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
-        let jobs = Arc::new(Mutex::new(jobs));
         let links = [(); WRITERS].map(|()| Arc::new(Link::new(connector, Role::Write)));
         let mut tasks = JoinSet::new();
-        for link in &links {
+        let queues = links.each_ref().map(|link| {
+            let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
             let writer = Writer { link: Arc::clone(link), patience: connector.patience, id: random(), last: 0 };
-            tasks.spawn(writer.run(Arc::clone(&jobs)));
-        }
-        Self { queue, links, tasks: Mutex::new(tasks) }
+            tasks.spawn(writer.run(Gathering { jobs, answered: 0, pause: Duration::ZERO }));
+            queue
+        });
+        Self { queues, links, tasks: Mutex::new(tasks) }
     }
 
-    pub(super) fn queue(&self) -> &Queue {
-        &self.queue
+    /// The queue for what concerns this user.
+    pub(super) fn queue(&self, user: UserId) -> &Queue {
+        let index = user.get().unsigned_abs() % WRITERS as u64;
+        &self.queues[usize::try_from(index).unwrap_or(0)]
+    }
+
+    /// The queue for what concerns no user's plants.
+    pub(super) fn any_queue(&self) -> &Queue {
+        &self.queues[0]
     }
 
     /// Whether every writer has its connection.
@@ -61,9 +73,11 @@ impl Writers {
         Ok(())
     }
 
-    /// Closes the queue and waits until all that was in it is answered.
+    /// Closes the queues and waits until all that was in them is answered.
     pub(super) async fn finish(&self) {
-        self.queue.stop().await;
+        for queue in &self.queues {
+            queue.stop().await;
+        }
         let mut tasks = self.tasks.lock().await;
         while tasks.join_next().await.is_some() {}
     }
@@ -84,18 +98,20 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, jobs: Arc<Mutex<mpsc::Receiver<Job>>>) {
+    async fn run(mut self, mut gathering: Gathering) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while take(&jobs, &mut batch).await {
+        while gathering.gather(&mut batch).await {
+            let (start, size) = (Instant::now(), batch.len());
             // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
             match self.link.session(Instant::now() + self.patience).await {
                 Ok(session) => {
-                    note_uses(&session, &mut batch).await;
+                    note_uses(&session, &mut batch, Instant::now() + self.patience).await;
                     batch.retain(Job::begin);
                     self.settle(&mut batch).await;
                 }
                 Err(error) => answer_all(&mut batch, Err(error)),
             }
+            gathering.answered(size, start.elapsed());
         }
     }
 
@@ -265,20 +281,42 @@ enum Attempt {
     NotDone(Fault),
 }
 
-/// Takes what has queued up; false when the queue is closed and empty.
-async fn take(jobs: &Mutex<mpsc::Receiver<Job>>, batch: &mut Vec<Job>) -> bool {
-    let mut jobs = jobs.lock().await;
-    let taken = jobs.recv_many(batch, BATCH_MAX).await;
-    if batch.iter().any(|job| matches!(job, Job::Stop)) {
-        jobs.close();
+/// Takes what has queued up. Callers who were answered together come back together, but not at once: the first of them
+/// is not sent on its way alone while a commit takes much longer than the others need to arrive.
+struct Gathering {
+    jobs: mpsc::Receiver<Job>,
+    /// How many were answered by the last commit.
+    answered: usize,
+    /// How long the first may wait for as many to come again.
+    pause: Duration,
+}
+
+impl Gathering {
+    /// False when the queue is closed and empty.
+    async fn gather(&mut self, batch: &mut Vec<Job>) -> bool {
+        let mut open = self.jobs.recv_many(batch, BATCH_MAX).await > 0;
+        let deadline = Instant::now() + self.pause;
+        while open && batch.len() < self.answered {
+            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
+            open = matches!(timeout_at(deadline, more).await, Ok(1..));
+        }
+        let stops = batch.extract_if(.., |job| matches!(job, Job::Stop)).count();
+        if stops > 0 {
+            self.jobs.close();
+        }
+        open || stops > 0 || !batch.is_empty()
     }
-    batch.retain(|job| !matches!(job, Job::Stop));
-    taken > 0
+
+    fn answered(&mut self, jobs: usize, took: Duration) {
+        // Three quarters are company enough: some callers go away.
+        self.answered = jobs.min(BATCH_MAX) * 3 / 4;
+        self.pause = (took / 2).min(PAUSE_MAX);
+    }
 }
 
 /// Notes the uses of tokens, each in a statement of its own: together they could lock one another out, and what is lost
 /// is no loss.
-async fn note_uses(session: &Session, batch: &mut Vec<Job>) {
+async fn note_uses(session: &Session, batch: &mut Vec<Job>, deadline: Instant) {
     let notes: Vec<_> = batch
         .extract_if(.., |job| matches!(job, Job::NoteUse { .. }))
         .filter_map(
@@ -290,7 +328,9 @@ async fn note_uses(session: &Session, batch: &mut Vec<Job>) {
             tracing::debug!(error = describe(&error), "the use of a token was not noted");
         }
     });
-    join_all(noting).await;
+    if timeout_at(deadline, join_all(noting)).await.is_err() {
+        session.condemn();
+    }
 }
 
 /// The writes of a batch as columns. Deletes come before creates. What is asked for twice is sent once, so that it is the
