@@ -123,14 +123,16 @@ fn files_have_one_subject() {
 
 #[test]
 fn every_migration_is_embedded_in_its_order() {
-    let schema = read(root().join("src/store/sqlite/schema.rs"));
-    let mut last = 0;
-    for (number, (file, _)) in files("migrations/sqlite", "sql").iter().enumerate() {
-        let name = file.rsplit('/').next().unwrap();
-        assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
-        let at = schema.find(name).unwrap_or_else(|| panic!("{name} is not embedded"));
-        assert!(at > last, "{name} is out of order");
-        last = at;
+    for engine in ["sqlite", "postgres"] {
+        let schema = read(root().join(format!("src/store/{engine}/schema.rs")));
+        let mut last = 0;
+        for (number, (file, _)) in files(&format!("migrations/{engine}"), "sql").iter().enumerate() {
+            let name = file.rsplit('/').next().unwrap();
+            assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
+            let at = schema.find(name).unwrap_or_else(|| panic!("{name} is not embedded"));
+            assert!(at > last, "{name} is out of order");
+            last = at;
+        }
     }
 }
 
@@ -173,7 +175,7 @@ fn every_option_is_in_the_readme() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md"]
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md", "docs/scaling.md"]
     {
         let text = read(root().join(document));
         let directory = root().join(document).parent().unwrap().to_owned();
