@@ -126,12 +126,17 @@ impl Connector {
                 &[],
             )
             .await?;
-        // All statements go by keys, however new and empty the tables are when they are planned. Engines that speak
-        // the protocol without knowing these settings plan as they like.
-        // The price that makes a plan unwelcome would also make it worth compiling: no.
-        let planning =
-            ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off", "jit = off"]
-                .map(|setting| format!("SET {setting}"));
+        // All statements go by keys and in their order, however new and empty the tables are when they are planned. The
+        // price that makes another plan unwelcome would also make it worth compiling: no. Engines that speak the
+        // protocol without knowing these settings plan as they like.
+        let planning = [
+            "plan_cache_mode = force_generic_plan",
+            "enable_seqscan = off",
+            "enable_bitmapscan = off",
+            "enable_hashjoin = off",
+            "jit = off",
+        ]
+        .map(|setting| format!("SET {setting}"));
         join_all(planning.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }
