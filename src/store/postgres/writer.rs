@@ -57,8 +57,11 @@ impl Writer {
         &self.queue
     }
 
-    /// Whether the writer has its connection.
+    /// Whether the writer is at work and has its connection.
     pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+        if self.queue.is_closed() {
+            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
+        }
         self.link.session(deadline).await.map(|_| ())
     }
 
@@ -123,26 +126,19 @@ impl Worker {
     async fn commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
         let deadline = Instant::now() + self.patience;
         let commit = random();
-        let mut doubt: Option<Vec<Outcome>> = None;
+        // The outcomes of a commit that was sent and not answered.
+        let mut doubt = None;
         loop {
             let session = match self.link.session(deadline).await {
                 Ok(session) => session,
                 Err(error) => return Err(self.give_up(doubt.is_some(), error)),
             };
-            match self.attempt(&session, commit, batch, doubt.is_some(), deadline).await {
+            match self.attempt(&session, commit, batch, &mut doubt, deadline).await {
                 Attempt::Committed(outcomes) => {
                     self.last = commit;
                     return Ok(outcomes);
                 }
-                Attempt::Repeated => {
-                    self.last = commit;
-                    // Without a doubt there is nothing to repeat.
-                    return doubt.ok_or(StoreError::OutcomeUnknown("a commit that was never sent is there"));
-                }
-                Attempt::Doubtful(outcomes) => {
-                    session.condemn();
-                    doubt = Some(outcomes);
-                }
+                Attempt::Doubtful => session.condemn(),
                 Attempt::Rewound => {
                     // The database has forgotten a commit of ours: it was put back to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
@@ -175,7 +171,7 @@ impl Worker {
         session: &Session,
         commit: i64,
         batch: &[Job],
-        doubtful: bool,
+        doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Attempt {
         let not_done = |fault: Fault| {
@@ -194,8 +190,10 @@ impl Worker {
             Err(_) => return not_done(Fault::Lost("the database did not answer in time".to_owned())),
         };
         let Some(outcomes) = staged else {
-            return self.look_back(session, commit, doubtful, deadline).await.unwrap_or_else(not_done);
+            return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done);
         };
+        // The mark is ours: whatever was sent before has not happened, and never will.
+        *doubt = None;
         let sent = Instant::now();
         match timeout_at(deadline, session.client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => {
@@ -203,7 +201,10 @@ impl Worker {
                 Attempt::Committed(outcomes)
             }
             Ok(Err(error)) if certainly_not_committed(&error) => Attempt::NotDone(Fault::of(&error)),
-            Ok(Err(_)) | Err(_) => Attempt::Doubtful(outcomes),
+            Ok(Err(_)) | Err(_) => {
+                *doubt = Some(outcomes);
+                Attempt::Doubtful
+            }
         }
     }
 
@@ -240,7 +241,7 @@ impl Worker {
         &self,
         session: &Session,
         commit: i64,
-        doubtful: bool,
+        doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Result<Attempt, Fault> {
         self.roll_back(session, deadline).await?;
@@ -248,10 +249,9 @@ impl Worker {
         let look = session.client.query_opt(&session.statements.last_mark, &values);
         let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost("no answer in time".to_owned()))?;
         let found = found.and_then(|row| row.map(|row| row.try_get::<_, i64>(0)).transpose());
-        match found.map_err(|error| Fault::of(&error))? {
-            Some(found) if found == commit && doubtful => Ok(Attempt::Repeated),
-            _ => Ok(Attempt::Rewound),
-        }
+        let found = found.map_err(|error| Fault::of(&error))?;
+        let happened = doubt.take_if(|_| found == Some(commit));
+        Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))
     }
 
     async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), Fault> {
@@ -265,11 +265,10 @@ impl Worker {
 
 /// What one attempt came to.
 enum Attempt {
+    /// By this attempt, or by the one before it after all.
     Committed(Vec<Outcome>),
-    /// An earlier attempt has been committed after all.
-    Repeated,
     /// The commit was sent, and no answer came.
-    Doubtful(Vec<Outcome>),
+    Doubtful,
     /// The row of the writer holds an earlier commit than it must.
     Rewound,
     NotDone(Fault),
