@@ -131,10 +131,16 @@ impl Connector {
         // All statements go by keys, however new and empty the tables are when they are planned. Engines that speak
         // the protocol without knowing these settings plan as they like.
         // The price that makes a plan unwelcome would also make it worth compiling: no.
-        let planning =
-            ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off", "jit = off"]
-                .map(|setting| format!("SET {setting}"));
-        join_all(planning.iter().map(|setting| client.batch_execute(setting))).await;
+        // A connection that nobody needs at the moment is kept all the same.
+        let settings = [
+            "plan_cache_mode = force_generic_plan",
+            "enable_seqscan = off",
+            "enable_hashjoin = off",
+            "jit = off",
+            "idle_session_timeout = 0",
+        ]
+        .map(|setting| format!("SET {setting}"));
+        join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }
 }
