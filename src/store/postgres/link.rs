@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_ok};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -86,9 +88,17 @@ impl Connector {
 
     /// Connects to the primary. All hosts are asked at once: one that hangs must not keep us from the one that answers.
     pub(super) async fn connect(&self, role: Role) -> Result<(Client, Driver), Failure> {
-        let attempts = self.hosts.iter().map(|config| Box::pin(self.connect_to(config, role)));
-        let (connected, _slower) = select_ok(attempts).await?;
-        Ok(connected)
+        let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
+        let mut worst = Failure::Silent;
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(connected) => return Ok(connected),
+                // What somebody has to change tells more than what may pass.
+                Err(failure) if worst.may_pass() => worst = failure,
+                Err(_) => {}
+            }
+        }
+        Err(worst)
     }
 
     async fn connect_to(&self, config: &Config, role: Role) -> Result<(Client, Driver), Failure> {
