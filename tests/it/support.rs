@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
-pub(crate) use postgres::Cluster;
+pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use server::{Server, Site};
 pub(crate) use workload::{Random, Workload};
