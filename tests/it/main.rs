@@ -11,6 +11,7 @@ mod create;
 mod delete;
 mod durability;
 mod errors;
+mod faults;
 mod history;
 mod limits;
 mod list;

@@ -14,7 +14,7 @@ pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
-pub(crate) use server::{Server, Site};
+pub(crate) use server::{Server, Site, signal};
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.

@@ -71,9 +71,8 @@ impl Proxy {
 
     /// The same, and with that connection everything is cut, until it heals.
     pub(crate) fn cut_for_good_at(&self, stage: Stage, needle: &'static [u8]) {
-        let mut state = self.shared.lock();
-        state.cut_stays = true;
-        state.armed.push_back((Act::Cut(stage), needle));
+        self.shared.lock().cut_stays = true;
+        self.cut_at(stage, needle);
     }
 
     /// Freezes when the client is about to send these bytes, which the server does not get until it heals.

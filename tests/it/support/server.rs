@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
+use super::postgres::Held;
 use super::{Client, Cluster, Engine, PATIENCE, Proxy, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
@@ -124,11 +125,15 @@ impl<'a> Site<'a> {
                 file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
                 Box::new(file)
             }
-            Engine::Postgres => {
-                let Database { cluster, name, .. } = self.database();
-                Box::new(cluster.hold(name, "BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE"))
-            }
+            Engine::Postgres => Box::new(self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")),
         }
+    }
+
+    /// A session on the database that has run these statements, and stays.
+    #[track_caller]
+    pub(crate) fn hold(&self, statements: &str) -> Held {
+        let Database { cluster, name, .. } = self.database();
+        cluster.hold(name, statements)
     }
 
     /// The file of an embedded store, as another program opens it.
