@@ -322,6 +322,8 @@ impl Postgres {
     async fn reader(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
         let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
         let link = |offset: usize| &self.readers[first.wrapping_add(offset) % self.readers.len()];
+        // Its turn has come, even if another one that is ready takes it this time.
+        link(0).start();
         match (0..self.readers.len()).find_map(|offset| link(offset).ready()) {
             Some(session) => Ok(session),
             None => link(0).session(deadline).await,

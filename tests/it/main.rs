@@ -12,6 +12,7 @@ mod database;
 mod delete;
 mod durability;
 mod errors;
+mod faults;
 mod history;
 mod limits;
 mod list;

@@ -84,6 +84,51 @@ fn an_armed_cut_happens_once_at_its_stage() {
 }
 
 #[test]
+fn armed_cuts_wait_for_one_another() {
+    let talker = Talker::default();
+    let proxy = Proxy::start(talker.start());
+    proxy.cut_at(Stage::BeforeSend, b"COMMIT");
+    proxy.cut_at(Stage::AfterAnswer, b"BEGIN");
+    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "it is not its turn");
+    assert_eq!(ask(&mut connect(&proxy), "COMMIT."), None);
+    assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"));
+    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), None);
+    assert_eq!((ask(&mut connect(&proxy), "BEGIN."), proxy.cuts()), (Some(*b"ok"), 2));
+}
+
+#[test]
+fn an_armed_cut_for_good_cuts_everything_until_it_heals() {
+    for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer] {
+        let talker = Talker::default();
+        let proxy = Proxy::start(talker.start());
+        let (mut one, mut other) = (connect(&proxy), connect(&proxy));
+        assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
+        proxy.cut_for_good_at(stage, b"COMMIT");
+        assert_eq!(ask(&mut one, "COMMIT."), None, "{stage:?}");
+        assert_eq!((answer(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
+        proxy.heal();
+        assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"), "{stage:?}");
+        assert_eq!(proxy.cuts(), 1);
+    }
+}
+
+#[test]
+fn an_armed_freeze_holds_back_what_it_was_armed_for() {
+    let talker = Talker::default();
+    let proxy = Proxy::start(talker.start());
+    let mut client = connect(&proxy);
+    proxy.freeze_at(b"COMMIT");
+    assert_eq!(ask(&mut client, "BEGIN."), Some(*b"ok"));
+    assert!(!proxy.is_frozen());
+    client.write_all(b"xCOMMIT.").unwrap();
+    wait_for("what comes before", || (talker.heard() == "BEGIN.x").then_some(()));
+    wait_for("the freeze", || proxy.is_frozen().then_some(()));
+    proxy.heal();
+    assert_eq!(answer(&mut client), Some(*b"ok"));
+    assert_eq!(talker.heard(), "BEGIN.xCOMMIT.");
+}
+
+#[test]
 fn a_needle_in_two_pieces_is_found_and_one_that_is_over_is_not() {
     for (stage, heard) in [(Stage::BeforeSend, "COMMIT.COM|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
         let talker = Talker::default();

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
-pub(crate) use postgres::Cluster;
+pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
-pub(crate) use server::{Server, Site};
+pub(crate) use server::{Server, Site, signal};
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.

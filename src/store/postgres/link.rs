@@ -263,9 +263,14 @@ impl Link {
         }
     }
 
+    /// Connects, unless it has begun to.
+    pub(super) fn start(&self) {
+        self.keeper.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.connector), self.role, self.state.clone())));
+    }
+
     /// Waits for a session until the deadline; not at all when there has been none for long.
     pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
-        self.keeper.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.connector), self.role, self.state.clone())));
+        self.start();
         let mut state = self.state.subscribe();
         loop {
             let mut reason = String::new();

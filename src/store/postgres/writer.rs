@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use futures_util::join;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
@@ -97,14 +97,32 @@ impl Worker {
             let size = batch.len();
             // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
             match self.link.session(Instant::now() + self.patience).await {
-                Ok(session) => {
-                    note_uses(&session, &mut batch, Instant::now() + self.patience).await;
+                Ok(_) => {
+                    let notes = take_notes(&mut batch);
                     batch.retain(Job::begin);
                     self.settle(&mut batch).await;
+                    // Last, because nobody waits for them.
+                    self.note_uses(&notes).await;
                 }
                 Err(error) => answer_all(&mut batch, Err(error)),
             }
             gathering.answered(size, self.took);
+        }
+    }
+
+    /// Notes the uses of tokens, each in a statement of its own: together they could lock one another out, and what is
+    /// lost is no loss. It is no reason to wait for ever for a connection that says nothing, either.
+    async fn note_uses(&self, notes: &[(i64, i64)]) {
+        let Some(session) = self.link.ready().filter(|_| !notes.is_empty()) else {
+            return;
+        };
+        let noting = notes.iter().map(|(token, day)| async {
+            if let Err(error) = session.client.execute(&session.statements.note_use, &[token, day]).await {
+                tracing::debug!(error = describe(&error), "the use of a token was not noted");
+            }
+        });
+        if timeout(self.patience, join_all(noting)).await.is_err() {
+            session.condemn();
         }
     }
 
@@ -317,23 +335,14 @@ impl Gathering {
     }
 }
 
-/// Notes the uses of tokens, each in a statement of its own: together they could lock one another out, and what is lost
-/// is no loss.
-async fn note_uses(session: &Session, batch: &mut Vec<Job>, deadline: Instant) {
-    let notes: Vec<_> = batch
-        .extract_if(.., |job| matches!(job, Job::NoteUse { .. }))
+/// Takes the notes of uses out of a batch: tokens, and when.
+fn take_notes(batch: &mut Vec<Job>) -> Vec<(i64, i64)> {
+    let notes = batch.extract_if(.., |job| matches!(job, Job::NoteUse { .. }));
+    notes
         .filter_map(
             |job| if let Job::NoteUse { token, day } = job { Some((token.get(), day.as_second())) } else { None },
         )
-        .collect();
-    let noting = notes.iter().map(|(token, day)| async {
-        if let Err(error) = session.client.execute(&session.statements.note_use, &[token, day]).await {
-            tracing::debug!(error = describe(&error), "the use of a token was not noted");
-        }
-    });
-    if timeout_at(deadline, join_all(noting)).await.is_err() {
-        session.condemn();
-    }
+        .collect()
 }
 
 /// The writes of a batch as columns. Deletes come before creates. What is asked for twice is sent once, so that it is the

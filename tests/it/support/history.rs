@@ -67,6 +67,7 @@ pub(crate) struct Summary {
     pub(crate) acknowledged: usize,
     pub(crate) unknown: usize,
     pub(crate) refused: usize,
+    pub(crate) failed_lists: usize,
 }
 
 impl History {
@@ -113,6 +114,7 @@ impl History {
                 Some(Outcome::Refused) => summary.refused += 1,
                 Some(Outcome::Denied) | None => {}
             }
+            summary.failed_lists += usize::from(matches!(operation.action, Action::List(None)));
             let ids = ids.entry(operation.user).or_default();
             match &operation.action {
                 Action::Create(id, ..) | Action::Delete(id, _) => {

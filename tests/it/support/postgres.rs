@@ -257,7 +257,7 @@ fn tools() -> PathBuf {
     PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }

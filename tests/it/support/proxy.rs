@@ -1,5 +1,6 @@
 //! A TCP proxy between a node and its database that fails when told to.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,10 +46,7 @@ impl Proxy {
 
     /// Closes all connections, and every new one at once.
     pub(crate) fn cut(&self) {
-        let mut state = self.shared.lock();
-        state.mode = Mode::Cut;
-        state.times_cut += 1;
-        state.links.drain(..).for_each(|link| link.close());
+        self.shared.lock().cut();
         self.shared.changed.notify_all();
     }
 
@@ -59,16 +57,34 @@ impl Proxy {
 
     /// Ends a cut or a freeze; what was held back goes on its way.
     pub(crate) fn heal(&self) {
-        self.shared.lock().mode = Mode::Open;
+        let mut state = self.shared.lock();
+        (state.mode, state.cut_stays) = (Mode::Open, false);
+        drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// The next connection on which the client sends these bytes is cut at this stage; later ones are not.
+    /// The next connection on which the client sends these bytes is cut at this stage; later ones are not. Several of
+    /// these wait for one another.
     pub(crate) fn cut_at(&self, stage: Stage, needle: &'static [u8]) {
-        self.shared.lock().armed = Some((stage, needle));
+        self.shared.lock().armed.push_back((Act::Cut(stage), needle));
     }
 
-    /// How many connections [`Self::cut_at`] has cut so far.
+    /// The same, and with that connection everything is cut, until it heals.
+    pub(crate) fn cut_for_good_at(&self, stage: Stage, needle: &'static [u8]) {
+        self.shared.lock().cut_stays = true;
+        self.cut_at(stage, needle);
+    }
+
+    /// Freezes when the client is about to send these bytes, which the server does not get until it heals.
+    pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
+        self.shared.lock().armed.push_back((Act::Freeze, needle));
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.shared.lock().mode == Mode::Frozen
+    }
+
+    /// How many connections armed cuts have cut so far.
     pub(crate) fn cuts(&self) -> usize {
         self.shared.lock().armed_cuts
     }
@@ -91,15 +107,32 @@ enum Mode {
     Frozen,
 }
 
+/// What happens to a connection on which a needle is found.
+#[derive(Clone, Copy)]
+enum Act {
+    Cut(Stage),
+    Freeze,
+}
+
 #[derive(Default)]
 struct State {
     mode: Mode,
     /// How often all was cut: tells a connection that it was, even if all is well again.
     times_cut: usize,
     links: Vec<Arc<Link>>,
-    armed: Option<(Stage, &'static [u8])>,
+    armed: VecDeque<(Act, &'static [u8])>,
     armed_cuts: usize,
+    /// An armed cut cuts everything.
+    cut_stays: bool,
     ended: bool,
+}
+
+impl State {
+    fn cut(&mut self) {
+        self.mode = Mode::Cut;
+        self.times_cut += 1;
+        self.links.drain(..).for_each(|link| link.close());
+    }
 }
 
 #[derive(Default)]
@@ -156,26 +189,35 @@ impl Shared {
             }
             let before = tail.len();
             tail.extend_from_slice(&chunk[..length]);
-            let found = state.armed.and_then(|(stage, needle)| {
+            let found = state.armed.front().and_then(|(act, needle)| {
                 // Not before the piece that completes it: it may have gone by before this was armed.
                 let from = before.saturating_sub(needle.len() - 1);
-                let at = tail[from..].windows(needle.len()).position(|window| window == needle)?;
-                Some((stage, from + at))
+                let at = tail[from..].windows(needle.len()).position(|window| window == *needle)?;
+                Some((*act, from + at))
             });
             if found.is_some() {
-                state.armed = None;
+                state.armed.pop_front();
+            }
+            if matches!(found, Some((Act::Freeze, _))) {
+                state.mode = Mode::Frozen;
             }
             drop(state);
             let mut goes = &chunk[..length];
             match found {
-                Some((Stage::BeforeSend, at)) => goes = &chunk[..at.saturating_sub(before)],
+                Some((Act::Cut(Stage::BeforeSend), at)) => goes = &chunk[..at.saturating_sub(before)],
                 // Both before the answer can come.
-                Some((Stage::AfterSend, _)) => link.closed.store(true, Ordering::SeqCst),
-                Some((Stage::AfterAnswer, _)) => link.answer_cuts.store(true, Ordering::SeqCst),
+                Some((Act::Cut(Stage::AfterSend), _)) => link.closed.store(true, Ordering::SeqCst),
+                Some((Act::Cut(Stage::AfterAnswer), _)) => link.answer_cuts.store(true, Ordering::SeqCst),
+                Some((Act::Freeze, at)) => {
+                    let first = &goes[..at.saturating_sub(before)];
+                    goes = &goes[first.len()..];
+                    let _ = (&link.server).write_all(first);
+                    drop(self.when_moving());
+                }
                 None => {}
             }
             let sent = (&link.server).write_all(goes);
-            if matches!(found, Some((Stage::BeforeSend | Stage::AfterSend, _))) {
+            if matches!(found, Some((Act::Cut(Stage::BeforeSend | Stage::AfterSend), _))) {
                 self.cut_armed(link);
             }
             if sent.is_err() {
@@ -205,8 +247,14 @@ impl Shared {
     }
 
     fn cut_armed(&self, link: &Link) {
+        let mut state = self.lock();
         // First, so that whoever meets the end finds it counted.
-        self.lock().armed_cuts += 1;
+        state.armed_cuts += 1;
+        if state.cut_stays {
+            state.cut();
+            self.changed.notify_all();
+        }
+        drop(state);
         link.close();
     }
 }

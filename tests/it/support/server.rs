@@ -9,24 +9,49 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-use super::{Client, Cluster, Engine, PATIENCE, wait_for};
+use super::postgres::Held;
+use super::{Client, Cluster, Engine, PATIENCE, Proxy, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
-pub(crate) struct Site {
+pub(crate) struct Site<'a> {
     pub(crate) engine: Engine,
     directory: TempDir,
-    /// The name of a database, for the engine that has one.
-    database: String,
+    /// For the engine that has one.
+    database: Option<Database<'a>>,
 }
 
-impl Site {
+#[derive(Clone)]
+struct Database<'a> {
+    cluster: &'a Cluster,
+    name: String,
+    /// Where the service looks for it.
+    address: SocketAddr,
+}
+
+impl Site<'static> {
     pub(crate) fn new(engine: Engine) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let database = match engine {
-            Engine::Sqlite => String::new(),
-            Engine::Postgres => Cluster::shared().create_database(),
-        };
-        Self { engine, directory, database }
+        match engine {
+            Engine::Sqlite => Self { engine, directory: temporary(), database: None },
+            Engine::Postgres => Self::on(Cluster::shared()),
+        }
+    }
+}
+
+impl<'a> Site<'a> {
+    /// A new database on this server.
+    pub(crate) fn on(cluster: &'a Cluster) -> Self {
+        let database = Database { cluster, name: cluster.create_database(), address: cluster.address() };
+        Self { engine: Engine::Postgres, directory: temporary(), database: Some(database) }
+    }
+
+    /// The same database by way of a proxy.
+    pub(crate) fn through(&self, proxy: &Proxy) -> Self {
+        let database = Database { address: proxy.address(), ..self.database().clone() };
+        Self { engine: self.engine, directory: temporary(), database: Some(database) }
+    }
+
+    fn database(&self) -> &Database<'a> {
+        self.database.as_ref().expect("an engine with a database")
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -37,7 +62,10 @@ impl Site {
     pub(crate) fn url(&self) -> String {
         match self.engine {
             Engine::Sqlite => format!("sqlite:{}", self.file().display()),
-            Engine::Postgres => Cluster::shared().url(&self.database),
+            Engine::Postgres => {
+                let Database { cluster, name, address } = self.database();
+                cluster.url_at(*address, name)
+            }
         }
     }
 
@@ -70,7 +98,8 @@ impl Site {
     }
 
     fn psql(&self, statements: &str) -> String {
-        Cluster::shared().psql(&self.database, &format!("SET search_path TO plantstore; {statements}"))
+        let Database { cluster, name, .. } = self.database();
+        cluster.psql(name, &format!("SET search_path TO plantstore; {statements}"))
     }
 
     /// Everything that is stored, as bytes.
@@ -96,10 +125,15 @@ impl Site {
                 file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
                 Box::new(file)
             }
-            Engine::Postgres => Box::new(
-                Cluster::shared().hold(&self.database, "BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE"),
-            ),
+            Engine::Postgres => Box::new(self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")),
         }
+    }
+
+    /// A session on the database that has run these statements, and stays.
+    #[track_caller]
+    pub(crate) fn hold(&self, statements: &str) -> Held {
+        let Database { cluster, name, .. } = self.database();
+        cluster.hold(name, statements)
     }
 
     /// The file of an embedded store, as another program opens it.
@@ -157,6 +191,10 @@ impl Site {
         let fixed = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
         Server::start(self.command_through(wrapper, &[&fixed, arguments].concat()))
     }
+}
+
+fn temporary() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 /// The service in a process of its own; ended with the test.

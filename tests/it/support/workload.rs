@@ -78,6 +78,19 @@ impl Workload {
         let slowest = workers.iter().map(|worker| worker.slowest).max().unwrap_or_default();
         (result, Report { acknowledged, longest_gap, slowest })
     }
+
+    /// Adds a list of every user by every node to the history: what is left when all is over.
+    pub(crate) fn look(&self, history: &History) {
+        for node in &self.nodes {
+            for (user, token) in self.tokens.iter().enumerate() {
+                let client = Client { address: *node, token: Some(token.clone()) };
+                let called = history.now();
+                let plants = listed(&client.get("/plants?include=id")).expect("a list");
+                let action = Action::List(Some(plants));
+                history.record(Operation { user, called, returned: history.now(), action });
+            }
+        }
+    }
 }
 
 struct Worker<'a> {

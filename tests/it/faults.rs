@@ -1,0 +1,109 @@
+//! Real faults under several nodes on one database: it dies, freezes or is out of reach, connections break at the worst
+//! moment, and nodes vanish. What was acknowledged stays, nobody is told anything that is not so, and it heals by itself.
+
+mod balancer;
+mod commits;
+mod database;
+mod network;
+mod nodes;
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Answer, Client, History, Server, Site, Workload, wait_for};
+
+/// Nodes that log what is worth a look, should the test fail.
+const QUIET: &[&str] = &["--log-level", "warn"];
+/// Within this a request is answered, whatever the state of the database.
+const ANSWERED: Duration = Duration::from_secs(3);
+/// The same for clients that share two cores with all the tests.
+const ANSWERED_UNDER_LOAD: Duration = Duration::from_millis(3_500);
+/// Within this a node is ready again once the database is.
+const HEALED: Duration = Duration::from_secs(5);
+/// A writer that has begun goes on for no longer than this, even if nobody waits for it any more.
+const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
+
+/// The statements that begin and end a transaction, as they go over the wire.
+const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED\0";
+const COMMIT: &[u8] = b"COMMIT\0";
+
+/// Several users who meet on few plants, on all of the nodes.
+fn load(site: &Site, nodes: &[Server]) -> Workload {
+    let tokens = ["ada", "ben", "cyd"].map(|user| site.token(user, &[])).to_vec();
+    Workload { nodes: nodes.iter().map(Server::address).collect(), tokens, writers: 8, listers: 2, ids: 6 }
+}
+
+fn is_ready(node: &Server) -> bool {
+    let answer = node.anonymous().get("/readyz");
+    answer.status == 200 || {
+        assert_eq!(answer.error(), 50300);
+        false
+    }
+}
+
+#[track_caller]
+fn wait_until_not_ready(nodes: &[Server]) {
+    for node in nodes {
+        wait_for("the node to notice", || (!is_ready(node)).then_some(()));
+    }
+}
+
+/// From the moment at which the database is there.
+#[track_caller]
+fn wait_until_healed(nodes: &[Server]) {
+    let start = Instant::now();
+    for node in nodes {
+        wait_for("the node to be ready again", || is_ready(node).then_some(()));
+    }
+    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+}
+
+#[track_caller]
+fn wait_for_writes(history: &History, more: usize) {
+    let enough = history.acknowledged() + more;
+    wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
+}
+
+/// Waits, when nobody calls any more, until what was begun has ended one way or the other, and notes that it has.
+#[track_caller]
+fn settle(history: &History, site: &Site) {
+    const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
+                           AND datname = current_database() AND state <> 'idle'";
+    let over = history.now() + LAST_ATTEMPT;
+    wait_for("the last attempts", || (history.now() > over && site.rows(AT_WORK) == [0]).then_some(()));
+    history.settle(history.now());
+}
+
+/// The answer, which comes in time.
+#[track_caller]
+fn in_time(call: impl FnOnce() -> Answer) -> Answer {
+    let start = Instant::now();
+    let answer = call();
+    assert!(start.elapsed() < ANSWERED, "answered after {:?}: {}", start.elapsed(), answer.wire());
+    answer
+}
+
+/// Without the database every request is refused, in time, and says whether something may have happened.
+#[track_caller]
+fn assert_out_of_reach(client: &Client) {
+    let calls: [&dyn Fn() -> Answer; 3] =
+        [&|| client.get("/plants"), &|| client.post(plant(1, "lost")), &|| client.delete(1)];
+    for call in calls {
+        let answer = in_time(call);
+        assert!(matches!(answer.error(), 50300 | 50301), "{}", answer.wire());
+    }
+}
+
+/// The body of a create.
+fn plant(id: i64, name: &str) -> String {
+    serde_json::json!({ "id": id, "name": name }).to_string()
+}
+
+/// The plants of a client by id.
+#[track_caller]
+fn plants(client: &Client) -> Vec<(i64, String)> {
+    let listed = client.get("/plants?include=id").json();
+    let listed = listed.as_array().expect("an array");
+    let one =
+        |plant: &serde_json::Value| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().map(str::to_owned));
+    listed.iter().map(one).map(|(id, name)| (id, name.expect("a name"))).collect()
+}

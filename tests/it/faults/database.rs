@@ -1,0 +1,115 @@
+//! The database dies, or its time stands still.
+
+use std::time::Instant;
+
+use super::{
+    ANSWERED_UNDER_LOAD, HEALED, QUIET, assert_out_of_reach, in_time, load, plant, settle, wait_for_writes,
+    wait_until_healed, wait_until_not_ready,
+};
+use crate::support::{Cluster, History, Site, signal, wait_for};
+
+#[test]
+fn it_is_killed_under_load_again_and_again() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let workload = load(&site, &nodes);
+    let history = History::new();
+    for _ in 0..4 {
+        let ((), report) = workload.run(&history, || {
+            wait_for_writes(&history, 200);
+            cluster.kill();
+            wait_until_not_ready(&nodes);
+            cluster.restart();
+            wait_until_healed(&nodes);
+            wait_for_writes(&history, 200);
+        });
+        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
+        settle(&history, &site);
+        workload.look(&history);
+    }
+    let summary = history.check().unwrap();
+    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+}
+
+#[test]
+fn it_takes_no_new_connections_and_those_that_are_there_go_on() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let workload = load(&site, &nodes);
+    let history = History::new();
+    // Its log is in a file, which can be read before it is up.
+    let wrapper = ["sh", "-c", "exec \"$@\" 2> late.log", "sh"];
+    let log = || std::fs::read_to_string(site.directory().join("late.log")).unwrap_or_default();
+    workload.run(&history, || {
+        wait_for_writes(&history, 100);
+        cluster.freeze_postmaster();
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| site.serve_through(&wrapper, QUIET));
+            wait_for("the node to try", || log().contains("cannot connect to the database: trying on").then_some(()));
+            wait_for_writes(&history, 300);
+            let still_waits = !late.is_finished();
+            cluster.thaw_postmaster();
+            assert!(still_waits, "{}", log());
+            let late = late.join().expect("it comes up");
+            assert_eq!(late.anonymous().get("/readyz").status, 200);
+            assert_eq!(late.client(&workload.tokens[0]).get("/plants").status, 200);
+        });
+    });
+    workload.look(&history);
+    let summary = history.check().unwrap();
+    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "nobody noticed");
+}
+
+/// One process of it stands still, as if its machine had been replaced and nobody had told the connection. Notes of who
+/// used a token are made in passing, and are no reason to wait for it for ever.
+#[test]
+fn a_connection_that_falls_silent_over_a_note_is_given_up() {
+    const WAITING: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND \
+                           wait_event_type = 'Lock' AND query LIKE 'UPDATE plantstore.tokens%'";
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let node = site.serve(QUIET);
+    // One for each of the writers.
+    for user in ["ada", "ben"] {
+        let token = site.token(user, &[]);
+        let held = site.hold("BEGIN; SELECT FROM plantstore.tokens FOR UPDATE");
+        assert_eq!(node.client(&token).get("/plants").status, 200);
+        let process = wait_for("the note", || site.rows(WAITING).first().copied());
+        signal(u32::try_from(process).unwrap(), "STOP");
+        drop(held);
+    }
+    let cyd = node.client(&site.token("cyd", &[]));
+    let start = Instant::now();
+    wait_for("a write", || (in_time(|| cyd.post(plant(1, "written"))).status == 200).then_some(()));
+    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+}
+
+#[test]
+fn it_freezes_under_load() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let workload = load(&site, &nodes);
+    let eve = site.token("eve", &[]);
+    let history = History::new();
+    for _ in 0..2 {
+        let ((), report) = workload.run(&history, || {
+            wait_for_writes(&history, 200);
+            cluster.freeze();
+            wait_until_not_ready(&nodes);
+            for node in &nodes {
+                assert_out_of_reach(&node.client(&eve));
+            }
+            cluster.thaw();
+            wait_until_healed(&nodes);
+            wait_for_writes(&history, 200);
+        });
+        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
+        settle(&history, &site);
+        workload.look(&history);
+    }
+    let summary = history.check().unwrap();
+    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+}

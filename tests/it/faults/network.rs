@@ -1,0 +1,116 @@
+//! One node is cut off from the database, while another is not.
+
+use std::time::Instant;
+
+use super::{
+    ANSWERED_UNDER_LOAD, COMMIT, HEALED, QUIET, assert_out_of_reach, in_time, is_ready, load, plant, plants, settle,
+    wait_for_writes, wait_until_healed, wait_until_not_ready,
+};
+use crate::support::{Answer, Cluster, History, Proxy, Site, Stage, wait_for};
+
+/// Cuts one of two nodes off under load.
+fn cut_off(fault: fn(&Proxy)) {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let proxy = Proxy::start(cluster.address());
+    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
+    let (connected, cut_off) = (&nodes[0], &nodes[1..]);
+    let workload = load(&site, &nodes);
+    let eve = site.token("eve", &[]);
+    let history = History::new();
+    for round in 0..2 {
+        let ((), report) = workload.run(&history, || {
+            wait_for_writes(&history, 200);
+            fault(&proxy);
+            wait_until_not_ready(cut_off);
+            assert_out_of_reach(&cut_off[0].client(&eve));
+            assert!(is_ready(connected), "the other is none the worse for it");
+            wait_for_writes(&history, 200);
+            proxy.heal();
+            wait_until_healed(cut_off);
+            cut_off[0].client(&eve).plant(round + 10, "it works");
+            wait_for_writes(&history, 200);
+        });
+        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
+        settle(&history, &site);
+        workload.look(&history);
+    }
+    let summary = history.check().unwrap();
+    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+}
+
+#[test]
+fn nothing_gets_through_and_nobody_is_told() {
+    cut_off(Proxy::freeze);
+}
+
+#[test]
+fn connections_are_closed_as_soon_as_they_are_made() {
+    cut_off(Proxy::cut);
+}
+
+/// The node cannot come back to see whether its commit happened, and says that it does not know.
+#[test]
+fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let proxy = Proxy::start(cluster.address());
+    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
+    let token = site.token("ada", &[]);
+    let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
+    ada.plant(-1, "there");
+    let there = || (-1, "there".to_owned());
+    for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)] {
+        let unknown = |what: &str, call: &dyn Fn() -> Answer| {
+            proxy.cut_for_good_at(stage, COMMIT);
+            let answer = in_time(call);
+            assert_eq!(answer.error(), 50301, "{what}, {stage:?}: {}", answer.text());
+        };
+        unknown("create", &|| ada.post(plant(1, "new")));
+        let expected = if done { vec![there(), (1, "new".to_owned())] } else { vec![there()] };
+        assert_eq!(plants(&other), expected, "{stage:?}");
+        proxy.heal();
+        wait_until_healed(&nodes[1..]);
+        // As docs/errors.md advises.
+        assert_eq!(ada.post(plant(1, "newer")).status, if done { 409 } else { 200 }, "{stage:?}");
+        unknown("delete", &|| ada.delete(1));
+        assert_eq!(other.ids().contains(&1), !done, "{stage:?}");
+        proxy.heal();
+        wait_until_healed(&nodes[1..]);
+        assert_eq!(ada.delete(1).status, if done { 404 } else { 204 }, "{stage:?}");
+        assert_eq!(plants(&other), [there()]);
+    }
+}
+
+/// A node that stands still in the middle of a transaction, and whose end nobody hears of, holds its locks for a moment.
+#[test]
+fn a_node_that_vanishes_in_a_transaction_does_not_block_others_for_long() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let proxy = Proxy::start(cluster.address());
+    let (node, vanishing) = (site.serve(QUIET), site.through(&proxy).serve(QUIET));
+    let token = site.token("ada", &[]);
+    let ada = node.client(&token);
+    let lost = vanishing.client(&token);
+    ada.plant(1, "there");
+    proxy.freeze_at(COMMIT);
+    let mut connection = lost.connect();
+    connection.send(lost.bytes("DELETE", "/plants/1", &[], None));
+    wait_for("the transaction to be open", || proxy.is_frozen().then_some(()));
+    vanishing.signal("STOP");
+    let since = Instant::now();
+    let answer = wait_for("a write to the same plants", || {
+        let answer = in_time(|| ada.delete(1));
+        // Refused while the other has the lock, and truly not done.
+        (answer.status != 503).then_some(answer)
+    });
+    assert_eq!(answer.status, 204, "what the other had begun never was: {}", answer.text());
+    assert!(since.elapsed() < HEALED, "it took {:?}", since.elapsed());
+    // Even if its commit arrives after all.
+    ada.plant(1, "anew");
+    proxy.heal();
+    vanishing.signal("CONT");
+    let answer = connection.answer(false);
+    assert!(answer.status == 204 || answer.error() == 50301, "{}", answer.wire());
+    wait_until_healed(std::slice::from_ref(&vanishing));
+}

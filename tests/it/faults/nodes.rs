@@ -1,0 +1,114 @@
+//! Many nodes on one database are one service.
+
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use super::{HEALED, QUIET, plant, plants};
+use crate::support::{Cluster, Engine, Server, Site, wait_for};
+
+#[test]
+fn ten_start_together_on_an_empty_database() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes: Vec<Server> = std::thread::scope(|scope| {
+        let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| site.serve(QUIET))).collect();
+        starting.into_iter().map(|node| node.join().expect("it comes up")).collect()
+    });
+    assert_eq!(site.rows("SELECT version FROM schema_versions"), [1]);
+    let token = site.token("ada", &[]);
+    for (node, id) in nodes.iter().zip(0..) {
+        node.client(&token).plant(id, "one of ten");
+    }
+    for node in &nodes {
+        assert_eq!(node.client(&token).ids(), (0..10).collect::<Vec<i64>>());
+    }
+}
+
+#[test]
+fn reads_go_by_several_connections() {
+    const THAT_LISTED: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
+                               query LIKE 'SELECT plant_id, name, tag%'";
+    let site = Site::new(Engine::Postgres);
+    let node = site.serve(QUIET);
+    let ada = node.client(&site.token("ada", &[]));
+    wait_for("the connections", || {
+        assert_eq!(ada.get("/plants").status, 200);
+        (site.rows(THAT_LISTED)[0] >= 2).then_some(())
+    });
+}
+
+/// Waits until all nodes refuse this token, which they do within 5 seconds.
+#[track_caller]
+fn wait_until_refused(nodes: &[Server], token: &str) {
+    let start = Instant::now();
+    for node in nodes {
+        let ada = node.client(token);
+        wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+        assert_eq!(ada.post(plant(9, "too late")).error(), 40101);
+    }
+    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+}
+
+#[test]
+fn tokens_and_users_are_those_of_all_nodes() {
+    let site = Site::new(Engine::Postgres);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let [first, second] = [site.token("ada", &[]), site.token("ada", &[])];
+    for (node, id) in nodes.iter().zip(1..) {
+        node.client(&first).plant(id, "at once");
+        node.client(&second).plant(id + 2, "at once");
+    }
+    assert!(site.run(&["token", "revoke", "1"]).status.success());
+    wait_until_refused(&nodes, &first);
+    assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other is as good as ever");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    wait_until_refused(&nodes, &second);
+    // Somebody else of the same name.
+    let third = site.token("ada", &[]);
+    assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
+}
+
+/// Many clients want the same id at the same moment, and each of them another one that nobody else wants.
+#[test]
+fn of_all_who_want_an_id_exactly_one_gets_it() {
+    const CLIENTS: i64 = 16;
+    const ROUNDS: i64 = 100;
+    let site = Site::new(Engine::Postgres);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let token = site.token("ada", &[]);
+    let barrier = Barrier::new(usize::try_from(2 * CLIENTS).unwrap());
+    // What each got: the id, its name, and whether it was created.
+    let results: Vec<(i64, String, bool)> = std::thread::scope(|scope| {
+        let each = |client: i64, own: bool| {
+            let (nodes, token, barrier) = (&nodes, &token, &barrier);
+            scope.spawn(move || {
+                let ada = nodes[usize::try_from(client % 2).unwrap()].client(token);
+                let mut connection = ada.connect();
+                let mut results = Vec::new();
+                for round in 0..ROUNDS {
+                    let id = if own { -1 - (round * CLIENTS + client) } else { round };
+                    let name = format!("{round} of {client}");
+                    let headers = [("Content-Type", "application/json")];
+                    let bytes = ada.bytes("POST", "/plants", &headers, Some(plant(id, &name).as_bytes()));
+                    barrier.wait();
+                    connection.send(bytes);
+                    let answer = connection.answer(false);
+                    assert!(answer.status == 200 || answer.error() == 40900, "{}", answer.wire());
+                    results.push((id, name, answer.status == 200));
+                }
+                results
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).flat_map(|client| [each(client, false), each(client, true)]).collect();
+        clients.into_iter().flat_map(|client| client.join().expect("its answers")).collect()
+    });
+    let created: Vec<(i64, String)> =
+        results.iter().filter(|(_, _, created)| *created).map(|(id, name, _)| (*id, name.clone())).collect();
+    let ids: BTreeSet<i64> = created.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "all of them, and all that nobody else wanted");
+    assert_eq!(created.len(), ids.len(), "and each once");
+    let mut created = created;
+    created.sort();
+    assert!(nodes.iter().all(|node| plants(&node.client(&token)) == created), "it is the one who was told so");
+}
