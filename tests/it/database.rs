@@ -15,7 +15,7 @@ const PASSWORD: &str = "only-for-tests";
 
 /// Commands on a store that is named by hand, in a directory of their own.
 struct Operator {
-    site: Site,
+    site: Site<'static>,
     url: String,
 }
 
