@@ -37,6 +37,8 @@ use crate::user::{UserId, UserName};
 
 /// How long opening waits for a database that does not answer yet.
 const OPEN_PATIENCE: Duration = Duration::from_secs(10);
+/// How long making a schema ready may take, waiting for another node that does the same included.
+const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections that read, at the least.
 const READERS_MIN: usize = 2;
 /// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
@@ -65,7 +67,9 @@ impl Postgres {
         let store_url = StoreUrl::Postgres(Box::new(url.clone()));
         let connector = Connector::new(url, options.timeout).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
         let client = connect_first(&connector, &store_url).await?;
-        let created = schema::prepare(&client, &store_url, &options).await?;
+        let preparing = timeout(SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
+        let silent = |_| OpenError::Unreachable(store_url.clone(), "the database did not answer in time".to_owned());
+        let created = preparing.await.map_err(silent)??;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let engine = Self {
