@@ -1,12 +1,14 @@
 //! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
 //! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
 
+mod migrate;
 mod serve;
 mod table;
 mod token;
 mod user;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use jiff::Timestamp;
 use tracing::Level;
 
 use crate::config::StoreOption;
-use crate::store::{OpenOptions, Store, StoreUrl};
+use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
 use crate::telemetry;
 
 /// How long a command waits for a server that writes without a pause.
@@ -34,6 +36,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(Box<serve::Options>),
+    Migrate(migrate::Options),
     Token(token::Options),
     User(user::Options),
 }
@@ -56,6 +59,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(options) => options.run(),
+        Command::Migrate(options) => options.run(),
         Command::Token(options) => options.run(),
         Command::User(options) => options.run(),
     }
@@ -93,16 +97,39 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
 
 impl StoreOption {
     fn url(&self) -> anyhow::Result<StoreUrl> {
-        self.store.parse().map_err(|fault| WrongUse(format!("--store: {fault}")).into())
+        let mut url = self.store.parse().map_err(|fault| WrongUse(format!("--store: {fault}")))?;
+        if let StoreUrl::Postgres(url) = &mut url {
+            find_password(url)?;
+        }
+        Ok(url)
+    }
+
+    /// Arguments are for everybody on the machine to see.
+    fn warn_of_visible_password(&self) {
+        let has_password = matches!(self.store.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
+        if has_password && std::env::args().any(|argument| argument.ends_with(&self.store)) {
+            tracing::warn!(
+                "the password in --store can be seen by everybody on this machine: \
+                 put it into PGPASSWORD, a file named by PGPASSFILE, or PLANTSTORE_STORE"
+            );
+        }
     }
 
     /// Runs one of the operator's commands on the store, beside a running server or without one.
     fn with<T>(&self, create: bool, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
+        self.warn_of_visible_password();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
         runtime.block_on(async {
-            let options = OpenOptions { create, write_queue: 1, readers: 1, patience: PATIENCE };
+            let options = OpenOptions {
+                create,
+                migrate: create,
+                write_queue: 1,
+                readers: 1,
+                patience: PATIENCE,
+                timeout: PATIENCE,
+            };
             let (store, created) = Store::open(&url, options).await?;
             if created {
                 writeln!(io::stderr(), "made a new store: {url}")?;
@@ -111,6 +138,24 @@ impl StoreOption {
             store.close().await;
             done
         })
+    }
+}
+
+/// The password of a database: in its URL, or else where PostgreSQL's own programs look for it.
+fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "names that PostgreSQL has given; they are no options of ours")]
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if url.has_password() {
+        return Ok(());
+    }
+    if let Some(password) = variable("PGPASSWORD") {
+        url.set_password(&password.to_string_lossy());
+        return Ok(());
+    }
+    let usual = || variable("HOME").map(|home| PathBuf::from(home).join(".pgpass")).filter(|file| file.exists());
+    match variable("PGPASSFILE").map(PathBuf::from).or_else(usual) {
+        Some(file) => Ok(url.set_password_from(&file)?),
+        None => Ok(()),
     }
 }
 

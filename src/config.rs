@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 /// Which store a command works on.
 #[derive(Args, Clone, Debug)]
 pub struct StoreOption {
-    /// Where the plants are kept: sqlite:PATH
+    /// Where the plants are kept: sqlite:PATH or postgres://user@host:port/database
     // Kept as text: what is wrong with it is said by the command, without repeating a URL that may hold a password.
     #[arg(
         long,

@@ -185,7 +185,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let url = StoreUrl::Sqlite(directory.path().join("plants.db"));
         let patience = Duration::from_secs(5);
-        let options = OpenOptions { create: true, write_queue: 1, readers: 1, patience };
+        let options =
+            OpenOptions { create: true, migrate: true, write_queue: 1, readers: 1, patience, timeout: patience };
         let (store, _) = Store::open(&url, options).await.expect("a store");
         let app = App::new(Arc::new(store), Limits::default());
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));

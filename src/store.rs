@@ -5,6 +5,7 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 mod batch;
+mod postgres;
 mod sqlite;
 
 use std::fmt;
@@ -19,17 +20,21 @@ use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
 
+pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
 pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
 
 /// Characters of an unknown scheme that are repeated to the operator.
 const SCHEME_SHOWN_CHARS: usize = 20;
 
-/// Where a store is, as operators write it: `sqlite:PATH`.
+/// Where a store is, as operators write it: `sqlite:PATH` or `postgres://…`. Shown without a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// An embedded store in one file.
     Sqlite(PathBuf),
+    /// A database of PostgreSQL.
+    Postgres(Box<PostgresUrl>),
 }
 
 impl FromStr for StoreUrl {
@@ -39,6 +44,9 @@ impl FromStr for StoreUrl {
         let Some((scheme, rest)) = text.split_once(':') else {
             return Err(StoreUrlFault::NoScheme);
         };
+        if scheme == "postgres" || scheme == "postgresql" {
+            return Ok(Self::Postgres(Box::new(text.parse()?)));
+        }
         if scheme != "sqlite" {
             // Only the scheme is repeated: the rest of somebody's URL may hold a password.
             return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
@@ -55,6 +63,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) => write!(formatter, "sqlite:{}", path.display()),
+            Self::Postgres(url) => url.fmt(formatter),
         }
     }
 }
@@ -63,10 +72,10 @@ impl fmt::Display for StoreUrl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlFault {
     /// No scheme at all.
-    #[error("a store is written as sqlite:PATH, for example sqlite:plantstore.db")]
+    #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
     NoScheme,
     /// A scheme no engine answers to.
-    #[error("unknown store scheme `{0}`: use sqlite:PATH, for example sqlite:plantstore.db")]
+    #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
     UnknownScheme(String),
     /// `sqlite:` alone.
     #[error("the path is missing: use sqlite:PATH, for example sqlite:plantstore.db")]
@@ -74,6 +83,9 @@ pub enum StoreUrlFault {
     /// `sqlite::memory:`.
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
     Memory,
+    /// Something about a database's URL.
+    #[error(transparent)]
+    Postgres(#[from] PostgresUrlFault),
 }
 
 /// How to open a store.
@@ -81,12 +93,16 @@ pub enum StoreUrlFault {
 pub struct OpenOptions {
     /// Make the store when there is none; otherwise that is [`OpenError::Missing`].
     pub create: bool,
+    /// Bring the schema of a database server up to date, or make it; a file is always brought up to date.
+    pub migrate: bool,
     /// Writes that may wait for the writer; one more is [`StoreError::Overloaded`].
     pub write_queue: usize,
     /// Threads that read at the same time.
     pub readers: usize,
     /// How long a change of an operator waits for others that write.
     pub patience: Duration,
+    /// How long a request waits for a database server.
+    pub timeout: Duration,
 }
 
 /// Why a store does not open. The messages say what to do and are meant for the operator.
@@ -104,6 +120,15 @@ pub enum OpenError {
     /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
+    /// The schema is older than this release, and it was not to be changed.
+    #[error("the schema of {0} is at version {1}, this release needs {2}: run `plantstore migrate` first")]
+    Outdated(StoreUrl, i64, i64),
+    /// The database cannot be reached, or does not let us in.
+    #[error("cannot connect to {0}: {1}")]
+    Unreachable(StoreUrl, String),
+    /// The database cannot be used as it is.
+    #[error("cannot use {0}: {1}")]
+    Unfit(StoreUrl, String),
 }
 
 /// Why an operation failed, in the terms that matter to the caller. The texts are for the log, never for a client.
@@ -225,6 +250,8 @@ impl Span {
 pub enum Store {
     /// The embedded engine.
     Sqlite(sqlite::Sqlite),
+    /// The scale-out engine.
+    Postgres(postgres::Postgres),
 }
 
 impl Store {
@@ -234,6 +261,9 @@ impl Store {
             StoreUrl::Sqlite(path) => {
                 sqlite::Sqlite::open(path, options).await.map(|(engine, created)| (Self::Sqlite(engine), created))
             }
+            StoreUrl::Postgres(url) => {
+                postgres::Postgres::open(url, options).await.map(|(engine, created)| (Self::Postgres(engine), created))
+            }
         }
     }
 
@@ -242,6 +272,7 @@ impl Store {
     pub async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.create(user, plant).await,
+            Self::Postgres(engine) => engine.create(user, plant).await,
         }
     }
 
@@ -249,11 +280,13 @@ impl Store {
     pub async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.delete(user, id).await,
+            Self::Postgres(engine) => engine.delete(user, id).await,
         }
     }
 
     /// Hands the first plants of the span to `each` in ascending order of id, all from one moment: until `rows` were
-    /// handed over or `each` breaks (the plant it broke on counts as handed over). True when the span holds more.
+    /// handed over or `each` breaks (the plant it broke on counts as handed over), or, after some, earlier. True when the
+    /// span holds more.
     pub async fn list(
         &self,
         span: Span,
@@ -262,6 +295,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.list(span, rows, each).await,
+            Self::Postgres(engine) => engine.list(span, rows, each).await,
         }
     }
 
@@ -269,6 +303,7 @@ impl Store {
     pub async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.version(user).await,
+            Self::Postgres(engine) => engine.version(user).await,
         }
     }
 
@@ -277,6 +312,7 @@ impl Store {
     pub async fn boundary(&self, span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.boundary(span, count).await,
+            Self::Postgres(engine) => engine.boundary(span, count).await,
         }
     }
 
@@ -284,6 +320,7 @@ impl Store {
     pub async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.find_token(hash).await,
+            Self::Postgres(engine) => engine.find_token(hash).await,
         }
     }
 
@@ -291,6 +328,7 @@ impl Store {
     pub fn note_use(&self, token: TokenId, day: Timestamp) {
         match self {
             Self::Sqlite(engine) => engine.note_use(token, day),
+            Self::Postgres(engine) => engine.note_use(token, day),
         }
     }
 
@@ -298,6 +336,7 @@ impl Store {
     pub async fn create_token(&self, user: &UserName, hash: &TokenHash, grant: &Grant) -> Result<TokenId, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.create_token(user, hash, grant).await,
+            Self::Postgres(engine) => engine.create_token(user, hash, grant).await,
         }
     }
 
@@ -305,6 +344,7 @@ impl Store {
     pub async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.tokens(user).await,
+            Self::Postgres(engine) => engine.tokens(user).await,
         }
     }
 
@@ -312,6 +352,7 @@ impl Store {
     pub async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.revoke_token(token, now).await,
+            Self::Postgres(engine) => engine.revoke_token(token, now).await,
         }
     }
 
@@ -319,6 +360,7 @@ impl Store {
     pub async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.users(name).await,
+            Self::Postgres(engine) => engine.users(name).await,
         }
     }
 
@@ -327,6 +369,7 @@ impl Store {
     pub async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.delete_user(name).await,
+            Self::Postgres(engine) => engine.delete_user(name).await,
         }
     }
 
@@ -336,6 +379,7 @@ impl Store {
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.sweep().await,
+            Self::Postgres(engine) => engine.sweep().await,
         }
     }
 
@@ -343,6 +387,7 @@ impl Store {
     pub async fn ping(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(engine) => engine.ping().await,
+            Self::Postgres(engine) => engine.ping().await,
         }
     }
 
@@ -350,8 +395,15 @@ impl Store {
     pub async fn close(&self) {
         match self {
             Self::Sqlite(engine) => engine.close().await,
+            Self::Postgres(engine) => engine.close().await,
         }
     }
+}
+
+/// A time beyond what can be told, in either direction, is the furthest that can.
+fn timestamp(seconds: i64) -> Timestamp {
+    let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_second(seconds).unwrap_or(furthest)
 }
 
 #[cfg(test)]
@@ -360,7 +412,10 @@ mod tests {
 
     #[test]
     fn store_urls() {
-        let path = |text: &str| text.parse().map(|StoreUrl::Sqlite(path)| path);
+        let path = |text: &str| match text.parse()? {
+            StoreUrl::Sqlite(path) => Ok(path),
+            StoreUrl::Postgres(url) => panic!("{url}"),
+        };
         assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
         assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
         assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));

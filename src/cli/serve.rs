@@ -45,6 +45,9 @@ pub(super) struct Options {
     /// Do not make the user `gardener` and a token when a new store is made
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
     no_first_token: bool,
+    /// Refuse a database whose schema is not up to date instead of changing it
+    #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
+    no_migrate: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -90,6 +93,9 @@ struct LimitOptions {
     /// Creates and deletes that may wait for their commit; others are answered 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     write_queue: u32,
+    /// How long a request waits for a database server; then it is answered 503
+    #[arg(long, value_name = "TIME", env = "PLANTSTORE_STORE_TIMEOUT", default_value = "2s", value_parser = duration)]
+    store_timeout: Duration,
     /// Failed authentications a second of one client address; others are answered 429
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     auth_failure_rate: u32,
@@ -132,6 +138,7 @@ impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
         runtime.block_on(self.serve(&url))
@@ -144,10 +151,19 @@ impl Options {
         let address = listener.local_addr().context("cannot tell the address in use")?;
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
         let write_queue = self.limits.write_queue as usize;
-        let options = OpenOptions { create: true, write_queue, readers, patience: PATIENCE };
+        let options = OpenOptions {
+            create: true,
+            migrate: !self.no_migrate,
+            write_queue,
+            readers,
+            patience: PATIENCE,
+            timeout: self.limits.store_timeout,
+        };
         let (store, created) = Store::open(url, options).await?;
         let store = Arc::new(store);
-        let first = if created && !self.no_first_token { Some(first_token(&store).await?) } else { None };
+        store.ping().await?;
+        let first =
+            if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
         if let Err(error) = announce(address, url, first.as_ref()) {
             if let Some(first) = first {
@@ -252,6 +268,11 @@ struct FirstToken {
     user: UserName,
 }
 
+/// A node of many has no place of its own for a file: there the first token needs a terminal.
+fn can_hand_over(url: &StoreUrl) -> bool {
+    matches!(url, StoreUrl::Sqlite(_)) || io::stderr().is_terminal()
+}
+
 async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
     let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
     let label = Label::parse("first token").unwrap_or_default();
@@ -309,6 +330,7 @@ Create, list and delete a plant:
 fn keep_first_token(url: &StoreUrl, token: &PlainToken) -> anyhow::Result<PathBuf> {
     let mut file = match url {
         StoreUrl::Sqlite(store) => store.clone().into_os_string(),
+        StoreUrl::Postgres(_) => "plantstore".into(),
     };
     file.push(".first-token");
     let file = PathBuf::from(file);

@@ -92,7 +92,8 @@ pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Res
             next = query.next(end);
         }
     }
-    let rest = Rest { app, user, span, include_id: query.include_id, context: query.context, first: Some(step.bytes) };
+    let (rows, first) = (step.rows_of_next(), Some(step.bytes));
+    let rest = Rest { app, user, span, rows, include_id: query.include_id, context: query.context, first };
     Ok(respond(Body::from_stream(stream::try_unfold(Some(rest), Rest::step)), next))
 }
 
@@ -143,6 +144,11 @@ impl Step {
         if self.bytes.len() < STEP_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
+    /// More plants than the next step will hold, if they are like these: more need not be asked for.
+    fn rows_of_next(&self) -> usize {
+        2 * STEP_BYTES * self.count.max(1) / self.bytes.len().max(1)
+    }
+
     fn finish(mut self) -> Vec<u8> {
         if self.count == 0 && self.separator == b'[' {
             self.bytes.push(b'[');
@@ -157,6 +163,7 @@ struct Rest {
     app: Arc<App>,
     user: UserId,
     span: Span,
+    rows: usize,
     include_id: bool,
     context: Arc<Context>,
     first: Option<Vec<u8>>,
@@ -179,9 +186,10 @@ impl Rest {
 
     async fn read(mut self) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
         let mut step = Step::new(self.include_id, b',');
-        let more = self.app.store.list(self.span, usize::MAX, |id, name, tag| step.push(id, name, tag)).await?;
+        let more = self.app.store.list(self.span, self.rows, |id, name, tag| step.push(id, name, tag)).await?;
         if let Some(last) = step.last.filter(|_| more) {
             self.span = self.span.past(last);
+            self.rows = step.rows_of_next();
             return Ok(Some((step.bytes.into(), Some(self))));
         }
         // The plants of a deleted user vanish: what is left of them is not the list.

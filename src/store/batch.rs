@@ -1,6 +1,8 @@
-//! Group commit: a bounded queue of writes that one writer drains into one transaction. The writer answers each write
+//! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer answers each write
 //! after the commit, and each on its own.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,9 +16,6 @@ use crate::user::UserId;
 /// Writes that share one commit at the most: bounds how long the first of them waits for the last.
 pub(super) const BATCH_MAX: usize = 512;
 
-/// How long a request waits for the answer of a writer that says nothing (a disk that hangs).
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-
 /// What a write came to.
 pub(super) type Answer<T> = Result<T, StoreError>;
 
@@ -25,12 +24,12 @@ pub(super) enum Job {
     Create {
         user: UserId,
         plant: NewPlant,
-        reply: oneshot::Sender<Answer<Creation>>,
+        reply: Reply<Creation>,
     },
     Delete {
         user: UserId,
         id: PlantId,
-        reply: oneshot::Sender<Answer<Deletion>>,
+        reply: Reply<Deletion>,
     },
     NoteUse {
         token: TokenId,
@@ -38,6 +37,35 @@ pub(super) enum Job {
     },
     /// The last: what came before it is still done, what comes after it is refused.
     Stop,
+}
+
+impl Job {
+    /// Begins the job; false when its caller has stopped waiting, and so has been told that nothing was done.
+    pub(super) fn begin(&self) -> bool {
+        match self {
+            Self::Create { reply, .. } => reply.begin(),
+            Self::Delete { reply, .. } => reply.begin(),
+            Self::NoteUse { .. } | Self::Stop => true,
+        }
+    }
+}
+
+/// The way back to a caller, who waits for a limited time.
+pub(super) struct Reply<T> {
+    answer: oneshot::Sender<Answer<T>>,
+    /// Set by the writer when it begins, or by the caller when they give up: whoever comes first.
+    taken: Arc<AtomicBool>,
+}
+
+impl<T> Reply<T> {
+    fn begin(&self) -> bool {
+        !self.taken.swap(true, Ordering::AcqRel)
+    }
+
+    fn send(self, answer: Answer<T>) {
+        // A client that has gone away does not wait for its answer.
+        let _ = self.answer.send(answer);
+    }
 }
 
 /// What one job of a committed batch came to.
@@ -48,60 +76,64 @@ pub(super) enum Outcome {
     Done,
 }
 
-/// Answers all jobs of a batch, which `commit` does in one transaction or not at all. Where one of them may be what
-/// keeps the others from being done, each is done alone, so that it succeeds or fails by itself.
-pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&[Job]) -> Answer<Vec<Outcome>>) {
-    match commit(batch) {
+/// Whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
+/// cannot be used cannot be used by any of them; trying one by one would keep the last for long.
+pub(super) fn one_may_spoil_it(result: &Answer<Vec<Outcome>>, jobs: usize) -> bool {
+    jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
+}
+
+/// Answers all jobs of a batch with what it came to.
+pub(super) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
+    match result {
         Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
-        Err(StoreError::Full(_) | StoreError::Internal(_)) if batch.len() > 1 => {
-            for job in batch.drain(..) {
-                let outcome = commit(std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
-                answer(job, outcome);
-            }
-        }
-        // A store that cannot be used cannot be used by any of them; trying one by one would keep the last for long.
         Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
     }
 }
 
-fn answer(job: Job, outcome: Answer<Outcome>) {
+/// Answers all jobs of a batch, which `commit` does in one transaction or not at all.
+pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&[Job]) -> Answer<Vec<Outcome>>) {
+    batch.retain(Job::begin);
+    let result = commit(batch);
+    if !one_may_spoil_it(&result, batch.len()) {
+        return answer_all(batch, result);
+    }
+    for job in batch.drain(..) {
+        let outcome = commit(std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
+        answer(job, outcome);
+    }
+}
+
+pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
     match (job, outcome) {
-        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => send(reply, Ok(creation)),
-        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => send(reply, Ok(deletion)),
-        (Job::Create { reply, .. }, Err(error)) => send(reply, Err(error)),
-        (Job::Delete { reply, .. }, Err(error)) => send(reply, Err(error)),
+        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => reply.send(Ok(creation)),
+        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(Ok(deletion)),
+        (Job::Create { reply, .. }, Err(error)) => reply.send(Err(error)),
+        (Job::Delete { reply, .. }, Err(error)) => reply.send(Err(error)),
         (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
         (Job::Stop, Err(_)) | (_, Ok(_)) => {}
     }
 }
 
-fn send<T>(reply: oneshot::Sender<Answer<T>>, answer: Answer<T>) {
-    // A client that has gone away does not wait for its answer.
-    let _ = reply.send(answer);
-}
-
 /// The callers' end of the queue.
 pub(super) struct Queue {
     sender: mpsc::Sender<Job>,
+    /// How long a caller waits for the answer of a writer that says nothing.
+    patience: Duration,
 }
 
 impl Queue {
     /// A queue of `capacity` writes, and the writer's end of it.
-    pub(super) fn new(capacity: usize) -> (Self, mpsc::Receiver<Job>) {
+    pub(super) fn new(capacity: usize, patience: Duration) -> (Self, mpsc::Receiver<Job>) {
         let (sender, receiver) = mpsc::channel(capacity);
-        (Self { sender }, receiver)
+        (Self { sender, patience }, receiver)
     }
 
     pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Answer<Creation> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Job::Create { user, plant, reply })?;
-        wait_for(answer).await
+        self.ask(|reply| Job::Create { user, plant, reply }).await
     }
 
     pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Answer<Deletion> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Job::Delete { user, id, reply })?;
-        wait_for(answer).await
+        self.ask(|reply| Job::Delete { user, id, reply }).await
     }
 
     /// Best effort: when the queue is full the note is dropped.
@@ -126,13 +158,20 @@ impl Queue {
             mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable("the writer has stopped".to_owned()),
         })
     }
-}
 
-async fn wait_for<T>(answer: oneshot::Receiver<Answer<T>>) -> Answer<T> {
-    match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
-        Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
+        let (answer, coming) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        self.submit(job(Reply { answer, taken: Arc::clone(&taken) }))?;
+        match tokio::time::timeout(self.patience, coming).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
+            // What has not begun never will.
+            Err(_) if !taken.swap(true, Ordering::AcqRel) => {
+                Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()))
+            }
+            Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
+        }
     }
 }
 
@@ -140,9 +179,12 @@ async fn wait_for<T>(answer: oneshot::Receiver<Answer<T>>) -> Answer<T> {
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(30);
+
     fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Deletion>>) {
-        let (reply, answer) = oneshot::channel();
-        (Job::Delete { user: UserId::new(1), id: PlantId::new(id), reply }, answer)
+        let (answer, coming) = oneshot::channel();
+        let reply = Reply { answer, taken: Arc::default() };
+        (Job::Delete { user: UserId::new(1), id: PlantId::new(id), reply }, coming)
     }
 
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
@@ -173,12 +215,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
-        let (queue, mut jobs) = Queue::new(1);
+        let (queue, mut jobs) = Queue::new(1, PATIENCE);
         let vanish = async { drop(jobs.recv().await) };
         let (answer, ()) = tokio::join!(queue.delete(UserId::new(1), PlantId::new(1)), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
         drop(jobs);
         let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_was_never_begun_is_never_done() {
+        let (queue, mut jobs) = Queue::new(2, Duration::from_millis(20));
+        let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        assert!(!jobs.try_recv().expect("the job").begin());
+        let begin = async {
+            let job = jobs.recv().await.expect("the job");
+            assert!(job.begin());
+            std::future::pending::<()>().await;
+            drop(job);
+        };
+        let asking = queue.delete(UserId::new(1), PlantId::new(2));
+        let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
+        assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }
 }

@@ -20,7 +20,9 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_pa
 
 use self::fault::store_error;
 use self::writer::Writer;
-use super::{Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version};
+use super::{
+    Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version, timestamp,
+};
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
@@ -340,10 +342,4 @@ fn user_name(row: &Row<'_>, column: usize) -> rusqlite::Result<UserName> {
     UserName::parse(row.get_ref(column)?.as_str()?).map_err(|fault| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(fault))
     })
-}
-
-/// A time beyond what can be told, in either direction, is the furthest that can.
-fn timestamp(seconds: i64) -> Timestamp {
-    let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_second(seconds).unwrap_or(furthest)
 }

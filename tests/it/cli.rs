@@ -157,6 +157,40 @@ on_every_engine! {
             assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
         }
     }
+
+    fn a_reader_that_has_seen_enough_is_no_failure(site) {
+        for user in 0..50 {
+            site.token(&format!("user-{user}"), &[]);
+        }
+        let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+    }
+
+    fn a_token_that_nobody_got_is_revoked(site) {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = site.command(&["token", "create", "--user", "ada"]).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
+        assert_eq!(tokens(site)[0]["state"], "revoked");
+    }
+
+    // Whoever started the service may have stopped listening to what it says.
+    fn the_service_runs_with_its_output_closed(site) {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        wait_for("an answer", || {
+            let mut connection = Connection::try_open(free).ok()?;
+            connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+            connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+        });
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 /// The banner of a new store hands over the first token where nobody else sees it.
@@ -240,6 +274,9 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
         (&["serve", "--store", "plants.db"], "a store is written as sqlite:PATH"),
         (&["serve", "--store", "sqlite:"], "the path is missing"),
+        (&["serve", "--store", "postgres://u:secret@"], "the host is missing"),
+        (&["serve", "--store", "postgres://u:secret@h/d?secret=1"], "unknown parameter: known are sslmode,"),
+        (&["migrate", "--store", "postgres://u:secret@h/d?sslmode=secret"], "sslmode must be disable, prefer, require"),
         (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
         (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
         (&["serve", "--listen", "8080"], "write it as HOST:PORT with a port up to 65535, for example 127.0.0.1:8080"),
@@ -317,46 +354,6 @@ fn failure_is_one_clear_line_and_exit_code_1() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
-    let site = Site::new(Engine::Sqlite);
-    for user in 0..50 {
-        site.token(&format!("user-{user}"), &[]);
-    }
-    let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
-}
-
-#[test]
-fn a_token_that_nobody_got_is_revoked() {
-    let site = Site::new(Engine::Sqlite);
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = site.command(&["token", "create", "--user", "ada"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
-    assert_eq!(tokens(&site)[0]["state"], "revoked");
-}
-
-/// Whoever started the service may have stopped listening to what it says.
-#[test]
-fn the_service_runs_with_its_output_closed() {
-    let site = Site::new(Engine::Sqlite);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    drop(child.stdout.take());
-    wait_for("an answer", || {
-        let mut connection = Connection::try_open(free).ok()?;
-        connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
-    });
-    assert!(child.try_wait().unwrap().is_none());
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-#[test]
 fn help_and_version() {
     let site = Site::new(Engine::Sqlite);
     let version = site.run(&["--version"]);
@@ -390,6 +387,7 @@ fn help_and_version() {
             "512",
             "1s",
             "1024",
+            "2s",
             "10",
             "100",
             "10s"
@@ -402,10 +400,11 @@ fn help_and_version() {
     Usage: plantstore <COMMAND>
 
     Commands:
-      serve  Run the service
-      token  Issue, list and revoke access tokens; works beside a running server
-      user   List and delete users; works beside a running server
-      help   Print this message or the help of the given subcommand(s)
+      serve    Run the service
+      migrate  Make a store, or bring its schema up to date, for nodes that run with --no-migrate
+      token    Issue, list and revoke access tokens; works beside a running server
+      user     List and delete users; works beside a running server
+      help     Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help

@@ -5,16 +5,9 @@ use std::thread;
 
 use insta::assert_snapshot;
 
-use crate::support::{Connection, Engine, Site, on_every_engine, wait_for};
+use crate::support::{Connection, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
-
-/// Holds the write lock of an embedded store until dropped, so that its writer has to wait.
-fn hold_writes(site: &Site) -> rusqlite::Connection {
-    let file = site.open_file();
-    file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
-    file
-}
 
 on_every_engine! {
     fn a_head_that_does_not_arrive_is_cut_off(site) {
@@ -167,122 +160,112 @@ on_every_engine! {
             ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
         });
     }
-}
 
-/// What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
-#[test]
-fn a_full_write_queue_is_a_503() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--write-queue", "2"]);
-    let ada = server.client(&site.token("ada", &[]));
-    // Its last use is noted now, and not later in the queue.
-    ada.plant(0, "first");
-    wait_for("the note of its use", || {
-        let output = site.run(&["token", "list", "--json"]);
-        (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
-    });
-    let held = hold_writes(&site);
-    let answers: Vec<_> = thread::scope(|scope| {
-        let writers: Vec<_> = (1..=10)
-            .map(|id| {
-                let ada = &ada;
-                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
-            })
-            .collect();
-        // One is with the writer and two wait: seven are turned away at once.
-        wait_for("seven refusals", || {
-            (writers.iter().filter(|writer| writer.is_finished()).count() >= 7).then_some(())
+    // What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
+    fn a_full_write_queue_is_a_503(site) {
+        let server = site.serve(&["--write-queue", "2", "--store-timeout", "20s"]);
+        let ada = server.client(&site.token("ada", &[]));
+        // Its last use is noted now, and not later in the queue.
+        ada.plant(0, "first");
+        wait_for("the note of its use", || {
+            let output = site.run(&["token", "list", "--json"]);
+            (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
         });
-        assert_eq!(ada.ids(), [0], "reading goes on");
-        assert_eq!(server.anonymous().get("/readyz").status, 200);
-        held.execute_batch("ROLLBACK").expect("the lock released");
-        writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
-    });
-    let mut stored = vec![0];
-    for (id, answer) in &answers {
-        if answer.status == 200 {
-            stored.push(*id);
-        } else {
-            assert_eq!(answer.error(), 50300);
-            assert_eq!(answer.header("retry-after"), Some("1"));
-        }
-    }
-    assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
-    stored.sort_unstable();
-    assert_eq!(ada.ids(), stored);
-}
-
-/// Requests at work are bounded, a few more wait a little, the rest are told to come back.
-#[test]
-fn too_many_writes_at_work_are_a_503_and_reading_goes_on() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--max-in-flight", "2", "--max-waiting", "1", "--waiting-timeout", "200ms"]);
-    let ada = server.client(&site.token("ada", &[]));
-    ada.plant(0, "first");
-    let held = hold_writes(&site);
-    thread::scope(|scope| {
-        let writers: Vec<_> = (1..=6)
-            .map(|id| {
-                let ada = &ada;
-                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
-            })
-            .collect();
-        // Two are at work, one waits for a while, three are turned away at once.
-        wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() == 4).then_some(()));
-        assert_eq!(ada.ids(), [0], "reading needs no slot of theirs");
-        assert_eq!(server.anonymous().get("/livez").status, 200);
-        held.execute_batch("ROLLBACK").expect("the lock released");
+        let held = site.hold_writes();
+        let answers: Vec<_> = thread::scope(|scope| {
+            let writers: Vec<_> = (1..=20)
+                .map(|id| {
+                    let ada = &ada;
+                    scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
+                })
+                .collect();
+            // At most two are with each of two writers and two wait: the others are turned away at once.
+            wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(()));
+            assert_eq!(ada.ids(), [0], "reading goes on");
+            assert_eq!(server.anonymous().get("/readyz").status, 200);
+            drop(held);
+            writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
+        });
         let mut stored = vec![0];
-        for (id, answer) in writers.into_iter().map(|writer| writer.join().expect("a writer")) {
+        for (id, answer) in &answers {
             if answer.status == 200 {
-                stored.push(id);
+                stored.push(*id);
             } else {
                 assert_eq!(answer.error(), 50300);
+                assert_eq!(answer.header("retry-after"), Some("1"));
             }
         }
-        assert_eq!(stored.len(), 3, "those at work were done");
+        assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
+        stored.sort_unstable();
         assert_eq!(ada.ids(), stored);
-    });
-}
+    }
 
-/// A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
-#[test]
-fn a_store_that_stays_locked_is_a_503() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    ada.plant(1, "first");
-    let held = hold_writes(&site);
-    thread::scope(|scope| {
-        for id in 2..=12 {
-            let ada = &ada;
-            scope.spawn(move || {
-                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
-                assert_eq!(answer.error(), 50300, "{}", answer.text());
-                assert_eq!(answer.header("retry-after"), Some("1"));
-            });
-        }
-        assert_eq!(ada.delete(1).error(), 50300);
-    });
-    held.execute_batch("ROLLBACK").expect("the lock released");
-    assert_eq!(ada.ids(), [1], "nothing was done");
-    assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
-}
+    // Requests at work are bounded, a few more wait a little, the rest are told to come back.
+    fn too_many_writes_at_work_are_a_503_and_reading_goes_on(site) {
+        let server = site.serve(&["--max-in-flight", "2", "--max-waiting", "1", "--waiting-timeout", "200ms", "--store-timeout", "20s"]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(0, "first");
+        let held = site.hold_writes();
+        thread::scope(|scope| {
+            let writers: Vec<_> = (1..=6)
+                .map(|id| {
+                    let ada = &ada;
+                    scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
+                })
+                .collect();
+            // Two are at work, one waits for a while, three are turned away at once.
+            wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() == 4).then_some(()));
+            assert_eq!(ada.ids(), [0], "reading needs no slot of theirs");
+            assert_eq!(server.anonymous().get("/livez").status, 200);
+            drop(held);
+            let mut stored = vec![0];
+            for (id, answer) in writers.into_iter().map(|writer| writer.join().expect("a writer")) {
+                if answer.status == 200 {
+                    stored.push(id);
+                } else {
+                    assert_eq!(answer.error(), 50300);
+                }
+            }
+            assert_eq!(stored.len(), 3, "those at work were done");
+            assert_eq!(ada.ids(), stored);
+        });
+    }
 
-/// The grace holds even when the store does not move.
-#[test]
-fn a_store_that_stays_locked_does_not_hold_up_the_end() {
-    let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&["--shutdown-grace", "500ms"]);
-    let ada = server.client(&site.token("ada", &[]));
-    ada.plant(1, "first");
-    let held = hold_writes(&site);
-    let mut waiting = ada.connect();
-    waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
-    server.signal("TERM");
-    let start = std::time::Instant::now();
-    assert_eq!(server.wait().code(), Some(0));
-    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
-    held.execute_batch("ROLLBACK").expect("the lock released");
-    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+    // A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
+    fn a_store_that_stays_locked_is_a_503(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(1, "first");
+        let held = site.hold_writes();
+        thread::scope(|scope| {
+            for id in 2..=12 {
+                let ada = &ada;
+                scope.spawn(move || {
+                    let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                    assert_eq!(answer.error(), 50300, "{}", answer.text());
+                    assert_eq!(answer.header("retry-after"), Some("1"));
+                });
+            }
+            assert_eq!(ada.delete(1).error(), 50300);
+        });
+        drop(held);
+        assert_eq!(ada.ids(), [1], "nothing was done");
+        assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
+    }
+
+    // The grace holds even when the store does not move.
+    fn a_store_that_stays_locked_does_not_hold_up_the_end(site) {
+        let mut server = site.serve(&["--shutdown-grace", "500ms"]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(1, "first");
+        let held = site.hold_writes();
+        let mut waiting = ada.connect();
+        waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
+        server.signal("TERM");
+        let start = std::time::Instant::now();
+        assert_eq!(server.wait().code(), Some(0));
+        assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
+        drop(held);
+        assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+    }
 }

@@ -2,34 +2,31 @@
 
 use serde_json::Value;
 
-use crate::support::{Connection, Engine, Server, Site, on_every_engine, wait_for};
-
-/// Nobody reads the log, and its pipe is full: the service goes on, errors and all, and ends when told to.
-#[test]
-fn a_log_that_nobody_reads_does_not_stop_the_service() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
-    let ada = server.client(&token);
-    let mut connection = ada.connect();
-    // Several times what a pipe holds.
-    for _ in 0..2_000 {
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(connection.answer(false).status, 200);
-    }
-    let file = site.open_file();
-    file.execute_batch("ALTER TABLE plants RENAME TO gone").unwrap();
-    for _ in 0..20 {
-        assert_eq!(ada.get("/plants").error(), 50000);
-        assert_eq!(ada.post(r#"{"id":1,"name":"n"}"#).error(), 50000);
-    }
-    file.execute_batch("ALTER TABLE gone RENAME TO plants").unwrap();
-    ada.plant(1, "Rose");
-    assert_eq!(ada.ids(), [1]);
-    assert_eq!(server.stop().code(), Some(0));
-}
+use crate::support::{Connection, Server, on_every_engine, wait_for};
 
 on_every_engine! {
+    // Nobody reads the log, and its pipe is full: the service goes on, errors and all, and ends when told to.
+    fn a_log_that_nobody_reads_does_not_stop_the_service(site) {
+        let token = site.token("ada", &[]);
+        let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
+        let ada = server.client(&token);
+        let mut connection = ada.connect();
+        // Several times what a pipe holds.
+        for _ in 0..2_000 {
+            connection.send(ada.bytes("GET", "/plants", &[], None));
+            assert_eq!(connection.answer(false).status, 200);
+        }
+        site.execute("ALTER TABLE plants RENAME TO gone");
+        for _ in 0..20 {
+            assert_eq!(ada.get("/plants").error(), 50000);
+            assert_eq!(ada.post(r#"{"id":1,"name":"n"}"#).error(), 50000);
+        }
+        site.execute("ALTER TABLE gone RENAME TO plants");
+        ada.plant(1, "Rose");
+        assert_eq!(ada.ids(), [1]);
+        assert_eq!(server.stop().code(), Some(0));
+    }
+
     fn every_request_is_one_line(site) {
         let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));

@@ -6,14 +6,17 @@ mod support;
 
 mod auth;
 mod cli;
+mod cluster;
 mod create;
 mod delete;
 mod durability;
 mod errors;
+mod history;
 mod limits;
 mod list;
 mod logs;
 mod model;
+mod proxy;
 mod readme;
 mod scale;
 mod shutdown;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{Engine, Site};
+use crate::support::{Engine, Site, on_every_engine};
 
 fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
@@ -146,38 +146,33 @@ fn a_store_that_can_only_be_read_is_refused() {
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 
-/// A deletion that was interrupted, and the plants of those who were not deleted.
-#[test]
-fn what_is_left_of_a_deleted_user_goes_after_the_next_start() {
-    let site = Site::new(Engine::Sqlite);
-    let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
-    let mut server = site.serve(&[]);
-    for (number, token) in tokens.iter().enumerate() {
-        (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
-    }
-    server.stop();
-    // What the first transaction of a deletion leaves behind.
-    let deletion =
-        "PRAGMA foreign_keys = 1; INSERT INTO departed_users VALUES (2); DELETE FROM users WHERE user_id = 2";
-    open(&site.file()).execute_batch(deletion).unwrap();
-    let server = site.serve(&[]);
-    assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
-    let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
-    crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
-    assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
-}
-
-/// Ten processes that find no store make one store.
-#[test]
-fn many_may_start_on_a_new_store_together() {
-    let site = Site::new(Engine::Sqlite);
-    std::thread::scope(|scope| {
-        for number in 0..10 {
-            let site = &site;
-            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+on_every_engine! {
+    // A deletion that was interrupted, and the plants of those who were not deleted.
+    fn what_is_left_of_a_deleted_user_goes_after_the_next_start(site) {
+        let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
+        let mut server = site.serve(&[]);
+        for (number, token) in tokens.iter().enumerate() {
+            (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
         }
-    });
-    let users = site.run(&["user", "list", "--json"]);
-    let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
-    assert_eq!(users.as_array().map(Vec::len), Some(10));
+        server.stop();
+        // What the first transaction of a deletion leaves behind.
+        site.execute("INSERT INTO departed_users VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
+        let server = site.serve(&[]);
+        assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
+        let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
+        crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
+        assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
+    }
+
+    // Ten processes that find no store make one store.
+    fn many_may_start_on_a_new_store_together(site) {
+        std::thread::scope(|scope| {
+            for number in 0..10 {
+                scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+            }
+        });
+        let users = site.run(&["user", "list", "--json"]);
+        let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
+        assert_eq!(users.as_array().map(Vec::len), Some(10));
+    }
 }

@@ -1,18 +1,27 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 mod client;
+mod history;
+mod postgres;
+mod proxy;
 mod server;
+mod workload;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use history::{Action, History, Operation, Outcome, Summary};
+pub(crate) use postgres::Cluster;
+pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use server::{Server, Site};
+pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Engine {
     Sqlite,
+    Postgres,
 }
 
 /// Declares tests that run on every engine, each on a fresh [`Site`].
@@ -23,7 +32,17 @@ macro_rules! on_every_engine {
         mod $name {
             #[test]
             fn sqlite() {
-                super::$name(&$crate::support::Site::new($crate::support::Engine::Sqlite));
+                insta::allow_duplicates! {
+                    super::$name(&$crate::support::Site::new($crate::support::Engine::Sqlite));
+                }
+            }
+
+            #[test]
+            fn postgres() {
+                // What one engine answers is what the other does: one snapshot for both.
+                insta::allow_duplicates! {
+                    super::$name(&$crate::support::Site::new($crate::support::Engine::Postgres));
+                }
             }
         })*
     };

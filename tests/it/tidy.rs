@@ -70,13 +70,16 @@ fn modules_know_only_those_below_them() {
 fn things_stand_where_they_belong() {
     // What, and where alone it may stand.
     let rules: &[(&[&str], &str)] = &[
-        (&["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite"], "src/store/"),
+        (
+            &["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres", "rustls"],
+            "src/store/",
+        ),
         (&["StatusCode", "hyper::", "axum::"], "src/http"),
         (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
         (&["anyhow"], "src/cli"),
         (&["process::exit"], "src/cli src/store/sqlite/fault.rs"),
         (&["stderr()"], "src/cli src/telemetry.rs"),
-        (&["getrandom"], "src/token.rs src/http/context.rs"),
+        (&["getrandom"], "src/token.rs src/http/context.rs src/store/postgres"),
         (&["fn into_response", "StatusCode::BAD_REQUEST"], "src/http/error.rs"),
     ];
     for (file, text) in files("src", "rs") {
@@ -120,14 +123,16 @@ fn files_have_one_subject() {
 
 #[test]
 fn every_migration_is_embedded_in_its_order() {
-    let schema = read(root().join("src/store/sqlite/schema.rs"));
-    let mut last = 0;
-    for (number, (file, _)) in files("migrations/sqlite", "sql").iter().enumerate() {
-        let name = file.rsplit('/').next().unwrap();
-        assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
-        let at = schema.find(name).unwrap_or_else(|| panic!("{name} is not embedded"));
-        assert!(at > last, "{name} is out of order");
-        last = at;
+    for engine in ["sqlite", "postgres"] {
+        let schema = read(root().join(format!("src/store/{engine}/schema.rs")));
+        let mut last = 0;
+        for (number, (file, _)) in files(&format!("migrations/{engine}"), "sql").iter().enumerate() {
+            let name = file.rsplit('/').next().unwrap();
+            assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
+            let at = schema.find(name).unwrap_or_else(|| panic!("{name} is not embedded"));
+            assert!(at > last, "{name} is out of order");
+            last = at;
+        }
     }
 }
 
@@ -170,7 +175,7 @@ fn every_option_is_in_the_readme() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md"]
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md", "docs/scaling.md"]
     {
         let text = read(root().join(document));
         let directory = root().join(document).parent().unwrap().to_owned();

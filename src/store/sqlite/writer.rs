@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +18,8 @@ use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
 use crate::store::{Creation, Deletion};
 use crate::user::UserId;
 
+/// How long a request waits for a writer that says nothing (a disk that hangs).
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
 const CACHE_KIB: i64 = 16_384;
 
@@ -32,7 +35,7 @@ impl Writer {
         let connection = connect(path)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let checkpointer = Checkpointer::start(path, &connection)?;
-        let (queue, jobs) = Queue::new(capacity);
+        let (queue, jobs) = Queue::new(capacity, ANSWER_PATIENCE);
         let (end, ended) = oneshot::channel();
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
             let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer));

@@ -9,17 +9,24 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-use super::{Client, Engine, PATIENCE, wait_for};
+use super::{Client, Cluster, Engine, PATIENCE, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
 pub(crate) struct Site {
-    engine: Engine,
+    pub(crate) engine: Engine,
     directory: TempDir,
+    /// The name of a database, for the engine that has one.
+    database: String,
 }
 
 impl Site {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, directory: tempfile::tempdir().expect("a temporary directory") }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let database = match engine {
+            Engine::Sqlite => String::new(),
+            Engine::Postgres => Cluster::shared().create_database(),
+        };
+        Self { engine, directory, database }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -30,6 +37,7 @@ impl Site {
     pub(crate) fn url(&self) -> String {
         match self.engine {
             Engine::Sqlite => format!("sqlite:{}", self.file().display()),
+            Engine::Postgres => Cluster::shared().url(&self.database),
         }
     }
 
@@ -38,16 +46,17 @@ impl Site {
         self.directory().join("plants.db")
     }
 
-    /// Makes the store fail whatever it is asked.
-    pub(crate) fn break_store(&self) {
+    /// Runs statements on the store as another program does.
+    #[track_caller]
+    pub(crate) fn execute(&self, statements: &str) {
         match self.engine {
-            Engine::Sqlite => {
-                self.open_file().execute_batch("ALTER TABLE users RENAME TO gone").expect("a broken store");
-            }
+            Engine::Sqlite => self.open_file().execute_batch(statements).expect("the statements run"),
+            Engine::Postgres => drop(self.psql(statements)),
         }
     }
 
     /// The whole numbers that a statement finds in the store.
+    #[track_caller]
     pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
         match self.engine {
             Engine::Sqlite => {
@@ -56,6 +65,40 @@ impl Site {
                 let rows = statement.query_map([], |row| row.get(0)).expect("rows");
                 rows.map(|row| row.expect("a number")).collect()
             }
+            Engine::Postgres => self.psql(statement).lines().map(|line| line.parse().expect("a number")).collect(),
+        }
+    }
+
+    fn psql(&self, statements: &str) -> String {
+        Cluster::shared().psql(&self.database, &format!("SET search_path TO plantstore; {statements}"))
+    }
+
+    /// Everything that is stored, as bytes.
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        match self.engine {
+            Engine::Sqlite => {
+                let files = std::fs::read_dir(self.directory()).expect("the directory");
+                files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("its bytes")).collect()
+            }
+            Engine::Postgres => {
+                let tables = ["users", "tokens", "collections", "plants", "writers"];
+                tables.map(|table| self.psql(&format!("COPY {table} TO STDOUT"))).join("\n").into_bytes()
+            }
+        }
+    }
+
+    /// Keeps everybody else from writing until it is dropped; reading goes on.
+    #[must_use]
+    pub(crate) fn hold_writes(&self) -> Box<dyn std::any::Any> {
+        match self.engine {
+            Engine::Sqlite => {
+                let file = self.open_file();
+                file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+                Box::new(file)
+            }
+            Engine::Postgres => Box::new(
+                Cluster::shared().hold(&self.database, "BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE"),
+            ),
         }
     }
 
@@ -78,9 +121,13 @@ impl Site {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(arguments).current_dir(self.directory());
         let inherited = std::env::vars_os().map(|(name, _)| name);
-        inherited.filter(|name| name.to_string_lossy().starts_with("PLANTSTORE_")).for_each(|name| {
-            command.env_remove(name);
-        });
+        inherited
+            .filter(|name| {
+                name.to_string_lossy().starts_with("PLANTSTORE_") || name.to_string_lossy().starts_with("PG")
+            })
+            .for_each(|name| {
+                command.env_remove(name);
+            });
         command.env("PLANTSTORE_STORE", self.url());
         command
     }

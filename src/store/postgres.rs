@@ -1,0 +1,405 @@
+//! The scale-out engine: PostgreSQL, or what speaks its protocol. Any number of nodes work on one database.
+//!
+//! Reads share a few connections, many of them under way on each at the same time. Writes go through the same kind of
+//! queue as in the embedded engine. Every wait has a deadline, so that a database that is dead, frozen or cut off is an
+//! answer after a moment and never a request that hangs.
+
+mod fault;
+mod link;
+mod schema;
+mod statements;
+mod tls;
+mod url;
+mod writer;
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{TryStreamExt, pin_mut};
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_postgres::types::{FromSql, ToSql};
+use tokio_postgres::{Client, Error, Row, Statement};
+
+use self::fault::{Fault, certainly_not_committed, describe};
+use self::link::{Connector, Link, Role, Session, backoff};
+pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+use self::writer::Writers;
+use super::{
+    Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version, timestamp,
+};
+use crate::plant::{NewPlant, PlantId};
+use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::user::{UserId, UserName};
+
+/// How long opening waits for a database that does not answer yet.
+const OPEN_PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that read, at the least.
+const READERS_MIN: usize = 2;
+/// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
+const LIST_MAX: usize = 4_096;
+const LIST_UNASKED: usize = 512;
+/// Bytes of plants after which a statement's answer is read no further.
+const LIST_BYTES: usize = 128 * 1024;
+/// Plants that [`Postgres::boundary`] passes in one statement.
+const BOUNDARY_STEP: u32 = 20_000;
+/// Plants of deleted users removed in one transaction.
+const SWEEP_STEP: i64 = 2_000;
+/// Rows of writers that were not seen for so many seconds belong to nobody any more.
+const WRITER_GONE: i64 = 86_400;
+
+/// The scale-out engine, open.
+pub struct Postgres {
+    connector: Arc<Connector>,
+    readers: Vec<Link>,
+    next_reader: AtomicUsize,
+    writers: Writers,
+    patience: Duration,
+}
+
+impl Postgres {
+    pub(super) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+        let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+        let connector = Connector::new(url, options.timeout).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
+        let client = connect_first(&connector, &store_url).await?;
+        let created = schema::prepare(&client, &store_url, &options).await?;
+        let connector = Arc::new(connector);
+        let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
+        let engine = Self {
+            readers: (0..readers).map(|_| Link::new(&connector, Role::Read)).collect(),
+            next_reader: AtomicUsize::new(0),
+            writers: Writers::start(&connector, options.write_queue),
+            patience: options.patience,
+            connector,
+        };
+        Ok((engine, created))
+    }
+
+    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
+        self.writers.queue(user).create(user, plant).await
+    }
+
+    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
+        self.writers.queue(user).delete(user, id).await
+    }
+
+    pub(super) async fn list(
+        &self,
+        span: Span,
+        rows: usize,
+        mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<bool, StoreError> {
+        let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
+        // One row more than asked for tells whether there are more.
+        let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+        let bounded = span.through < i64::MAX || span.as_of < i64::MAX;
+        let found = self
+            .read(|session| async move {
+                let values = [span.user.get(), span.from, beyond, span.through, span.as_of];
+                let statements = &session.statements;
+                let (statement, values) = if bounded {
+                    (&statements.list_later, &values[..])
+                } else {
+                    (&statements.list_first, &values[..3])
+                };
+                let stream = session.client.query_raw(statement, values).await?;
+                pin_mut!(stream);
+                let (mut found, mut bytes) = (Vec::new(), 0);
+                // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
+                while bytes < LIST_BYTES
+                    && let Some(row) = stream.try_next().await?
+                {
+                    bytes += row.raw_size_bytes();
+                    found.push(row);
+                }
+                Ok((found, bytes >= LIST_BYTES))
+            })
+            .await?;
+        let (found, unread) = found;
+        let mut stopped = false;
+        for (handed_over, row) in found.iter().enumerate() {
+            if stopped || handed_over == most {
+                return Ok(true);
+            }
+            stopped = each(PlantId::new(get(row, 0)?), get(row, 1)?, get(row, 2)?).is_break();
+        }
+        Ok(unread)
+    }
+
+    pub(super) async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
+        let found = self.rows(|session| &session.statements.version, [user.get()]).await?;
+        found.first().map(|row| get(row, 0).map(Version)).transpose()
+    }
+
+    pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(BOUNDARY_STEP);
+            let values = [span.user.get(), span.from, span.through, span.as_of, i64::from(step - 1)];
+            let found = self.rows(|session| &session.statements.boundary, values).await?;
+            let [last, _next] = &found[..] else {
+                return Ok(None);
+            };
+            let last = PlantId::new(get(last, 0)?);
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(last));
+            }
+            span = span.past(last);
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
+        let hash = hash.as_bytes().to_vec();
+        let found = self.rows(|session| &session.statements.find_token, [hash]).await?;
+        found.first().map(stored_token).transpose()
+    }
+
+    pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
+        self.writers.any_queue().note_use(token, day);
+    }
+
+    pub(super) async fn create_token(
+        &self,
+        user: &UserName,
+        hash: &TokenHash,
+        grant: &Grant,
+    ) -> Result<TokenId, StoreError> {
+        const MAKE_USER: &str = "
+            INSERT INTO plantstore.users (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+        const MAKE_COLLECTION: &str = "
+            INSERT INTO plantstore.collections (user_id)
+            SELECT user_id FROM plantstore.users WHERE name = $1 ON CONFLICT (user_id) DO NOTHING";
+        const MAKE_TOKEN: &str = "
+            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_at, expires_at)
+            SELECT $1, user_id, $2, $3, $4, $5 FROM plantstore.users WHERE name = $6 RETURNING token_id";
+        let (created, expires) = (grant.created.as_second(), grant.expires.map(Timestamp::as_second));
+        let (hash, label, scopes) = (hash.as_bytes().as_slice(), grant.label.as_str(), grant.scopes.to_string());
+        self.operate(async |client| {
+            client.execute(MAKE_USER, &[&user.as_str(), &created]).await?;
+            client.execute(MAKE_COLLECTION, &[&user.as_str()]).await?;
+            let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
+            client.query_one(MAKE_TOKEN, &values).await?.try_get(0).map(TokenId::new)
+        })
+        .await
+    }
+
+    pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
+        const ALL: &str = "
+            SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
+              last_used_at
+            FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
+            WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
+        let user = user.map(UserName::as_str);
+        self.operate(async |client| client.query(ALL, &[&user]).await).await?.iter().map(stored_token).collect()
+    }
+
+    pub(super) async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+        const REVOKE: &str = "UPDATE plantstore.tokens SET revoked_at = coalesce(revoked_at, $2) WHERE token_id = $1";
+        let revoked =
+            self.operate(async |client| client.execute(REVOKE, &[&token.get(), &now.as_second()]).await).await?;
+        Ok(revoked == 1)
+    }
+
+    pub(super) async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
+        const ALL: &str = "
+            SELECT name, created_at,
+              (SELECT count(*) FROM plantstore.tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
+              (SELECT count(*) FROM plantstore.plants WHERE plants.user_id = users.user_id)
+            FROM plantstore.users WHERE $1::text IS NULL OR name = $1";
+        let name = name.map(UserName::as_str);
+        let found = self.operate(async |client| client.query(ALL, &[&name]).await).await?;
+        let mut users = found.iter().map(stored_user).collect::<Result<Vec<_>, _>>()?;
+        // Here, and not by the database, whose order depends on the language it was set up for.
+        users.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
+        Ok(users)
+    }
+
+    pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        const DEPART: &str =
+            "INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1";
+        const CLOSE: &str = "
+            DELETE FROM plantstore.collections
+            WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
+        // The tokens go with the user, by their foreign key.
+        const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
+        self.operate(async |client| {
+            client.execute(DEPART, &[&name.as_str()]).await?;
+            client.execute(CLOSE, &[&name.as_str()]).await?;
+            Ok(client.execute(DELETE, &[&name.as_str()]).await? == 1)
+        })
+        .await
+    }
+
+    pub(super) async fn sweep(&self) -> Result<u64, StoreError> {
+        const DEPARTED: &str = "SELECT user_id FROM plantstore.departed_users LIMIT 1";
+        const STEP: &str = "
+            DELETE FROM plantstore.plants WHERE user_id = $1 AND plant_id <= (
+              SELECT max(plant_id) FROM (
+                SELECT plant_id FROM plantstore.plants WHERE user_id = $1 ORDER BY plant_id LIMIT $2) AS first_ones)";
+        const FORGET: &str = "DELETE FROM plantstore.departed_users WHERE user_id = $1";
+        const FORGET_WRITERS: &str =
+            "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
+        self.operate(async |client| {
+            client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
+            let mut removed = 0;
+            while removed == 0 {
+                let Some(row) = client.query_opt(DEPARTED, &[]).await? else {
+                    return Ok(0);
+                };
+                let user: i64 = row.try_get(0)?;
+                removed = client.execute(STEP, &[&user, &SWEEP_STEP]).await?;
+                if removed == 0 {
+                    client.execute(FORGET, &[&user]).await?;
+                }
+            }
+            Ok(removed)
+        })
+        .await
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        self.writers.ping(Instant::now() + self.connector.patience).await?;
+        self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
+    }
+
+    pub(super) async fn close(&self) {
+        self.writers.finish().await;
+    }
+
+    /// The rows of a prepared statement.
+    async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
+        &self,
+        statement: impl Fn(&Session) -> &Statement,
+        values: [P; N],
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = &statement;
+        self.read(|session| {
+            let values = values.clone();
+            async move {
+                let stream = session.client.query_raw(statement(&session), &values).await?;
+                stream.try_collect().await
+            }
+        })
+        .await
+    }
+
+    /// Runs a query that changes nothing, again if its connection breaks, and until the deadline at the most.
+    async fn read<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        query: impl Fn(Arc<Session>) -> F,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.connector.patience;
+        loop {
+            let session = self.reader(deadline).await?;
+            let answers = session.answers();
+            match timeout_at(deadline, query(Arc::clone(&session))).await {
+                Ok(Ok(found)) => {
+                    session.answered();
+                    return Ok(found);
+                }
+                Ok(Err(error)) => match Fault::of(&error) {
+                    Fault::Lost(_) => session.condemn(),
+                    Fault::Again(_) => {}
+                    Fault::Lasting(error) => return Err(error),
+                },
+                Err(_) => {
+                    // Slow is not dead: a connection that has answered others meanwhile is kept.
+                    if session.answers() == answers {
+                        session.condemn();
+                    }
+                    return Err(StoreError::Unavailable("the database did not answer in time".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// The next connection that is there, or else the next that comes.
+    async fn reader(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+        let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
+        let link = |offset: usize| &self.readers[first.wrapping_add(offset) % self.readers.len()];
+        match (0..self.readers.len()).find_map(|offset| link(offset).ready()) {
+            Some(session) => Ok(session),
+            None => link(0).session(deadline).await,
+        }
+    }
+
+    /// Runs what operators ask for, in a transaction of its own on a connection of its own.
+    async fn operate<T>(&self, work: impl AsyncFnOnce(&Client) -> Result<T, Error>) -> Result<T, StoreError> {
+        let unavailable = |why: &str| StoreError::Unavailable(why.to_owned());
+        let connected = self.connector.connect(Role::Operate).await;
+        let (client, driver) = connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
+        tokio::spawn(driver);
+        let working = async {
+            client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+            work(&client).await
+        };
+        let done =
+            timeout(self.patience, working).await.map_err(|_| unavailable("the database did not answer in time"))?;
+        let done = done.map_err(|error| Fault::of(&error).into_error())?;
+        match timeout(self.patience, client.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => Ok(done),
+            Ok(Err(error)) if certainly_not_committed(&error) => Err(Fault::of(&error).into_error()),
+            Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown("the connection was lost during the commit")),
+        }
+    }
+}
+
+/// The connection with which a database is made ready. One that does not answer yet is waited for.
+async fn connect_first(connector: &Connector, url: &StoreUrl) -> Result<Client, OpenError> {
+    let deadline = Instant::now() + OPEN_PATIENCE;
+    let mut failures = 0;
+    loop {
+        match connector.connect(Role::Operate).await {
+            Ok((client, driver)) => {
+                tokio::spawn(driver);
+                return Ok(client);
+            }
+            Err(failure) if failure.may_pass() && Instant::now() < deadline => {
+                if failures == 0 {
+                    tracing::warn!(error = failure.describe(), "cannot connect to the database: trying on");
+                }
+                sleep(backoff(failures)).await;
+                failures += 1;
+            }
+            Err(failure) => return Err(OpenError::Unreachable(url.clone(), failure.describe())),
+        }
+    }
+}
+
+fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Internal(describe(&error)))
+}
+
+fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
+    Ok(StoredToken {
+        id: TokenId::new(get(row, 0)?),
+        user_id: UserId::new(get(row, 1)?),
+        user: user_name(row, 2)?,
+        grant: Grant {
+            label: Label::parse(get(row, 3)?).unwrap_or_default(),
+            scopes: Scopes::from_names(get(row, 4)?),
+            created: timestamp(get(row, 5)?),
+            expires: get::<Option<i64>>(row, 6)?.map(timestamp),
+        },
+        revoked: get::<Option<i64>>(row, 7)?.map(timestamp),
+        last_used: get::<Option<i64>>(row, 8)?.map(timestamp),
+    })
+}
+
+fn stored_user(row: &Row) -> Result<StoredUser, StoreError> {
+    Ok(StoredUser {
+        name: user_name(row, 0)?,
+        created: timestamp(get(row, 1)?),
+        tokens: get::<i64>(row, 2)?.unsigned_abs(),
+        plants: get::<i64>(row, 3)?.unsigned_abs(),
+    })
+}
+
+fn user_name(row: &Row, column: usize) -> Result<UserName, StoreError> {
+    UserName::parse(get(row, column)?).map_err(|fault| StoreError::Internal(fault.to_string()))
+}

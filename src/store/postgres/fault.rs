@@ -1,0 +1,79 @@
+//! What the database's errors mean for a request.
+
+use std::error::Error as _;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::{Severity, SqlState};
+
+use crate::store::StoreError;
+
+/// What to do about an error of a statement that is not a commit.
+pub(super) enum Fault {
+    /// The connection is of no use any more: another may be.
+    Lost(String),
+    /// The statement lost against others, which says nothing about the next try.
+    Again(String),
+    /// Trying again would not help.
+    Lasting(StoreError),
+}
+
+impl Fault {
+    pub(super) fn of(error: &Error) -> Self {
+        let text = describe(error);
+        let Some(code) = error.code() else {
+            // Without a code it is not the database that spoke, save for a value that cannot be read.
+            return if is_broken(error) { Self::Lost(text) } else { Self::Lasting(StoreError::Internal(text)) };
+        };
+        if ends_connection(error) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+            // A server that has become read-only is no longer the primary.
+            return Self::Lost(text);
+        }
+        if *code == SqlState::T_R_SERIALIZATION_FAILURE
+            || *code == SqlState::T_R_DEADLOCK_DETECTED
+            || *code == SqlState::LOCK_NOT_AVAILABLE
+        {
+            return Self::Again(text);
+        }
+        Self::Lasting(match code.code() {
+            "53100" => StoreError::Full(text),
+            // Out of memory or of connections, or a statement that took too long.
+            code if code.starts_with("53") || code == "57014" => StoreError::Unavailable(text),
+            _ => StoreError::Internal(text),
+        })
+    }
+
+    /// What the caller is told when there is no time for another try.
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Lost(text) | Self::Again(text) => StoreError::Unavailable(text),
+            Self::Lasting(error) => error,
+        }
+    }
+}
+
+/// Whether a commit that answered with this error certainly did not happen: an error that leaves the connection usable is
+/// the server's word. One that ends the connection may have come while the commit waited for its standby.
+pub(super) fn certainly_not_committed(error: &Error) -> bool {
+    error.as_db_error().is_some() && !ends_connection(error)
+}
+
+fn ends_connection(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        let parsed = error.parsed_severity();
+        let fatal = matches!(parsed, Some(Severity::Fatal | Severity::Panic));
+        fatal || error.code().code().starts_with("57P") || error.code().code().starts_with("08")
+    })
+}
+
+fn is_broken(error: &Error) -> bool {
+    error.is_closed() || error.source().is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
+}
+
+/// The error as the log and operators read it: without the statement, which the library never repeats.
+pub(super) fn describe(error: &Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        (Some(error), _) => format!("{} ({})", error.message(), error.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}

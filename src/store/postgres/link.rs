@@ -1,0 +1,329 @@
+//! Connections to the database that are kept up: whoever needs one waits for it, until a deadline and no longer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_ok};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::{Client, Config, Error};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::fault::describe;
+use super::statements::Statements;
+use super::tls;
+use super::url::PostgresUrl;
+use crate::store::StoreError;
+
+/// How long one attempt to connect may take, sign-in and preparation included.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// Data that is sent and not acknowledged for this long means that the connection is dead, even to an idle reader.
+const TCP_PATIENCE: Duration = Duration::from_secs(3);
+/// Silence after which the system asks whether the other end is still there.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Pauses between attempts, growing from the first to the second; each is shortened at random.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// A transaction that its node has left alone for this long is rolled back, so that a node that vanished holds no locks.
+const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Statements that change nothing; several share the connection at the same time.
+    Read,
+    /// Transactions of the writer.
+    Write,
+    /// The rare changes of operators, which may take long.
+    Operate,
+}
+
+/// What moves the bytes of a connection; has to be polled for as long as the connection is used.
+pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// Makes connections.
+pub(super) struct Connector {
+    hosts: Vec<Config>,
+    tls: MakeRustlsConnect,
+    /// How long a request waits for the database.
+    pub(super) patience: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(url: &PostgresUrl, patience: Duration) -> Result<Self, String> {
+        let hosts = url.hosts().map(|(host, port)| {
+            let mut config = Config::new();
+            match host {
+                Host::Tcp(name) => config.host(name),
+                Host::Unix(path) => config.host_path(path),
+            };
+            config.port(port);
+            let from = &url.config;
+            from.get_user().map(|user| config.user(user));
+            from.get_password().map(|password| config.password(password));
+            from.get_dbname().map(|name| config.dbname(name));
+            from.get_options().map(|options| config.options(options));
+            config
+                .application_name(from.get_application_name().unwrap_or("plantstore"))
+                .ssl_mode(from.get_ssl_mode())
+                .channel_binding(from.get_channel_binding())
+                .target_session_attrs(TargetSessionAttrs::ReadWrite)
+                .connect_timeout(CONNECT_PATIENCE)
+                .tcp_user_timeout(TCP_PATIENCE)
+                .keepalives_idle(KEEPALIVE)
+                .keepalives_interval(Duration::from_secs(1))
+                .keepalives_retries(3);
+            config
+        });
+        Ok(Self { hosts: hosts.collect(), tls: tls::connector(url)?, patience })
+    }
+
+    /// Connects to the primary. All hosts are asked at once: one that hangs must not keep us from the one that answers.
+    pub(super) async fn connect(&self, role: Role) -> Result<(Client, Driver), Failure> {
+        let attempts = self.hosts.iter().map(|config| Box::pin(self.connect_to(config, role)));
+        let (connected, _slower) = select_ok(attempts).await?;
+        Ok(connected)
+    }
+
+    async fn connect_to(&self, config: &Config, role: Role) -> Result<(Client, Driver), Failure> {
+        let connecting = async {
+            let (client, connection) = config.connect(self.tls.clone()).await?;
+            let mut driver: Driver = Box::pin(connection);
+            driven(&mut driver, self.set_up(&client, role)).await?;
+            Ok((client, driver))
+        };
+        match timeout(CONNECT_PATIENCE, connecting).await {
+            Ok(connected) => connected.map_err(Failure::Error),
+            Err(_) => Err(Failure::Silent),
+        }
+    }
+
+    /// The settings of a session. A write is never to be cancelled while it waits for a standby: that would report a
+    /// commit that the standby does not have. So writers have no limit on statements, only on waits for locks.
+    async fn set_up(&self, client: &Client, role: Role) -> Result<(), Error> {
+        let patience = self.patience.as_millis();
+        let (statement, lock) = match role {
+            Role::Read => (patience, patience),
+            Role::Write => (0, patience * 4 / 5),
+            Role::Operate => (0, patience),
+        };
+        let idle = if role == Role::Write { IDLE_TRANSACTION } else { self.patience }.as_millis();
+        client
+            .batch_execute(&format!(
+                "SET statement_timeout = {statement}; SET lock_timeout = {lock};
+                 SET idle_in_transaction_session_timeout = {idle}"
+            ))
+            .await?;
+        // What is acknowledged is durable, whatever the server's default.
+        client
+            .execute(
+                "SELECT set_config('synchronous_commit', 'on', false)
+                 WHERE current_setting('synchronous_commit') IN ('off', 'local')",
+                &[],
+            )
+            .await?;
+        // All statements go by keys, however new and empty the tables are when they are planned. Engines that speak
+        // the protocol without knowing these settings plan as they like.
+        // The price that makes a plan unwelcome would also make it worth compiling: no.
+        let planning =
+            ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off", "jit = off"]
+                .map(|setting| format!("SET {setting}"));
+        join_all(planning.iter().map(|setting| client.batch_execute(setting))).await;
+        Ok(())
+    }
+}
+
+/// Runs something that needs the connection while moving its bytes.
+pub(super) async fn driven<T>(driver: &mut Driver, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        done = &mut work => done,
+        ended = driver => match ended {
+            Err(error) => Err(error),
+            // The last answers may have come with the end.
+            Ok(()) => work.await,
+        },
+    }
+}
+
+/// Why there is no connection.
+pub(super) enum Failure {
+    Error(Error),
+    Silent,
+}
+
+impl Failure {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Error(error) => describe(error),
+            Self::Silent => "the database did not answer in time".to_owned(),
+        }
+    }
+
+    /// Whether another attempt may succeed without anybody changing anything.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Silent => true,
+            Self::Error(error) => error.code().is_none_or(|code| matches!(code.code(), "57P03" | "53300")),
+        }
+    }
+}
+
+/// A connection that is ready for use.
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) statements: Statements,
+    answers: AtomicU64,
+    condemned: AtomicBool,
+    end: Notify,
+}
+
+impl Session {
+    /// Gives the connection up: it is closed, and another one is made.
+    pub(super) fn condemn(&self) {
+        self.condemned.store(true, Ordering::Relaxed);
+        self.end.notify_one();
+    }
+
+    fn is_usable(&self) -> bool {
+        !self.condemned.load(Ordering::Relaxed) && !self.client.is_closed()
+    }
+
+    /// How many answers have come so far.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn answered(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+enum State {
+    Up(Arc<Session>),
+    Down {
+        since: Instant,
+        /// Empty until an attempt has failed.
+        why: String,
+    },
+}
+
+/// One connection that is made again whenever it breaks.
+pub(super) struct Link {
+    connector: Arc<Connector>,
+    role: Role,
+    state: watch::Sender<State>,
+    keeper: OnceLock<JoinHandle<()>>,
+}
+
+impl Link {
+    /// A link that connects when it is first needed.
+    pub(super) fn new(connector: &Arc<Connector>, role: Role) -> Self {
+        let (state, _) = watch::channel(State::Down { since: Instant::now(), why: String::new() });
+        Self { connector: Arc::clone(connector), role, state, keeper: OnceLock::new() }
+    }
+
+    /// The session, if there is one at this moment.
+    pub(super) fn ready(&self) -> Option<Arc<Session>> {
+        match &*self.state.borrow() {
+            State::Up(session) if session.is_usable() => Some(Arc::clone(session)),
+            _ => None,
+        }
+    }
+
+    /// Waits for a session until the deadline; not at all when there has been none for long.
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+        self.keeper.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.connector), self.role, self.state.clone())));
+        let mut state = self.state.subscribe();
+        loop {
+            let mut reason = String::new();
+            match &*state.borrow_and_update() {
+                State::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
+                State::Up(_) => {}
+                State::Down { since, why } => {
+                    if !why.is_empty() && since.elapsed() > self.connector.patience {
+                        return Err(StoreError::Unavailable(why.clone()));
+                    }
+                    reason.clone_from(why);
+                }
+            }
+            if !matches!(timeout_at(deadline, state.changed()).await, Ok(Ok(()))) {
+                let reason = if reason.is_empty() { "no connection in time".to_owned() } else { reason };
+                return Err(StoreError::Unavailable(reason));
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.abort();
+        }
+    }
+}
+
+/// Connects, drives the connection until it ends, and starts again.
+async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>) {
+    let mut since = Instant::now();
+    let mut failures = 0;
+    loop {
+        match establish(&connector, role).await {
+            Ok((session, mut driver)) => {
+                if failures > 0 {
+                    tracing::info!(?role, "connected to the database again");
+                }
+                failures = 0;
+                state.send_replace(State::Up(Arc::clone(&session)));
+                let ended = tokio::select! {
+                    ended = &mut driver => ended,
+                    () = session.end.notified() => Ok(()),
+                };
+                since = Instant::now();
+                state.send_replace(State::Down { since, why: String::new() });
+                let error = ended.err().map(|error| describe(&error));
+                tracing::warn!(?role, error, "a connection to the database was lost");
+            }
+            Err(failure) => {
+                let why = failure.describe();
+                if failures == 0 {
+                    tracing::warn!(?role, error = why, "cannot connect to the database: trying on");
+                }
+                state.send_replace(State::Down { since, why });
+                sleep(backoff(failures)).await;
+                failures += 1;
+            }
+        }
+    }
+}
+
+async fn establish(connector: &Connector, role: Role) -> Result<(Arc<Session>, Driver), Failure> {
+    let (client, mut driver) = connector.connect(role).await?;
+    let preparing = driven(&mut driver, Statements::prepare(&client));
+    let statements = match timeout(CONNECT_PATIENCE, preparing).await {
+        Ok(prepared) => prepared.map_err(Failure::Error)?,
+        Err(_) => return Err(Failure::Silent),
+    };
+    let session = Session {
+        client,
+        statements,
+        answers: AtomicU64::new(0),
+        condemned: AtomicBool::new(false),
+        end: Notify::new(),
+    };
+    Ok((Arc::new(session), driver))
+}
+
+/// The pause after so many failures in a row: doubled each time, and shortened at random by up to a half, so that many
+/// nodes do not come back in step.
+pub(super) fn backoff(failures: u32) -> Duration {
+    let (first, most) = BACKOFF;
+    let pause = first.saturating_mul(1 << failures.min(10)).min(most);
+    // Without randomness the nodes are merely in step.
+    let random = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
+    pause.mul_f64(1.0 - random / 2.0)
+}

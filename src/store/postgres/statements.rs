@@ -1,0 +1,74 @@
+//! Every statement that requests use, prepared once a connection. All name their columns, and all that touch plants carry
+//! the user.
+
+use futures_util::future::try_join_all;
+use tokio_postgres::{Client, Error, Statement};
+
+macro_rules! statements {
+    ($($name:ident: $text:literal,)*) => {
+        /// The prepared statements of one connection.
+        pub(super) struct Statements {
+            $(pub(super) $name: Statement,)*
+        }
+
+        impl Statements {
+            /// Prepares all of them in one round trip.
+            pub(super) async fn prepare(client: &Client) -> Result<Self, Error> {
+                let mut prepared = try_join_all([$($text),*].map(|text| client.prepare(text))).await?.into_iter();
+                Ok(Self { $($name: prepared.next().expect("one for each"),)* })
+            }
+        }
+    };
+}
+
+statements! {
+    list_first:
+        "SELECT plant_id, name, tag FROM plantstore.plants
+         WHERE user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3",
+    list_later:
+        "SELECT plant_id, name, tag FROM plantstore.plants
+         WHERE user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND version <= $5 ORDER BY plant_id LIMIT $3",
+    version:
+        "SELECT version FROM plantstore.collections WHERE user_id = $1",
+    boundary:
+        "SELECT plant_id FROM plantstore.plants
+         WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
+    find_token:
+        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at
+         FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
+    note_use:
+        "UPDATE plantstore.tokens SET last_used_at = $2
+         WHERE token_id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
+    ping:
+        "SELECT user_id FROM plantstore.users LIMIT 1",
+    // Fails to touch a row when this very commit, or any but the expected one, came before it.
+    mark:
+        "INSERT INTO plantstore.writers (writer_id, commit_id, seen_at)
+         VALUES ($1, $2, extract(epoch FROM now())::bigint)
+         ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
+         WHERE writers.commit_id = $3",
+    last_mark:
+        "SELECT commit_id FROM plantstore.writers WHERE writer_id = $1",
+    // In the order of the users, always: two nodes that lock the same users wait for each other, never in a circle.
+    lock:
+        "SELECT user_id FROM plantstore.collections WHERE user_id = ANY($1::bigint[]) ORDER BY user_id FOR UPDATE",
+    delete:
+        "WITH gone AS (
+           DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
+           WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
+           RETURNING plants.user_id, plants.plant_id),
+         moved AS (
+           UPDATE plantstore.collections SET version = version + 1 WHERE user_id IN (SELECT user_id FROM gone))
+         SELECT user_id, plant_id FROM gone",
+    create:
+        "WITH made AS (
+           INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
+           SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version + 1
+           FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
+           JOIN plantstore.collections ON collections.user_id = batch.user_id
+           ON CONFLICT (user_id, plant_id) DO NOTHING
+           RETURNING user_id, plant_id),
+         moved AS (
+           UPDATE plantstore.collections SET version = version + 1 WHERE user_id IN (SELECT user_id FROM made))
+         SELECT user_id, plant_id FROM made",
+}

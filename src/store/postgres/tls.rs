@@ -1,0 +1,107 @@
+//! Encrypted connections to the database.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::url::{PostgresUrl, Trust};
+
+/// Where systems keep the authorities they trust.
+const SYSTEM_AUTHORITIES: &[&str] =
+    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Makes the connector that the URL asks for, or says what is wrong with the certificates to be trusted.
+pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> {
+    let provider = Arc::new(ring::default_provider());
+    let authority = match (url.trust, &url.authorities) {
+        // As everywhere: who names an authority wants it to be checked.
+        (Trust::Anybody, None) => None,
+        (_, Some(file)) => Some(verifier(&provider, file)?),
+        (_, None) => {
+            let file = SYSTEM_AUTHORITIES.iter().map(Path::new).find(|file| file.exists());
+            let file = file.ok_or("this system has no file of trusted certificates: name one with sslrootcert=FILE")?;
+            Some(verifier(&provider, file)?)
+        }
+    };
+    let check = Check { authority, name: url.trust == Trust::Host, provider: Arc::clone(&provider) };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(check))
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+fn verifier(provider: &Arc<CryptoProvider>, file: &Path) -> Result<Arc<WebPkiServerVerifier>, String> {
+    let unusable = |why: String| format!("cannot use the certificates in {}: {why}", file.display());
+    let mut authorities = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))? {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        // A system's file may hold some that are malformed; those are trusted by nobody.
+        let _ = authorities.add(certificate);
+    }
+    WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
+        .build()
+        .map_err(|_| unusable("there are none".to_owned()))
+}
+
+/// Checks the database's certificate as far as the operator asked for.
+#[derive(Debug)]
+struct Check {
+    authority: Option<Arc<WebPkiServerVerifier>>,
+    /// Whether the name has to fit, too.
+    name: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Check {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(authority) = &self.authority else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match authority.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // The name is checked last: all else is as it should be.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if !self.name => Ok(ServerCertVerified::assertion()),
+            checked => checked,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

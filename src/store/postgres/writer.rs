@@ -1,0 +1,407 @@
+//! The writers: tasks that drain the queue into transactions, each on a connection of its own.
+//!
+//! A transaction is sent in one go, and its commit when its answers are there, so that only a commit can be in doubt. In
+//! the same transaction a writer marks its own row with the commit's number. When the connection dies under a commit, the
+//! next attempt finds that mark, or waits for whoever still holds the row, or takes the row and does it all anew: of the
+//! two attempts exactly one happens, and the outcomes are known from the first.
+
+use std::collections::{BTreeSet, HashSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::join;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
+
+use super::fault::{Fault, certainly_not_committed, describe};
+use super::link::{Connector, Link, Role, Session};
+use crate::plant::Tag;
+use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
+use crate::store::{Creation, Deletion, StoreError};
+use crate::user::UserId;
+
+/// Connections that write. Each has its own users, so that no two of them wait for the same user's lock: while one waits
+/// for its commit the other fills the next.
+const WRITERS: usize = 2;
+/// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// The longest that a write waits for others to share its commit.
+const PAUSE_MAX: Duration = Duration::from_millis(2);
+
+/// The handle on the writers.
+pub(super) struct Writers {
+    queues: [Queue; WRITERS],
+    links: [Arc<Link>; WRITERS],
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Writers {
+    pub(super) fn start(connector: &Arc<Connector>, capacity: usize) -> Self {
+        let links = [(); WRITERS].map(|()| Arc::new(Link::new(connector, Role::Write)));
+        let mut tasks = JoinSet::new();
+        let queues = links.each_ref().map(|link| {
+            let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
+            let writer = Writer { link: Arc::clone(link), patience: connector.patience, id: random(), last: 0 };
+            tasks.spawn(writer.run(Gathering { jobs, answered: 0, pause: Duration::ZERO }));
+            queue
+        });
+        Self { queues, links, tasks: Mutex::new(tasks) }
+    }
+
+    /// The queue for what concerns this user.
+    pub(super) fn queue(&self, user: UserId) -> &Queue {
+        let index = user.get().unsigned_abs() % WRITERS as u64;
+        &self.queues[usize::try_from(index).unwrap_or(0)]
+    }
+
+    /// The queue for what concerns no user's plants.
+    pub(super) fn any_queue(&self) -> &Queue {
+        &self.queues[0]
+    }
+
+    /// Whether every writer has its connection.
+    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+        for link in &self.links {
+            link.session(deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes the queues and waits until all that was in them is answered.
+    pub(super) async fn finish(&self) {
+        for queue in &self.queues {
+            queue.stop().await;
+        }
+        let mut tasks = self.tasks.lock().await;
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+fn random() -> i64 {
+    // The system's randomness does not fail once the machine has started.
+    getrandom::u64().expect("the system's random source").cast_signed()
+}
+
+struct Writer {
+    link: Arc<Link>,
+    patience: Duration,
+    /// The number of its row; another one after an outcome that stayed unknown.
+    id: i64,
+    /// The last commit that its row is known to hold.
+    last: i64,
+}
+
+impl Writer {
+    async fn run(mut self, mut gathering: Gathering) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while gathering.gather(&mut batch).await {
+            let (start, size) = (Instant::now(), batch.len());
+            // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
+            match self.link.session(Instant::now() + self.patience).await {
+                Ok(session) => {
+                    note_uses(&session, &mut batch, Instant::now() + self.patience).await;
+                    batch.retain(Job::begin);
+                    self.settle(&mut batch).await;
+                }
+                Err(error) => answer_all(&mut batch, Err(error)),
+            }
+            gathering.answered(size, start.elapsed());
+        }
+    }
+
+    async fn settle(&mut self, batch: &mut Vec<Job>) {
+        if batch.is_empty() {
+            return;
+        }
+        let result = self.commit(batch).await;
+        if !one_may_spoil_it(&result, batch.len()) {
+            return answer_all(batch, result);
+        }
+        for job in batch.drain(..) {
+            let alone = self.commit(std::slice::from_ref(&job)).await;
+            answer(job, alone.map(|outcomes| outcomes[0]));
+        }
+    }
+
+    /// Does all jobs in one transaction, or none of them, trying again for as long as there is time.
+    async fn commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
+        let deadline = Instant::now() + self.patience;
+        let commit = random();
+        let mut doubt: Option<Vec<Outcome>> = None;
+        loop {
+            let session = match self.link.session(deadline).await {
+                Ok(session) => session,
+                Err(error) => return Err(self.give_up(doubt.is_some(), error)),
+            };
+            match self.attempt(&session, commit, batch, doubt.is_some(), deadline).await {
+                Attempt::Committed(outcomes) => {
+                    self.last = commit;
+                    return Ok(outcomes);
+                }
+                Attempt::Repeated => {
+                    self.last = commit;
+                    // Without a doubt there is nothing to repeat.
+                    return doubt.ok_or(StoreError::OutcomeUnknown("a commit that was never sent is there"));
+                }
+                Attempt::Doubtful(outcomes) => {
+                    session.condemn();
+                    doubt = Some(outcomes);
+                }
+                Attempt::Rewound => {
+                    // The database has forgotten a commit of ours: it was put back to an earlier state.
+                    tracing::error!("the database lost a commit that it had acknowledged");
+                    (self.id, self.last, doubt) = (random(), 0, None);
+                }
+                Attempt::NotDone(fault) => match fault {
+                    Fault::Lasting(error) => return Err(self.give_up(doubt.is_some(), error)),
+                    fault if Instant::now() >= deadline => {
+                        return Err(self.give_up(doubt.is_some(), fault.into_error()));
+                    }
+                    Fault::Lost(_) | Fault::Again(_) => {}
+                },
+            }
+        }
+    }
+
+    fn give_up(&mut self, in_doubt: bool, error: StoreError) -> StoreError {
+        if !in_doubt {
+            tracing::warn!(%error, "a commit was not possible: nothing was done");
+            return error;
+        }
+        tracing::warn!(%error, "the outcome of a commit is unknown");
+        // The doubtful commit may still take the row.
+        (self.id, self.last) = (random(), 0);
+        StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
+    }
+
+    async fn attempt(
+        &self,
+        session: &Session,
+        commit: i64,
+        batch: &[Job],
+        doubtful: bool,
+        deadline: Instant,
+    ) -> Attempt {
+        let not_done = |fault: Fault| {
+            // Whatever is open on the connection goes with it.
+            session.condemn();
+            Attempt::NotDone(fault)
+        };
+        let staged = match timeout_at(deadline, self.stage(session, commit, batch)).await {
+            Ok(Ok(staged)) => staged,
+            Ok(Err(error)) => match Fault::of(&error) {
+                fault @ Fault::Lost(_) => return not_done(fault),
+                fault => {
+                    return self.roll_back(session, deadline).await.map_or_else(not_done, |()| Attempt::NotDone(fault));
+                }
+            },
+            Err(_) => return not_done(Fault::Lost("the database did not answer in time".to_owned())),
+        };
+        let Some(outcomes) = staged else {
+            return self.look_back(session, commit, doubtful, deadline).await.unwrap_or_else(not_done);
+        };
+        match timeout_at(deadline, session.client.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => Attempt::Committed(outcomes),
+            Ok(Err(error)) if certainly_not_committed(&error) => Attempt::NotDone(Fault::of(&error)),
+            Ok(Err(_)) | Err(_) => Attempt::Doubtful(outcomes),
+        }
+    }
+
+    /// Sends the whole transaction but its commit; `None` when the mark says that it is not to be done.
+    async fn stage(&self, session: &Session, commit: i64, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
+        let (client, statements) = (&session.client, &session.statements);
+        let writes = Writes::of(batch);
+        let mark_values: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let lock_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
+        let delete_values: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
+        let create_values: [&(dyn ToSql + Sync); 4] =
+            [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
+        // Polled in this order, so sent in this order, without waiting for one another.
+        let (begun, marked, held, gone, made) = join!(
+            client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            client.execute(&statements.mark, &mark_values),
+            client.query(&statements.lock, &lock_values),
+            optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
+            optional(!writes.create_ids.is_empty(), client.query(&statements.create, &create_values)),
+        );
+        // In this order, too: whatever comes after an error fails because of it.
+        begun?;
+        let marked = marked?;
+        let (held, gone, made) = (held?, gone?, made?);
+        if marked == 0 {
+            return Ok(None);
+        }
+        let users = held.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
+        Ok(Some(outcomes(batch, &users, keys(&gone)?, keys(&made)?)))
+    }
+
+    /// The mark was not what it should be: either the doubtful commit has happened, or the database was put back.
+    async fn look_back(
+        &self,
+        session: &Session,
+        commit: i64,
+        doubtful: bool,
+        deadline: Instant,
+    ) -> Result<Attempt, Fault> {
+        self.roll_back(session, deadline).await?;
+        let values: [&(dyn ToSql + Sync); 1] = [&self.id];
+        let look = session.client.query_opt(&session.statements.last_mark, &values);
+        let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost("no answer in time".to_owned()))?;
+        let found = found.and_then(|row| row.map(|row| row.try_get::<_, i64>(0)).transpose());
+        match found.map_err(|error| Fault::of(&error))? {
+            Some(found) if found == commit && doubtful => Ok(Attempt::Repeated),
+            _ => Ok(Attempt::Rewound),
+        }
+    }
+
+    async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), Fault> {
+        match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Fault::of(&error)),
+            Err(_) => Err(Fault::Lost("the database did not answer in time".to_owned())),
+        }
+    }
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Committed(Vec<Outcome>),
+    /// An earlier attempt has been committed after all.
+    Repeated,
+    /// The commit was sent, and no answer came.
+    Doubtful(Vec<Outcome>),
+    /// The row of the writer holds an earlier commit than it must.
+    Rewound,
+    NotDone(Fault),
+}
+
+/// Takes what has queued up. Callers who were answered together come back together, but not at once: the first of them
+/// is not sent on its way alone while a commit takes much longer than the others need to arrive.
+struct Gathering {
+    jobs: mpsc::Receiver<Job>,
+    /// How many were answered by the last commit.
+    answered: usize,
+    /// How long the first may wait for as many to come again.
+    pause: Duration,
+}
+
+impl Gathering {
+    /// False when the queue is closed and empty.
+    async fn gather(&mut self, batch: &mut Vec<Job>) -> bool {
+        let mut open = self.jobs.recv_many(batch, BATCH_MAX).await > 0;
+        let deadline = Instant::now() + self.pause;
+        while open && batch.len() < self.answered {
+            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
+            open = matches!(timeout_at(deadline, more).await, Ok(1..));
+        }
+        let stops = batch.extract_if(.., |job| matches!(job, Job::Stop)).count();
+        if stops > 0 {
+            self.jobs.close();
+        }
+        open || stops > 0 || !batch.is_empty()
+    }
+
+    fn answered(&mut self, jobs: usize, took: Duration) {
+        // Three quarters are company enough: some callers go away.
+        self.answered = jobs.min(BATCH_MAX) * 3 / 4;
+        self.pause = (took / 2).min(PAUSE_MAX);
+    }
+}
+
+/// Notes the uses of tokens, each in a statement of its own: together they could lock one another out, and what is lost
+/// is no loss.
+async fn note_uses(session: &Session, batch: &mut Vec<Job>, deadline: Instant) {
+    let notes: Vec<_> = batch
+        .extract_if(.., |job| matches!(job, Job::NoteUse { .. }))
+        .filter_map(
+            |job| if let Job::NoteUse { token, day } = job { Some((token.get(), day.as_second())) } else { None },
+        )
+        .collect();
+    let noting = notes.iter().map(|(token, day)| async {
+        if let Err(error) = session.client.execute(&session.statements.note_use, &[token, day]).await {
+            tracing::debug!(error = describe(&error), "the use of a token was not noted");
+        }
+    });
+    if timeout_at(deadline, join_all(noting)).await.is_err() {
+        session.condemn();
+    }
+}
+
+/// The writes of a batch as columns. Deletes come before creates. What is asked for twice is sent once, so that it is the
+/// first of them whose plant is stored.
+#[derive(Default)]
+struct Writes<'a> {
+    users: Vec<i64>,
+    delete_users: Vec<i64>,
+    delete_ids: Vec<i64>,
+    create_users: Vec<i64>,
+    create_ids: Vec<i64>,
+    names: Vec<&'a str>,
+    tags: Vec<Option<&'a str>>,
+}
+
+impl<'a> Writes<'a> {
+    fn of(batch: &'a [Job]) -> Self {
+        let mut writes = Self::default();
+        let (mut users, mut deleted, mut created) = (BTreeSet::new(), HashSet::new(), HashSet::new());
+        for job in batch {
+            match job {
+                Job::Create { user, plant, .. } => {
+                    users.insert(user.get());
+                    if created.insert((user.get(), plant.id.get())) {
+                        writes.create_users.push(user.get());
+                        writes.create_ids.push(plant.id.get());
+                        writes.names.push(plant.name.as_str());
+                        writes.tags.push(plant.tag.as_ref().map(Tag::as_str));
+                    }
+                }
+                Job::Delete { user, id, .. } => {
+                    users.insert(user.get());
+                    if deleted.insert((user.get(), id.get())) {
+                        writes.delete_users.push(user.get());
+                        writes.delete_ids.push(id.get());
+                    }
+                }
+                Job::NoteUse { .. } | Job::Stop => {}
+            }
+        }
+        writes.users = users.into_iter().collect();
+        writes
+    }
+}
+
+async fn optional(wanted: bool, query: impl Future<Output = Result<Vec<Row>, Error>>) -> Result<Vec<Row>, Error> {
+    if wanted { query.await } else { Ok(Vec::new()) }
+}
+
+/// The plants, as user and id, that a statement returned.
+fn keys(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// What each job came to: of those that ask for the same, the first has it.
+fn outcomes(
+    batch: &[Job],
+    users: &HashSet<i64>,
+    mut deleted: HashSet<(i64, i64)>,
+    mut created: HashSet<(i64, i64)>,
+) -> Vec<Outcome> {
+    let outcome = |job: &Job| match job {
+        Job::Create { user, .. } if !users.contains(&user.get()) => Outcome::Create(Creation::NoUser),
+        Job::Create { user, plant, .. } if created.remove(&(user.get(), plant.id.get())) => {
+            Outcome::Create(Creation::Created)
+        }
+        Job::Create { .. } => Outcome::Create(Creation::Duplicate),
+        Job::Delete { user, .. } if !users.contains(&user.get()) => Outcome::Delete(Deletion::NoUser),
+        Job::Delete { user, id, .. } if deleted.remove(&(user.get(), id.get())) => Outcome::Delete(Deletion::Deleted),
+        Job::Delete { .. } => Outcome::Delete(Deletion::NoPlant),
+        Job::NoteUse { .. } | Job::Stop => Outcome::Done,
+    };
+    batch.iter().map(outcome).collect()
+}

@@ -1,0 +1,161 @@
+//! The databases that tests use, before anything is tested with them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::support::{Cluster, wait_for};
+
+/// Runs a statement as the service would: over TCP, with a password.
+fn as_plantstore(cluster: &Cluster, url: &str, more: &str, sql: &str) -> Result<String, String> {
+    let mut psql = cluster.tool("psql");
+    psql.args(["-X", "-A", "-t", "-q", "-c", sql, &format!("{url}?connect_timeout=10{more}")]);
+    let output = psql.output().expect("psql runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+#[test]
+fn every_test_has_a_database_of_its_own() {
+    let cluster = Cluster::shared();
+    let (one, other) = (cluster.create_database(), cluster.create_database());
+    assert_ne!(one, other);
+    let made = as_plantstore(
+        cluster,
+        &cluster.url(&one),
+        "",
+        "CREATE TABLE plants (id bigint); INSERT INTO plants VALUES (7)",
+    );
+    made.expect("a table of the owner");
+    assert_eq!(cluster.psql(&one, "SELECT id FROM plants;\nSELECT 8"), "7\n8");
+    assert_eq!(cluster.psql(&other, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
+    let about = "SELECT usesuper, current_setting('fsync'), current_setting('server_encoding') \
+                 FROM pg_user WHERE usename = current_user";
+    assert_eq!(as_plantstore(cluster, &cluster.url(&one), "", about).as_deref(), Ok("f|on|UTF8"));
+    let wrong = cluster.url(&one).replace("only-for-tests", "wrong");
+    assert!(
+        as_plantstore(cluster, &wrong, "", "SELECT 1")
+            .expect_err("the password counts")
+            .contains("authentication failed")
+    );
+}
+
+#[test]
+fn a_session_holds_its_locks_until_it_is_dropped() {
+    let cluster = Cluster::shared();
+    let database = cluster.create_database();
+    cluster.psql(&database, "CREATE TABLE plants (id bigint)");
+    let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'plants'::regclass";
+    let held = cluster.hold(&database, "BEGIN; LOCK TABLE plants");
+    assert_eq!(cluster.psql(&database, locked), "1");
+    drop(held);
+    wait_for("the lock to be free", || (cluster.psql(&database, locked) == "0").then_some(()));
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_kill_and_after_a_stop() {
+    let cluster = Cluster::start(&["shared_buffers=16MB"]);
+    assert_eq!(cluster.psql("postgres", "SHOW shared_buffers"), "16MB");
+    let database = cluster.create_database();
+    cluster.psql(&database, "CREATE TABLE plants (id bigint)");
+    let held = cluster.hold(&database, "BEGIN; INSERT INTO plants VALUES (-1)");
+    let ends: [fn(&Cluster); 4] = [Cluster::kill, Cluster::stop, Cluster::kill, Cluster::kill];
+    for (id, end) in ends.iter().enumerate() {
+        cluster.psql(&database, &format!("INSERT INTO plants VALUES ({id})"));
+        end(&cluster);
+        assert!(as_plantstore(&cluster, &cluster.url(&database), "", "SELECT 1").is_err(), "it is gone");
+        cluster.restart();
+        assert_eq!(cluster.address().port(), cluster.port());
+    }
+    drop(held);
+    assert_eq!(cluster.psql(&database, "SELECT id FROM plants"), "0\n1\n2\n3");
+}
+
+#[test]
+fn frozen_it_is_silent_and_thawed_it_goes_on() {
+    let cluster = Cluster::start(&[]);
+    let ways: [[fn(&Cluster); 2]; 2] =
+        [[Cluster::freeze, Cluster::thaw], [Cluster::freeze_postmaster, Cluster::thaw_postmaster]];
+    for [freeze, thaw] in ways {
+        freeze(&cluster);
+        let (done, answer) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.send(cluster.psql("postgres", "SELECT 1")));
+            // The kernel takes the connection, and then nothing comes.
+            let silence = answer.recv_timeout(Duration::from_millis(300));
+            thaw(&cluster);
+            assert_eq!(silence, Err(mpsc::RecvTimeoutError::Timeout));
+        });
+        assert_eq!(answer.recv().as_deref(), Ok("1"));
+    }
+    // Even so it can be ended.
+    cluster.freeze();
+    cluster.kill();
+    cluster.restart();
+    assert_eq!(cluster.psql("postgres", "SELECT 1"), "1");
+    cluster.freeze();
+}
+
+#[test]
+fn with_tls_it_has_a_certificate_that_can_be_verified() {
+    let cluster = Cluster::start(&["ssl=on"]);
+    let database = cluster.create_database();
+    let verified = format!("&sslmode=verify-full&sslrootcert={}", cluster.data_directory().join("root.crt").display());
+    let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    assert_eq!(as_plantstore(&cluster, &cluster.url(&database), &verified, encrypted).as_deref(), Ok("t"));
+    assert_eq!(as_plantstore(&cluster, &cluster.url(&database), "&sslmode=disable", encrypted).as_deref(), Ok("f"));
+}
+
+/// The processes that work in a directory.
+fn processes_in(directory: &Path) -> Vec<PathBuf> {
+    let processes = std::fs::read_dir("/proc").expect("the processes").flatten().map(|entry| entry.path());
+    let works_there =
+        |process: &PathBuf| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+    processes.filter(works_there).collect()
+}
+
+fn is_gone(data: &Path) -> bool {
+    !data.parent().expect("the directory of all").exists() && processes_in(data).is_empty()
+}
+
+#[test]
+fn it_goes_when_it_is_dropped() {
+    let cluster = Cluster::start(&[]);
+    let data = cluster.data_directory().to_owned();
+    assert!(!processes_in(&data).is_empty());
+    drop(cluster);
+    wait_for("the server to be gone", || is_gone(&data).then_some(()));
+}
+
+/// Runs itself in a process of its own, which gets no chance to clean up.
+#[test]
+fn it_goes_even_if_the_tests_are_killed() {
+    const INNER: &str = "PLANTSTORE_TEST_STARTS_CLUSTER";
+    #[expect(clippy::disallowed_methods, reason = "how the test knows its other self")]
+    if std::env::var_os(INNER).is_some() {
+        let cluster = Cluster::start(&[]);
+        cluster.freeze();
+        #[expect(clippy::print_stdout, reason = "what the other process waits for")]
+        {
+            println!("\ndata: {}", cluster.data_directory().display());
+        }
+        let _ = std::io::stdin().lines().count();
+        return;
+    }
+    let mut inner = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "cluster::it_goes_even_if_the_tests_are_killed", "--nocapture"])
+        .env(INNER, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the tests run");
+    let mut lines = BufReader::new(inner.stdout.take().expect("its output")).lines();
+    let data = lines.find_map(|line| line.expect("a line").strip_prefix("data: ").map(PathBuf::from));
+    let data = data.expect("where the data is");
+    assert!(!processes_in(&data).is_empty());
+    inner.kill().expect("it is killed");
+    inner.wait().expect("its end");
+    wait_for("the server to be gone", || is_gone(&data).then_some(()));
+}

@@ -1,0 +1,411 @@
+//! The checker of histories catches what it is there for, and nothing else; and the service passes it under load.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::Outcome::{Denied, Done, Refused, Unknown};
+use crate::support::{Action, Engine, History, Operation, Outcome, Random, Site, Summary, Workload, wait_for};
+
+const ID: i64 = 7;
+
+fn operation(from: u64, to: u64, action: Action) -> Operation {
+    Operation { user: 0, called: Duration::from_millis(from), returned: Duration::from_millis(to), action }
+}
+
+fn create(from: u64, to: u64, name: &str, outcome: Outcome) -> Operation {
+    operation(from, to, Action::Create(ID, name.to_owned(), outcome))
+}
+
+fn delete(from: u64, to: u64, outcome: Outcome) -> Operation {
+    operation(from, to, Action::Delete(ID, outcome))
+}
+
+fn list(from: u64, to: u64, name: Option<&str>) -> Operation {
+    operation(from, to, Action::List(Some(name.map(|name| (ID, name.to_owned())).into_iter().collect())))
+}
+
+fn history(operations: &[Operation]) -> History {
+    let history = History::new();
+    operations.iter().cloned().for_each(|operation| history.record(operation));
+    history
+}
+
+#[track_caller]
+fn accepts(operations: &[Operation]) {
+    history(operations).check().expect("there is an order that explains this");
+}
+
+/// Refuses the operations and names the last of them as the one that cannot be.
+#[track_caller]
+fn catches(operations: &[Operation]) -> String {
+    let violation = history(operations).check().expect_err("no order explains this");
+    assert_eq!((violation.user, violation.id), (0, ID));
+    let told = violation.to_string();
+    let offending = told.lines().filter(|line| line.starts_with('>')).collect::<Vec<_>>();
+    let last = operations.last().expect("some operations");
+    assert!(offending.len() == 1 && offending[0].contains(&format!("{:?} to", last.called)), "{told}");
+    told
+}
+
+#[test]
+fn one_after_the_other_is_explained() {
+    accepts(&[
+        list(0, 1, None),
+        delete(2, 3, Denied),
+        create(4, 5, "a", Done),
+        create(6, 7, "b", Denied),
+        list(8, 9, Some("a")),
+        delete(10, 11, Done),
+        list(12, 13, None),
+        create(14, 15, "c", Done),
+        create(16, 17, "d", Refused),
+        delete(18, 19, Refused),
+        operation(20, 21, Action::List(None)),
+        list(22, 23, Some("c")),
+    ]);
+}
+
+#[test]
+fn what_overlaps_may_have_happened_in_any_order() {
+    for shown in [None, Some("a")] {
+        accepts(&[create(0, 10, "a", Done), list(5, 6, shown), list(11, 12, Some("a"))]);
+        accepts(&[create(0, 1, "a", Done), delete(2, 10, Done), list(3, 9, shown), list(11, 12, None)]);
+    }
+    // Only one order is left: b, its delete, a.
+    accepts(&[
+        create(0, 10, "a", Done),
+        create(0, 10, "b", Done),
+        delete(0, 10, Done),
+        list(1, 9, Some("b")),
+        list(1, 9, None),
+        list(11, 12, Some("a")),
+    ]);
+    // A return and a call at the same moment overlap.
+    accepts(&[create(0, 5, "a", Done), list(5, 6, None)]);
+}
+
+#[test]
+fn an_unknown_write_may_have_happened_once_at_any_time_after_its_call_or_never() {
+    // A create, seen late, or never, or only by its conflict or delete.
+    accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), list(4, 5, Some("a")), create(6, 7, "b", Denied)]);
+    accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), create(4, 5, "b", Done), list(6, 7, Some("b"))]);
+    accepts(&[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), delete(4, 5, Done), create(6, 7, "c", Done)]);
+    accepts(&[create(0, 1, "a", Unknown), delete(2, 3, Denied), delete(4, 5, Done), list(6, 7, None)]);
+    // A delete, which may take away what came long after its call.
+    accepts(&[delete(0, 1, Unknown), create(2, 3, "a", Done), list(4, 5, Some("a")), list(6, 7, None)]);
+    accepts(&[create(0, 1, "a", Done), delete(2, 3, Unknown), list(4, 5, Some("a")), create(6, 7, "b", Done)]);
+    accepts(&[create(0, 1, "a", Done), delete(2, 3, Unknown), delete(4, 5, Denied)]);
+    // Both.
+    accepts(&[
+        create(0, 1, "a", Unknown),
+        delete(2, 3, Unknown),
+        create(4, 5, "b", Denied),
+        delete(6, 7, Denied),
+        create(8, 9, "c", Done),
+    ]);
+}
+
+#[test]
+fn an_unknown_write_happens_once_at_the_most_and_not_before_its_call() {
+    let told = catches(&[
+        create(0, 1, "a", Unknown),
+        list(2, 3, Some("a")),
+        delete(4, 5, Done),
+        list(6, 7, None),
+        list(8, 9, Some("a")),
+    ]);
+    assert!(told.contains("create \"a\": unknown") && told.contains("plant 7 of user 0"), "{told}");
+    catches(&[create(0, 1, "a", Unknown), delete(2, 3, Done), list(4, 5, None), delete(6, 7, Done)]);
+    catches(&[
+        create(0, 1, "a", Done),
+        delete(2, 3, Unknown),
+        delete(4, 5, Denied),
+        create(6, 7, "b", Done),
+        list(8, 9, None),
+    ]);
+    catches(&[create(0, 1, "a", Unknown), create(2, 3, "b", Done), list(4, 5, Some("b")), list(6, 7, Some("a"))]);
+    catches(&[create(4, 5, "a", Unknown), list(0, 1, Some("a"))]);
+    catches(&[create(4, 5, "a", Unknown), create(0, 1, "b", Denied)]);
+    catches(&[create(0, 1, "a", Done), delete(4, 5, Unknown), list(2, 3, None)]);
+}
+
+#[test]
+fn an_unknown_write_does_not_happen_after_things_have_settled() {
+    let settled = |at: u64, operations: &[Operation]| {
+        let history = history(operations);
+        history.settle(Duration::from_millis(at));
+        history.check()
+    };
+    // What was lost before may be the work of the delete, what was lost after may not.
+    let lost = [delete(0, 1, Unknown), create(2, 3, "a", Done), list(6, 7, Some("a")), list(8, 9, None)];
+    settled(10, &lost).expect("the delete came between the lists");
+    settled(5, &lost).expect_err("it came too late");
+    settled(4, &[delete(0, 1, Unknown), create(2, 3, "a", Done), list(5, 6, None)]).expect("just before");
+    let shown = [create(0, 1, "a", Unknown), list(2, 3, None), list(6, 7, Some("a"))];
+    settled(5, &shown).expect("the create came between the lists");
+    settled(1, &shown).expect_err("it came too late");
+    settled(1, &[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), list(4, 5, Some("a"))]).expect("at once");
+    // Others may be under way, and those that are called later are unknown again.
+    settled(5, &[create(0, 9, "a", Done), delete(1, 2, Unknown), list(10, 11, None)]).expect("both before");
+    settled(5, &[create(0, 1, "a", Done), delete(5, 6, Unknown), list(7, 8, Some("a")), list(9, 10, None)])
+        .expect_err("called at that very moment, it is settled");
+    settled(5, &[create(0, 1, "a", Done), delete(6, 7, Unknown), list(8, 9, Some("a")), list(10, 11, None)])
+        .expect("called after it, it is not");
+}
+
+#[test]
+fn a_lost_write_is_caught() {
+    let told = catches(&[create(0, 1, "a", Done), list(2, 3, Some("a")), list(4, 5, None)]);
+    insta::assert_snapshot!(told, @r#"
+    no order explains what happened to plant 7 of user 0:
+                 0ns to            1ms  create "a": created
+                 2ms to            3ms  list with "a"
+    >            4ms to            5ms  list without it
+    "#);
+    catches(&[create(0, 1, "a", Done), delete(2, 3, Done), list(4, 5, None), list(6, 7, Some("a"))]);
+    catches(&[create(0, 1, "a", Done), create(2, 3, "b", Done)]);
+}
+
+#[test]
+fn a_stale_list_is_caught() {
+    catches(&[create(0, 1, "a", Done), delete(2, 3, Done), list(4, 5, Some("a"))]);
+    catches(&[create(0, 1, "a", Done), list(2, 3, None)]);
+    // Two lists that overlap a create and not each other: the second may not be older.
+    catches(&[create(0, 10, "a", Done), list(1, 2, Some("a")), list(3, 4, None)]);
+}
+
+#[test]
+fn a_false_conflict_and_a_false_not_found_are_caught() {
+    catches(&[create(0, 1, "a", Denied)]);
+    catches(&[create(0, 1, "a", Done), delete(2, 3, Done), create(4, 5, "b", Denied)]);
+    catches(&[create(0, 1, "a", Done), delete(2, 3, Denied)]);
+    catches(&[delete(0, 1, Done)]);
+}
+
+#[test]
+fn two_successes_where_one_is_possible_are_caught() {
+    catches(&[create(0, 10, "a", Done), create(0, 11, "b", Done)]);
+    catches(&[create(0, 1, "a", Done), delete(2, 10, Done), delete(2, 11, Done)]);
+}
+
+#[test]
+fn a_refused_write_that_shows_up_is_caught() {
+    catches(&[create(0, 1, "a", Refused), list(2, 3, Some("a"))]);
+    catches(&[create(0, 1, "a", Refused), delete(2, 3, Done)]);
+    catches(&[create(0, 1, "a", Done), create(2, 3, "b", Denied), delete(4, 5, Refused), list(6, 7, None)]);
+    catches(&[create(0, 1, "a", Done), create(2, 3, "b", Denied), delete(4, 5, Done), list(6, 7, Some("b"))]);
+}
+
+#[test]
+fn plants_and_users_do_not_mix() {
+    let at = |user, id, from| Operation {
+        user,
+        action: Action::Create(id, format!("{user} {id}"), Done),
+        ..operation(from, from + 1, Action::List(None))
+    };
+    let seen = |user, from, plants: &[(i64, &str)]| Operation {
+        user,
+        ..operation(
+            from,
+            from + 1,
+            Action::List(Some(plants.iter().map(|(id, name)| (*id, (*name).to_owned())).collect())),
+        )
+    };
+    let known = [at(0, ID, 0), at(0, 8, 2), at(1, ID, 4)];
+    let with = |last: Operation| [&known[..], &[last]].concat();
+    accepts(&with(seen(0, 6, &[(ID, "0 7"), (8, "0 8")])));
+    accepts(&with(seen(1, 6, &[(ID, "1 7")])));
+    accepts(&with(seen(2, 6, &[])));
+    // One that is missing, another user's, another id's, and one from nowhere.
+    catches(&with(seen(0, 6, &[(8, "0 8")])));
+    catches(&with(seen(0, 6, &[(ID, "1 7"), (8, "0 8")])));
+    catches(&with(seen(0, 6, &[(ID, "0 8"), (8, "0 8")])));
+    let violation = history(&with(seen(1, 6, &[(ID, "1 7"), (9, "x")]))).check().expect_err("nobody created it");
+    assert_eq!((violation.user, violation.id), (1, 9));
+}
+
+/// Tries every order, and every choice of the unknown writes.
+fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -> bool {
+    let unknown = |operation: &Operation| operation.action.outcome() == Some(Unknown);
+    if left.iter().all(|operation| unknown(operation)) {
+        return true;
+    }
+    (0..left.len()).any(|at| {
+        let next = left[at];
+        let mut rest = [&left[..at], &left[at + 1..]].concat();
+        let over = |other: &Operation| settled.iter().any(|moment| (other.called..next.called).contains(moment));
+        rest.retain(|other| !unknown(other) || !over(other));
+        let first = rest.iter().all(|other| unknown(other) || other.returned >= next.called);
+        let after = match &next.action {
+            Action::Create(_, name, Done | Unknown) if held.is_none() => Some(name.as_str()),
+            Action::Delete(_, Done | Unknown) if held.is_some() => None,
+            Action::Create(_, _, Denied) if held.is_some() => held,
+            Action::Delete(_, Denied) if held.is_none() => held,
+            Action::List(Some(plants)) if plants.get(&ID).map(String::as_str) == held => held,
+            _ => return false,
+        };
+        first && has_an_order(after, &rest, settled)
+    })
+}
+
+#[test]
+fn the_checker_agrees_with_trying_every_order() {
+    const LONGEST: u64 = 8;
+    let outcomes = prop_oneof![4 => Just(Done), 2 => Just(Denied), 2 => Just(Unknown), 1 => Just(Refused)];
+    let one = (0..5_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
+    let several = proptest::collection::vec(one, 1..usize::try_from(LONGEST).unwrap());
+    let settled = proptest::collection::vec((0..22_u64).prop_map(Duration::from_millis), 0..3);
+    let verdicts = [AtomicU64::new(0), AtomicU64::new(0)];
+    let config = Config { cases: 20_000, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&(several, settled), |(several, settled)| {
+        let operations: Vec<Operation> = several
+            .iter()
+            .zip(0..)
+            .map(|((kind, outcome, shown, from, length), number)| match kind {
+                0 | 1 => create(*from, from + length, &format!("{number}"), *outcome),
+                2 => delete(*from, from + length, *outcome),
+                3 => list(*from, from + length, None),
+                _ => list(*from, from + length, Some(&format!("{shown}"))),
+            })
+            .collect();
+        let happened: Vec<_> = operations.iter().filter(|one| one.action.outcome() != Some(Refused)).collect();
+        let expected = has_an_order(None, &happened, &settled);
+        verdicts[usize::from(expected)].fetch_add(1, Ordering::Relaxed);
+        let history = history(&operations);
+        for moment in settled {
+            history.settle(moment);
+        }
+        prop_assert_eq!(history.check().is_ok(), expected);
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    let [refused, accepted] = verdicts.map(AtomicU64::into_inner);
+    assert!(refused > 2_000 && accepted > 2_000, "{refused} refused, {accepted} accepted: both were tried");
+}
+
+/// A store of one mutex, and the clients of a bad network in front of it.
+#[derive(Default)]
+struct Simulated {
+    plants: Mutex<Plants>,
+}
+
+#[derive(Default)]
+struct Plants {
+    present: BTreeMap<(usize, i64), String>,
+    /// Writes of unknown outcome that are still on their way.
+    late: Vec<(usize, i64, Option<String>)>,
+}
+
+impl Plants {
+    /// Creates with a name, deletes without.
+    fn write(&mut self, user: usize, id: i64, name: Option<String>) -> Outcome {
+        match (name, self.present.contains_key(&(user, id))) {
+            (Some(name), false) => self.present.insert((user, id), name),
+            (None, true) => self.present.remove(&(user, id)),
+            _ => return Denied,
+        };
+        Done
+    }
+}
+
+impl Simulated {
+    fn operate(&self, history: &History, random: &mut Random, unknown: bool) {
+        let (user, id) = (random.below(3), i64::try_from(random.below(8)).unwrap());
+        let name = (random.below(2) == 0).then(|| history.name(user, id));
+        let called = history.now();
+        std::thread::yield_now();
+        let mut plants = self.plants.lock().unwrap();
+        if random.below(4) == 0 {
+            let mine = plants.present.iter().filter(|((owner, _), _)| *owner == user);
+            let listed = mine.map(|((_, id), name)| (*id, name.clone())).collect();
+            drop(plants);
+            history.record(Operation { user, called, returned: history.now(), action: Action::List(Some(listed)) });
+            return;
+        }
+        let outcome = match random.below(40) {
+            0 => Refused,
+            1 if unknown => {
+                let _ = plants.write(user, id, name.clone());
+                Unknown
+            }
+            2 if unknown => {
+                plants.late.push((user, id, name.clone()));
+                Unknown
+            }
+            3 if unknown => Unknown,
+            _ => plants.write(user, id, name.clone()),
+        };
+        if random.below(20) == 0
+            && let Some((user, id, name)) = plants.late.pop()
+        {
+            let _ = plants.write(user, id, name);
+        }
+        drop(plants);
+        std::thread::yield_now();
+        let action = name.map_or(Action::Delete(id, outcome), |name| Action::Create(id, name, outcome));
+        history.record(Operation { user, called, returned: history.now(), action });
+    }
+}
+
+const THREADS: u64 = 16;
+
+/// So many operations by each of the threads; in the middle the store does what `fault` says.
+fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut Plants)) -> Result<Summary, String> {
+    let (store, history) = (Simulated::default(), History::new());
+    let run = |seed: u64| {
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (store, history) = (&store, &history);
+                let mut random = Random::new(seed + thread);
+                scope.spawn(move || (0..operations / 2).for_each(|_| store.operate(history, &mut random, unknown)));
+            }
+        });
+    };
+    run(0);
+    fault(&mut store.plants.lock().unwrap());
+    run(THREADS);
+    history.check().map_err(|violation| violation.to_string())
+}
+
+#[test]
+fn a_long_history_of_a_store_that_is_right_is_explained() {
+    let summary = simulate(3_126, true, |_| {}).expect("it is right");
+    assert_eq!(summary.operations, 50_016);
+    assert!(summary.acknowledged > 10_000 && summary.unknown > 500 && summary.refused > 500, "{summary:?}");
+}
+
+#[test]
+fn one_fault_in_a_long_history_is_caught() {
+    let lost = simulate(1_000, false, |plants| drop(plants.present.pop_first().expect("some plant")));
+    assert!(lost.expect_err("a plant is lost").contains("no order explains"));
+    let changed = simulate(1_000, true, |plants| {
+        plants.present.values_mut().for_each(|name| name.push_str(" of somebody else"));
+    });
+    assert!(changed.expect_err("plants have changed").contains("of somebody else"));
+}
+
+#[test]
+fn the_service_passes_under_load() {
+    let site = Site::new(Engine::Sqlite);
+    let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
+    let (mut one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
+    let nodes = vec![one.address(), other.address()];
+    let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4 };
+    let history = History::new();
+    let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
+    let ((), report) = workload.run(&history, || {
+        some(300);
+        // Whoever was connected to it does not know what became of their last request.
+        one.kill();
+        some(history.acknowledged() + 300);
+    });
+    let summary = history.check().unwrap();
+    assert_eq!(summary.acknowledged, report.acknowledged);
+    assert!(summary.unknown > 0 && summary.operations > summary.acknowledged, "{summary:?}");
+    assert!(report.longest_gap > Duration::ZERO && report.slowest > Duration::ZERO, "{report:?}");
+}

@@ -1,0 +1,483 @@
+//! What clients did and were told, and whether one store, asked one thing at a time, could have told them so.
+//!
+//! Every plant of every user is a register of its own: absent, or present with one value. A list is a read of each of
+//! the user's registers. Registers do not touch each other, so a history is linearizable if it is for each of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was done, and once.
+    Done,
+    /// It found the register in the other state: a conflict for a create, not found for a delete.
+    Denied,
+    /// Nobody knows: done once at some moment after its call, be it long after, or never.
+    Unknown,
+    /// The service said that nothing was done.
+    Refused,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Of a plant with a name from [`History::name`].
+    Create(i64, String, Outcome),
+    Delete(i64, Outcome),
+    /// All plants of the user by id, or nothing if the list failed.
+    List(Option<BTreeMap<i64, String>>),
+}
+
+impl Action {
+    /// How it ended, if it was a write.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::Create(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
+            Self::List(_) => None,
+        }
+    }
+}
+
+/// Times are those of [`History::now`]. When a write of unknown outcome returned does not matter.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) user: usize,
+    pub(crate) called: Duration,
+    pub(crate) returned: Duration,
+    pub(crate) action: Action,
+}
+
+/// What several threads did, from the moment when there were no plants at all.
+pub(crate) struct History {
+    start: Instant,
+    names: AtomicUsize,
+    acknowledged: AtomicUsize,
+    operations: Mutex<Vec<Operation>>,
+    /// When no write of unknown outcome was under way.
+    settled: Mutex<Vec<Duration>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) operations: usize,
+    /// Creates and deletes that were done.
+    pub(crate) acknowledged: usize,
+    pub(crate) unknown: usize,
+    pub(crate) refused: usize,
+}
+
+impl History {
+    pub(crate) fn new() -> Self {
+        let (names, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { start: Instant::now(), names, acknowledged, operations: Mutex::default(), settled: Mutex::default() }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// A name that no other plant has: it tells in a list which create it was that put it there.
+    pub(crate) fn name(&self, user: usize, id: i64) -> String {
+        format!("user {user} id {id} number {}", self.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn record(&self, operation: Operation) {
+        if operation.action.outcome() == Some(Outcome::Done) {
+            self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        self.operations.lock().expect("the operations").push(operation);
+    }
+
+    /// Notes that a write of unknown outcome that was called before this moment and has not happened never will.
+    /// Whoever says so has made sure of it. Without it each such delete may for ever explain the loss of one plant.
+    pub(crate) fn settle(&self, moment: Duration) {
+        self.settled.lock().expect("the moments").push(moment);
+    }
+
+    /// How many writes were acknowledged so far.
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn check(&self) -> Result<Summary, Violation> {
+        let operations = self.operations.lock().expect("the operations");
+        let mut summary = Summary { operations: operations.len(), ..Summary::default() };
+        let mut ids: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
+        for operation in operations.iter() {
+            match operation.action.outcome() {
+                Some(Outcome::Done) => summary.acknowledged += 1,
+                Some(Outcome::Unknown) => summary.unknown += 1,
+                Some(Outcome::Refused) => summary.refused += 1,
+                Some(Outcome::Denied) | None => {}
+            }
+            let ids = ids.entry(operation.user).or_default();
+            match &operation.action {
+                Action::Create(id, ..) | Action::Delete(id, _) => {
+                    ids.insert(*id);
+                }
+                Action::List(plants) => ids.extend(plants.iter().flat_map(BTreeMap::keys)),
+            }
+        }
+        let mut registers: BTreeMap<(usize, i64), Vec<&Operation>> = BTreeMap::new();
+        for operation in operations.iter() {
+            match &operation.action {
+                Action::Create(id, ..) | Action::Delete(id, _) => {
+                    registers.entry((operation.user, *id)).or_default().push(operation);
+                }
+                Action::List(None) => {}
+                Action::List(Some(_)) => {
+                    for id in &ids[&operation.user] {
+                        registers.entry((operation.user, *id)).or_default().push(operation);
+                    }
+                }
+            }
+        }
+        let settled = self.settled.lock().expect("the moments");
+        for ((user, id), operations) in registers {
+            check_register(id, &operations, &settled)
+                .map_err(|offending| Violation::new(user, id, offending, &operations))?;
+        }
+        Ok(summary)
+    }
+}
+
+/// What a register holds: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
+/// all alike: nothing that was observed depends on which of them it is.
+type Held = Option<usize>;
+const UNSEEN: usize = 0;
+
+/// What an operation that is known to have happened does to the register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Put(usize),
+    Take,
+    FindAny,
+    Find(Held),
+}
+
+impl Step {
+    /// The register afterwards, if the step is possible.
+    fn on(self, held: Held) -> Option<Held> {
+        match self {
+            Self::Put(value) => held.is_none().then_some(Some(value)),
+            Self::Take => held.is_some().then_some(None),
+            Self::FindAny => held.is_some().then_some(held),
+            Self::Find(expected) => (held == expected).then_some(held),
+        }
+    }
+
+    fn changes(self) -> bool {
+        matches!(self, Self::Put(_) | Self::Take)
+    }
+}
+
+/// One way in which things may have gone up to some moment.
+#[derive(Clone, Copy, Debug)]
+struct Possibility {
+    held: Held,
+    /// The operations under way that have already happened, a bit for each place.
+    happened: u128,
+    /// How many writes of unknown outcome have happened.
+    creates: usize,
+    deletes: usize,
+}
+
+impl Possibility {
+    /// Whether all that may follow `other` may follow this as well: the register is the same, the same changes are
+    /// still to come, and there is no finding still to come and no unknown write used up that is not there too.
+    fn covers(&self, other: &Self, changing: u128) -> bool {
+        self.held == other.held
+            && (self.happened ^ other.happened) & changing == 0
+            && other.happened & !self.happened == 0
+            && self.creates <= other.creates
+            && self.deletes <= other.deletes
+    }
+}
+
+/// Adds a possibility unless a better one is there; takes out those that it is better than.
+fn add(possibilities: &mut Vec<Possibility>, new: Possibility, changing: u128) -> bool {
+    if possibilities.iter().any(|known| known.covers(&new, changing)) {
+        return false;
+    }
+    possibilities.retain(|known| !new.covers(known, changing));
+    possibilities.push(new);
+    true
+}
+
+/// The operations under way at some moment.
+#[derive(Default)]
+struct UnderWay {
+    places: Vec<Option<Step>>,
+    /// The places of those that change the register.
+    changing: u128,
+    /// How many writes of unknown outcome have been called.
+    creates: usize,
+    deletes: usize,
+}
+
+impl UnderWay {
+    fn enter(&mut self, step: Step) -> usize {
+        let place = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+        assert!(place < 128, "more operations at once on one plant than the checker has bits for");
+        self.places.resize(self.places.len().max(place + 1), None);
+        self.places[place] = Some(step);
+        if step.changes() {
+            self.changing |= 1 << place;
+        }
+        place
+    }
+
+    fn leave(&mut self, place: usize) {
+        self.places[place] = None;
+        self.changing &= !(1 << place);
+    }
+
+    /// Lets everything happen that only finds what is there. The sooner the better: it is in nobody's way.
+    fn find(&self, mut possibility: Possibility) -> Possibility {
+        for (place, step) in self.places.iter().enumerate() {
+            if step.is_some_and(|step| !step.changes() && step.on(possibility.held).is_some()) {
+                possibility.happened |= 1 << place;
+            }
+        }
+        possibility
+    }
+
+    /// What may change the register next.
+    fn changes(&self, from: Possibility) -> Vec<Possibility> {
+        let mut next = Vec::new();
+        for (place, step) in self.places.iter().enumerate() {
+            let Some(step) = step.filter(|step| step.changes() && from.happened & (1 << place) == 0) else { continue };
+            if let Some(held) = step.on(from.held) {
+                next.push(Possibility { held, happened: from.happened | (1 << place), ..from });
+            }
+        }
+        if from.held.is_none() && from.creates < self.creates {
+            next.push(Possibility { held: Some(UNSEEN), creates: from.creates + 1, ..from });
+        }
+        if from.held.is_some() && from.deletes < self.deletes {
+            next.push(Possibility { held: None, deletes: from.deletes + 1, ..from });
+        }
+        next.into_iter().map(|possibility| self.find(possibility)).collect()
+    }
+
+    /// All ways in which things may be, whatever happens now or is left for later.
+    fn settle(&self, possibilities: Vec<Possibility>) -> Vec<Possibility> {
+        let mut known = possibilities.clone();
+        let mut open = possibilities;
+        while let Some(possibility) = open.pop() {
+            let next = self.changes(possibility).into_iter();
+            open.extend(next.filter(|next| add(&mut known, *next, self.changing)));
+        }
+        known
+    }
+
+    /// All ways in which the operation at this place happens now at the latest. Whatever need not have happened for
+    /// that is left for later.
+    fn happen(&self, place: usize, possibilities: Vec<Possibility>) -> Vec<Possibility> {
+        let mut happened = Vec::new();
+        let mut known = possibilities.clone();
+        let mut open = possibilities;
+        while let Some(possibility) = open.pop() {
+            if possibility.happened & (1 << place) != 0 {
+                add(&mut happened, possibility, self.changing);
+                continue;
+            }
+            for next in self.changes(possibility) {
+                if add(&mut known, next, self.changing) {
+                    open.push(next);
+                }
+            }
+        }
+        happened
+    }
+}
+
+/// What happens at a moment, in the order in which it does at the same moment: what is called when something else
+/// returns may have happened before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Call(usize),
+    CallUnknown { create: bool },
+    Settle,
+    Return(usize),
+}
+
+/// What happened to one register.
+struct Timeline<'a> {
+    /// The operations that are known to have happened.
+    steps: Vec<(Step, &'a Operation)>,
+    /// In the order of time; the numbers are those of the steps.
+    events: Vec<(Duration, Event)>,
+}
+
+fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Timeline<'a> {
+    let mut first_shown: HashMap<&str, (usize, Duration)> = HashMap::new();
+    for operation in operations {
+        if let Action::List(Some(plants)) = &operation.action
+            && let Some(name) = plants.get(&id)
+        {
+            let number = first_shown.len() + 1;
+            let (_, first) = first_shown.entry(name).or_insert((number, operation.returned));
+            *first = operation.returned.min(*first);
+        }
+    }
+    let mut steps = Vec::new();
+    let mut events: Vec<_> = settled.iter().map(|moment| (*moment, Event::Settle)).collect();
+    // A create that a list shows returns with it, and after it: if it cannot be, the list is to blame.
+    let (unknown, known): (Vec<&Operation>, Vec<&Operation>) =
+        operations.iter().partition(|operation| operation.action.outcome() == Some(Outcome::Unknown));
+    for operation in known.into_iter().chain(unknown) {
+        let shown = |name: &str| first_shown.get(name).map_or(UNSEEN, |(number, _)| *number);
+        let mut returned = operation.returned;
+        let step = match &operation.action {
+            Action::Create(_, _, Outcome::Refused) | Action::Delete(_, Outcome::Refused) | Action::List(None) => {
+                continue;
+            }
+            Action::Create(_, name, Outcome::Unknown) if shown(name) != UNSEEN => {
+                let settled = settled.iter().copied().filter(|moment| *moment >= operation.called).min();
+                let first_shown = first_shown[name.as_str()].1;
+                // Not before its call, or the list is at fault and found to be.
+                returned = settled.map_or(first_shown, |settled| settled.min(first_shown)).max(operation.called);
+                Step::Put(shown(name))
+            }
+            Action::Create(_, _, Outcome::Unknown) | Action::Delete(_, Outcome::Unknown) => {
+                let create = matches!(operation.action, Action::Create(..));
+                events.push((operation.called, Event::CallUnknown { create }));
+                continue;
+            }
+            Action::Create(_, name, Outcome::Done) => Step::Put(shown(name)),
+            Action::Create(_, _, Outcome::Denied) => Step::FindAny,
+            Action::Delete(_, Outcome::Done) => Step::Take,
+            Action::Delete(_, Outcome::Denied) => Step::Find(None),
+            Action::List(Some(plants)) => Step::Find(plants.get(&id).map(|name| shown(name))),
+        };
+        events.push((operation.called, Event::Call(steps.len())));
+        events.push((returned, Event::Return(steps.len())));
+        steps.push((step, operation));
+    }
+    events.sort();
+    Timeline { steps, events }
+}
+
+/// Walks through the calls and returns in the order of time with all ways in which things may have gone. An operation
+/// happens between the two, and need not happen before some return asks for it. When no way is left, the operation
+/// that returned there is given back: nothing explains it.
+///
+/// Writes of unknown outcome never return, so they would pile up. They do not, for these reasons:
+/// - A create whose value some list shows has happened, and before the first return of such a list: it is like any
+///   other create that returned then.
+/// - A create whose value no list shows need not have happened. If it did, it was to explain a conflict, a delete or a
+///   plant that another unknown write took away, and which of several such creates it was makes no difference. So they
+///   are counted: how many were called, and how many a way of things has used.
+/// - Unknown deletes are all alike, and counted in the same way.
+/// - To have used fewer of them is never worse, so of two ways that differ in that alone one is kept.
+/// - When things settle, those called before are over: all that they may have done by then is taken into account.
+///
+/// A refused write is not there at all: a list that shows its value finds nobody who put it there.
+fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Result<(), &'a Operation> {
+    let Timeline { steps, events } = timeline(id, operations, settled);
+    let mut under_way = UnderWay::default();
+    let mut places = vec![usize::MAX; steps.len()];
+    let mut possibilities = vec![Possibility { held: None, happened: 0, creates: 0, deletes: 0 }];
+    for (_, event) in events {
+        match event {
+            Event::CallUnknown { create: true } => under_way.creates += 1,
+            Event::CallUnknown { create: false } => under_way.deletes += 1,
+            Event::Call(number) => {
+                places[number] = under_way.enter(steps[number].0);
+                possibilities = possibilities.into_iter().map(|possibility| under_way.find(possibility)).collect();
+            }
+            Event::Settle => {
+                let ways = under_way.settle(possibilities);
+                (under_way.creates, under_way.deletes) = (0, 0);
+                possibilities = Vec::new();
+                for way in ways {
+                    add(&mut possibilities, Possibility { creates: 0, deletes: 0, ..way }, under_way.changing);
+                }
+            }
+            Event::Return(number) => {
+                let place = places[number];
+                possibilities = under_way.happen(place, possibilities);
+                under_way.leave(place);
+                for possibility in &mut possibilities {
+                    possibility.happened &= !(1 << place);
+                }
+                if possibilities.is_empty() {
+                    return Err(steps[number].1);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What no order of the operations explains.
+pub(crate) struct Violation {
+    pub(crate) user: usize,
+    pub(crate) id: i64,
+    /// The operations on this plant that lead there, in the order of their calls, and which of them cannot be.
+    lines: Vec<(bool, String)>,
+}
+
+/// How many operations before the offending one are told.
+const TOLD: usize = 20;
+
+impl Violation {
+    fn new(user: usize, id: i64, offending: &Operation, operations: &[&Operation]) -> Self {
+        let shown = |operation: &Operation| match &operation.action {
+            Action::List(Some(plants)) => plants.get(&id).cloned(),
+            _ => None,
+        };
+        let name = shown(offending);
+        let creates = |operation: &Operation| match (&operation.action, &name) {
+            (Action::Create(_, created, _), Some(name)) => created == name,
+            _ => false,
+        };
+        let mut told: Vec<&Operation> = operations.to_vec();
+        told.retain(|operation| operation.called <= offending.returned);
+        told.sort_by_key(|operation| operation.called);
+        let last = told.len().saturating_sub(TOLD);
+        let told = told.iter().enumerate().filter(|(at, operation)| *at >= last || creates(operation));
+        let lines = told.map(|(_, operation)| (std::ptr::eq(*operation, offending), line(id, operation))).collect();
+        Self { user, id, lines }
+    }
+}
+
+fn line(id: i64, operation: &Operation) -> String {
+    let (what, outcome) = match &operation.action {
+        Action::Create(_, name, outcome) => (format!("create {name:?}"), Some((outcome, "created", "conflict"))),
+        Action::Delete(_, outcome) => ("delete".to_owned(), Some((outcome, "deleted", "not found"))),
+        Action::List(plants) => {
+            let shown = plants.as_ref().and_then(|plants| plants.get(&id));
+            (shown.map_or("list without it".to_owned(), |name| format!("list with {name:?}")), None)
+        }
+    };
+    let end = match outcome {
+        None => String::new(),
+        Some((Outcome::Done, done, _)) => format!(": {done}"),
+        Some((Outcome::Denied, _, denied)) => format!(": {denied}"),
+        Some((Outcome::Unknown, ..)) => ": unknown".to_owned(),
+        Some((Outcome::Refused, ..)) => ": refused, nothing done".to_owned(),
+    };
+    format!("{:>14?} to {:>14?}  {what}{end}", operation.called, operation.returned)
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "no order explains what happened to plant {} of user {}:", self.id, self.user)?;
+        for (offending, line) in &self.lines {
+            write!(formatter, "\n{} {line}", if *offending { ">" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The same, because this is what a failed test prints.
+impl fmt::Debug for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}

@@ -1,0 +1,287 @@
+//! PostgreSQL servers of the tests' own, which never outlive them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::wait_for;
+
+/// Of the role `plantstore`, which owns the databases and is no superuser.
+const PASSWORD: &str = "only-for-tests";
+
+/// A server with a port and a directory to itself.
+pub(crate) struct Cluster {
+    keeper: Mutex<Keeper>,
+    tools: PathBuf,
+    directory: PathBuf,
+    data: PathBuf,
+    port: u16,
+    databases: AtomicUsize,
+}
+
+impl Cluster {
+    /// The one for all tests that leave it as it is; each takes a database of its own.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        // Nobody cuts its power, so it need not wait for the disk.
+        SHARED.get_or_init(|| Self::start(&["fsync=off"]))
+    }
+
+    /// One for a test that breaks it, with settings such as `fsync=off`. With `ssl=on` it has a certificate for
+    /// 127.0.0.1 from an authority whose own is `root.crt` in the data directory.
+    pub(crate) fn start(settings: &[&str]) -> Self {
+        let tools = tools();
+        let mut keeper = Keeper::start(&tools, settings);
+        let directory = PathBuf::from(keeper.answer());
+        let data = directory.join("data");
+        // Somebody else may be quicker to take the port.
+        let port = (0..10).map(|_| free_port()).find(|port| keeper.run(&data, *port));
+        let port = port.unwrap_or_else(|| panic!("PostgreSQL does not start:\n{}", log(&directory)));
+        let cluster = Self { keeper: Mutex::new(keeper), tools, directory, data, port, databases: AtomicUsize::new(0) };
+        cluster.psql("postgres", &format!("CREATE ROLE plantstore LOGIN PASSWORD '{PASSWORD}'"));
+        cluster
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub(crate) fn data_directory(&self) -> &Path {
+        &self.data
+    }
+
+    /// A new, empty database that belongs to the role `plantstore`.
+    pub(crate) fn create_database(&self) -> String {
+        let name = format!("plants_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
+        name
+    }
+
+    /// The database as `--store` names it.
+    pub(crate) fn url(&self, database: &str) -> String {
+        self.url_at(self.address(), database)
+    }
+
+    /// The same by way of another address, that of a proxy.
+    #[expect(clippy::unused_self, reason = "it is the way to this server's database")]
+    pub(crate) fn url_at(&self, address: SocketAddr, database: &str) -> String {
+        format!("postgres://plantstore:{PASSWORD}@{address}/{database}")
+    }
+
+    /// One of PostgreSQL's own programs.
+    pub(crate) fn tool(&self, name: &str) -> Command {
+        Command::new(self.tools.join(name))
+    }
+
+    /// What these statements say, each run in a transaction of its own by the superuser.
+    #[track_caller]
+    pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
+        let mut session = self.session(database);
+        // If it cannot take them, it says why.
+        let _ = session.stdin.take().expect("its input").write_all(sql.as_bytes());
+        let output = session.wait_with_output().expect("the end of psql");
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(output.status.success(), "{sql}: {said} {}", String::from_utf8_lossy(&output.stderr));
+        said
+    }
+
+    /// A session of the superuser that has run these statements, such as `BEGIN; LOCK TABLE …`, and stays.
+    #[track_caller]
+    pub(crate) fn hold(&self, database: &str, sql: &str) -> Held {
+        let mut held = Held(self.session(database));
+        let input = held.0.stdin.as_mut().expect("its input");
+        let _ = input.write_all(format!("{sql};\n\\echo held\n").as_bytes());
+        let output = BufReader::new(held.0.stdout.as_mut().expect("its output"));
+        if !output.lines().any(|line| line.expect("its words") == "held") {
+            let mut errors = String::new();
+            held.0.stderr.take().expect("its errors").read_to_string(&mut errors).expect("text");
+            panic!("{sql}: {errors}");
+        }
+        held
+    }
+
+    /// Ends all of its processes at once; none gets to write anything.
+    pub(crate) fn kill(&self) {
+        self.freeze_postmaster();
+        wait_until_ended(&self.order("all KILL"));
+    }
+
+    /// Shuts it down in good order, whoever is connected.
+    pub(crate) fn stop(&self) {
+        wait_until_ended(&self.order("one INT"));
+    }
+
+    /// Starts it again after its end, on the same port and data.
+    pub(crate) fn restart(&self) {
+        let mut keeper = self.keeper.lock().expect("the keeper");
+        assert!(ended(keeper.server), "it runs already");
+        // Meanwhile a connection of somebody else may have come by the port.
+        wait_for("the port of the database server", || keeper.run(&self.data, self.port).then_some(()));
+    }
+
+    /// Stops the time for all of its processes: connections are open, and silent.
+    pub(crate) fn freeze(&self) {
+        self.freeze_postmaster();
+        wait_until_frozen(&self.order("all STOP"));
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.order("all CONT");
+    }
+
+    /// Stops the time for the process that takes connections; those that are open go on.
+    pub(crate) fn freeze_postmaster(&self) {
+        wait_until_frozen(&self.order("one STOP"));
+    }
+
+    pub(crate) fn thaw_postmaster(&self) {
+        self.order("one CONT");
+    }
+
+    /// Its processes, the first one first.
+    fn order(&self, order: &str) -> Vec<u32> {
+        self.keeper.lock().expect("the keeper").order(order)
+    }
+
+    /// Waits for a server that is frozen, but not for ever.
+    fn session(&self, database: &str) -> Child {
+        Command::new("timeout")
+            .arg("300")
+            .arg(self.tools.join("psql"))
+            .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database])
+            .args(["-p", &self.port.to_string(), "-h"])
+            .arg(&self.directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("psql runs")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            #[expect(clippy::print_stderr, reason = "shown with the failure of the test")]
+            {
+                eprintln!("--- log of PostgreSQL ---\n{}", log(&self.directory));
+            }
+        }
+        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(keeper.orders.take());
+        let _ = keeper.child.wait();
+    }
+}
+
+/// A session that holds what it has until it is dropped.
+pub(crate) struct Held(Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // At the end of its input psql says good-bye, and the server lets go of what it held.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// `postgres.sh`, the server's parent: it outlives the tests just long enough to remove what is theirs.
+struct Keeper {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    server: u32,
+}
+
+impl Keeper {
+    fn start(tools: &Path, settings: &[&str]) -> Self {
+        let mut child = Command::new("sh")
+            .args(["-c", include_str!("postgres.sh"), "postgres.sh"])
+            .arg(tools)
+            .args(settings)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Whoever interrupts the tests at a terminal must not interrupt what cleans up after them.
+            .process_group(0)
+            .spawn()
+            .expect("a shell");
+        let answers = BufReader::new(child.stdout.take().expect("its output"));
+        Self { orders: child.stdin.take(), child, answers, server: 0 }
+    }
+
+    fn answer(&mut self) -> String {
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("an answer");
+        assert!(answer.ends_with('\n'), "the keeper of PostgreSQL has ended");
+        answer.trim_end().to_owned()
+    }
+
+    fn order(&mut self, order: &str) -> Vec<u32> {
+        writeln!(self.orders.as_mut().expect("its input"), "{order}").expect("the order given");
+        self.answer().split(' ').filter_map(|process| process.parse().ok()).collect()
+    }
+
+    /// Starts the server and waits until it takes connections; false if it ends instead.
+    fn run(&mut self, data: &Path, port: u16) -> bool {
+        let server = self.order(&format!("start {port}"))[0];
+        self.server = server;
+        wait_for("the database server to be ready", || {
+            // Line 1 says whose file it is, line 8 how far that has come.
+            let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+            let lines: Vec<&str> = file.lines().map(str::trim).collect();
+            if lines.first() == Some(&server.to_string().as_str()) && lines.get(7) == Some(&"ready") {
+                return Some(true);
+            }
+            ended(server).then_some(false)
+        })
+    }
+}
+
+/// Where the programs of PostgreSQL are: in `PG_BIN`, or the newest where Debian puts them.
+fn tools() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "tests have no command line of their own")]
+    if let Some(given) = std::env::var_os("PG_BIN") {
+        return given.into();
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let version = |name: &str| name.parse::<u32>().ok();
+    let newest = versions.filter_map(|entry| version(entry.file_name().to_str()?)).max();
+    let newest = newest.expect("PostgreSQL is not installed: run scripts/test, which installs it");
+    PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+fn log(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
+/// The letter for the state of a process, as the kernel shows it; none after its end.
+fn state(process: u32) -> Option<char> {
+    let state = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    state.rsplit_once(") ").and_then(|(_, state)| state.chars().next())
+}
+
+/// Ended, even if its parent has not taken note yet.
+fn ended(process: u32) -> bool {
+    matches!(state(process), None | Some('Z' | 'X'))
+}
+
+fn wait_until_ended(processes: &[u32]) {
+    wait_for("the end of PostgreSQL", || processes.iter().all(|process| ended(*process)).then_some(()));
+}
+
+fn wait_until_frozen(processes: &[u32]) {
+    let frozen = |process: &u32| state(*process) == Some('T') || ended(*process);
+    wait_for("PostgreSQL to freeze", || processes.iter().all(frozen).then_some(()));
+}

@@ -1,0 +1,114 @@
+#!/bin/sh
+# Keeps one PostgreSQL server for the tests and ends with them: standard input is a pipe from their process, which
+# closes however that process ends. Then the server is killed and its directory removed.
+#
+# Usage: postgres.sh BIN SETTING... Says its directory, and then for each order the ids of the processes it was about:
+#   start PORT   starts the server; the one before must have ended
+#   one SIGNAL   signals the server's first process
+#   all SIGNAL   signals that and every process it has started
+set -eu
+# Neither is a reason to leave anything behind: that nobody reads any more, which is an error of `echo`; and the end of
+# the tests while a server is stopped, at which the kernel tells the whole process group to hang up.
+trap '' PIPE HUP
+trap 'exit 1' INT TERM
+bin=$1
+shift
+for setting; do
+  set -- "$@" -c "$setting"
+  shift
+done
+
+umask 077
+here=$(mktemp -d "${TMPDIR:-/tmp}/plantstore-postgres.XXXXXX")
+server=
+trap end EXIT
+
+# PostgreSQL refuses to be root. Should this shell be killed, the server still ends.
+run="setpriv --pdeathsig=QUIT"
+if [ "$(id -u)" = 0 ]; then
+  run="$run --reuid=nobody --regid=$(id -g nobody) --clear-groups"
+  chown nobody "$here"
+fi
+cd "$here"
+
+# Whether the server runs. Its id may be somebody else's after its end; its parent is nobody but this shell.
+runs() {
+  [ -n "$server" ] && grep -qs "^PPid:[[:space:]]*$$\$" "/proc/$server/status"
+}
+
+family() {
+  echo "$server"
+  grep -ls "^PPid:[[:space:]]*$server\$" /proc/[0-9]*/status | cut -d / -f 3
+}
+
+end() {
+  trap - EXIT
+  trap '' INT TERM
+  set +e
+  if runs; then
+    # Stopped, it has no more children; a last one that this misses ends when it finds itself without a parent.
+    kill -STOP "$server"
+    kill -KILL $(family)
+    wait "$server"
+  fi 2> /dev/null
+  # The one thing that a killed server leaves outside of its directory: a segment of shared memory, named in this file.
+  segment=$(sed -n '7s/.* //p' data/postmaster.pid 2> /dev/null)
+  [ -z "$segment" ] || ipcrm --shmem-id "$segment" 2> /dev/null
+  cd /
+  # Whoever is not quite dead may still have made a file.
+  for _ in 1 2 3 4 5; do
+    rm -rf "$here" && break
+    sleep 0.2
+  done
+}
+
+# A certificate for 127.0.0.1 and the authority that gave it, `data/root.crt`.
+certify() {
+  for name in root server; do
+    $run openssl ecparam -name prime256v1 -genkey -noout -out "data/$name.key"
+  done
+  $run openssl req -new -x509 -key data/root.key -subj "/CN=authority of the tests" -days 30 -out data/root.crt
+  echo "subjectAltName=IP:127.0.0.1,DNS:localhost" > data/server.ext
+  $run openssl req -new -key data/server.key -subj "/CN=localhost" |
+    openssl x509 -req -CA data/root.crt -CAkey data/root.key -CAcreateserial -days 30 -extfile data/server.ext \
+      -out data/server.crt 2> /dev/null
+  chmod 644 data/server.crt
+}
+
+# Nothing here has to outlive a power cut before it is used.
+$run "$bin/initdb" --pgdata=data --username=postgres --encoding=UTF8 --locale=C --no-sync > log 2>&1 || {
+  cat log >&2
+  exit 1
+}
+cat > data/pg_hba.conf << 'END'
+local all postgres trust
+host all plantstore 127.0.0.1/32 scram-sha-256
+END
+case " $* " in *" ssl=on "*) certify ;; esac
+
+echo "$here"
+while read -r order what; do
+  case $order in
+    start)
+      [ -z "$server" ] || wait "$server" || true
+      $run "$bin/postgres" -D "$here/data" -p "$what" -c listen_addresses=127.0.0.1 \
+        -c unix_socket_directories="$here" -c max_connections=500 -c dynamic_shared_memory_type=mmap "$@" \
+        >> log 2>&1 < /dev/null &
+      server=$!
+      echo "$server"
+      ;;
+    one)
+      if runs; then kill -"$what" "$server" || true; fi
+      echo "$server"
+      ;;
+    all)
+      everyone=
+      if runs; then
+        everyone=$(family)
+        # One of them may just have ended.
+        kill -"$what" $everyone 2> /dev/null || true
+      fi
+      echo $everyone
+      ;;
+  esac
+done

@@ -1,0 +1,187 @@
+//! Creates, deletes and lists by several users on several nodes, all at once, for a [`History`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::history::{Action, History, Operation, Outcome};
+use super::{Answer, Client, Connection, Stop};
+
+/// How long a worker waits for an answer before it gives up on the connection.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a failure, as a client with manners makes one.
+const AFTER_FAILURE: Duration = Duration::from_millis(5);
+
+pub(crate) struct Workload {
+    pub(crate) nodes: Vec<SocketAddr>,
+    /// One for each user.
+    pub(crate) tokens: Vec<String>,
+    pub(crate) writers: usize,
+    pub(crate) listers: usize,
+    /// How many ids each user has plants of: few, so that writers meet.
+    pub(crate) ids: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    /// Writes that were done.
+    pub(crate) acknowledged: usize,
+    /// The longest time without the acknowledgement of a write.
+    pub(crate) longest_gap: Duration,
+    /// The longest wait for an answer, also for one that never came.
+    pub(crate) slowest: Duration,
+}
+
+impl Workload {
+    /// Runs while `during` does.
+    pub(crate) fn run<T>(&self, history: &History, during: impl FnOnce() -> T) -> (T, Report) {
+        let stop = AtomicBool::new(false);
+        let connections = AtomicUsize::new(0);
+        let start = history.now();
+        let (result, workers) = std::thread::scope(|scope| {
+            let stop_at_end = Stop(&stop);
+            let (stop, connections) = (&stop, &connections);
+            let seed = u64::from(start.subsec_nanos()) << 32;
+            let workers: Vec<_> = (0..self.writers + self.listers)
+                .zip(seed..)
+                .map(|(number, seed)| {
+                    let mut worker = Worker {
+                        workload: self,
+                        history,
+                        connections,
+                        lists: number >= self.writers,
+                        random: Random::new(seed),
+                        acknowledged: Vec::new(),
+                        slowest: Duration::ZERO,
+                    };
+                    scope.spawn(move || {
+                        worker.work(stop);
+                        worker
+                    })
+                })
+                .collect();
+            let result = during();
+            drop(stop_at_end);
+            let workers: Vec<Worker> = workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect();
+            (result, workers)
+        });
+        let mut moments: Vec<Duration> =
+            workers.iter().flat_map(|worker| worker.acknowledged.iter().copied()).collect();
+        let acknowledged = moments.len();
+        moments.extend([start, history.now()]);
+        moments.sort();
+        let longest_gap = moments.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default();
+        let slowest = workers.iter().map(|worker| worker.slowest).max().unwrap_or_default();
+        (result, Report { acknowledged, longest_gap, slowest })
+    }
+}
+
+struct Worker<'a> {
+    workload: &'a Workload,
+    history: &'a History,
+    /// How many were opened by all workers: the next one leads to the next node.
+    connections: &'a AtomicUsize,
+    lists: bool,
+    random: Random,
+    /// When its writes were.
+    acknowledged: Vec<Duration>,
+    slowest: Duration,
+}
+
+impl Worker<'_> {
+    fn work(&mut self, stop: &AtomicBool) {
+        let nodes = &self.workload.nodes;
+        while !stop.load(Ordering::Relaxed) {
+            let node = nodes[self.connections.fetch_add(1, Ordering::Relaxed) % nodes.len()];
+            let Ok(mut connection) = Connection::try_open_with(node, ANSWER_PATIENCE) else {
+                std::thread::park_timeout(AFTER_FAILURE);
+                continue;
+            };
+            while !stop.load(Ordering::Relaxed) && self.operate(node, &mut connection) {}
+        }
+    }
+
+    /// Does one operation; false when the connection is of no more use.
+    fn operate(&mut self, node: SocketAddr, connection: &mut Connection) -> bool {
+        let user = self.random.below(self.workload.tokens.len());
+        let id = i64::try_from(self.random.below(usize::try_from(self.workload.ids).expect("some"))).expect("small");
+        let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
+        let mut name = None;
+        let bytes = if self.lists {
+            client.bytes("GET", "/plants?include=id", &[], None)
+        } else if self.random.below(2) == 0 {
+            client.bytes("DELETE", &format!("/plants/{id}"), &[], None)
+        } else {
+            let body = serde_json::json!({ "id": id, "name": name.insert(self.history.name(user, id)) }).to_string();
+            client.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes()))
+        };
+        let called = self.history.now();
+        let answer = connection.try_send(bytes).and_then(|()| connection.try_answer(false)).ok();
+        let returned = self.history.now();
+        self.slowest = self.slowest.max(returned.saturating_sub(called));
+        let action = match name {
+            _ if self.lists => Action::List(answer.as_ref().and_then(listed)),
+            None => Action::Delete(id, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 204, 40400))),
+            Some(name) => {
+                Action::Create(id, name, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 200, 40900)))
+            }
+        };
+        if action.outcome() == Some(Outcome::Done) {
+            self.acknowledged.push(returned);
+        }
+        self.history.record(Operation { user, called, returned, action });
+        let Some(answer) = answer else { return false };
+        if answer.status >= 500 {
+            std::thread::park_timeout(AFTER_FAILURE);
+        }
+        answer.header("connection") != Some("close")
+    }
+}
+
+/// What an answer says of a write, given how success looks and which error tells that the plant was in the way or gone.
+fn outcome(answer: &Answer, success: u16, denied: i64) -> Outcome {
+    if answer.status == success {
+        return Outcome::Done;
+    }
+    match answer.error() {
+        50300 | 50700 => Outcome::Refused,
+        50301 => Outcome::Unknown,
+        error if error == denied => Outcome::Denied,
+        _ => panic!("an answer that no write should get: {}", answer.wire()),
+    }
+}
+
+fn listed(answer: &Answer) -> Option<BTreeMap<i64, String>> {
+    if answer.status != 200 {
+        assert!(matches!(answer.error(), 50300 | 50301), "an answer that no list should get: {}", answer.wire());
+        return None;
+    }
+    let json = answer.json();
+    let plants = json.as_array().expect("an array");
+    let listed: BTreeMap<i64, String> = plants
+        .iter()
+        .map(|plant| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().expect("a name").to_owned()))
+        .collect();
+    assert_eq!(listed.len(), plants.len(), "an id twice: {}", answer.text());
+    Some(listed)
+}
+
+/// Numbers without a pattern that matters here (`SplitMix64`).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((mixed ^ (mixed >> 31)) >> 33).expect("31 bits") % limit
+    }
+}
