@@ -175,8 +175,15 @@ fn every_option_is_in_the_readme() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/errors.md", "docs/scaling.md"]
-    {
+    for document in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs/errors.md",
+        "docs/scaling.md",
+    ] {
         let text = read(root().join(document));
         let directory = root().join(document).parent().unwrap().to_owned();
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
