@@ -1,133 +1,102 @@
-//! The load: for now rows that `psql` inserts, each through a connection of its own.
+//! The load on the service, and what is left of it after each round.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::machine::wait;
 use crate::report::Tally;
-use crate::settings;
+use crate::service::{self, Service};
+use crate::support::{History, Report, Summary, Workload};
 
-const WRITERS: usize = 4;
+const WRITERS: usize = 8;
+const LISTERS: usize = 2;
+const USERS: usize = 4;
+/// Plants of each user: few, so that writers meet.
+const IDS: i64 = 40;
+/// What everybody waits between two operations, so that the history of a long campaign can be checked.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long a cluster with a leader may refuse writes: until the leader has found a standby, and the proxy the leader.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn psql(statement: &str) -> Option<String> {
-    let output = Command::new("timeout")
-        .args(["5", "psql", "-XAtq", &settings::store(), "-c", statement])
-        .env("PGCONNECT_TIMEOUT", "2")
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
-}
-
-/// What is known of the rows, over all rounds.
-#[derive(Default)]
+/// What clients do, and what is known of it over all rounds.
 pub(crate) struct Load {
-    next: Arc<AtomicUsize>,
-    acknowledged: BTreeSet<usize>,
-}
-
-/// A write that was acknowledged.
-struct Written {
-    row: usize,
-    sent: Instant,
-    answered: Instant,
-}
-
-#[derive(Default)]
-struct Round {
-    written: Mutex<Vec<Written>>,
-    refused: AtomicUsize,
-    stop: AtomicBool,
-}
-
-impl Round {
-    fn written(&self) -> MutexGuard<'_, Vec<Written>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self, next: &AtomicUsize) {
-        while !self.stop.load(Ordering::Relaxed) {
-            let row = next.fetch_add(1, Ordering::Relaxed);
-            let sent = Instant::now();
-            if psql(&format!("INSERT INTO rows VALUES ({row})")).is_some() {
-                // The lock is taken before the time, so that they are in order.
-                let mut written = self.written();
-                written.push(Written { row, sent, answered: Instant::now() });
-            } else {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-pub(crate) struct Running {
-    round: Arc<Round>,
-    writers: Vec<JoinHandle<()>>,
+    service: Service,
+    workload: Workload,
+    history: History,
+    /// As of the last round.
+    before: Summary,
+    /// The acknowledged writes that were lost: whose they were, and when they were called.
+    lost: BTreeSet<(usize, i64, Duration)>,
 }
 
 impl Load {
-    pub(crate) fn prepare() -> Result<Self> {
-        wait("a table", PATIENCE, || psql("CREATE TABLE rows (row bigint PRIMARY KEY)").context("no table"))?;
-        Ok(Self::default())
-    }
-
-    pub(crate) fn start(&self) -> Running {
-        let round = Arc::new(Round::default());
-        let writer = |_| {
-            let (round, next) = (Arc::clone(&round), Arc::clone(&self.next));
-            std::thread::spawn(move || round.write(&next))
+    pub(crate) fn prepare(directory: &Path) -> Result<Self> {
+        let service = Service::start(directory, USERS)?;
+        let workload = Workload {
+            nodes: service::addresses()?,
+            tokens: service.tokens.clone(),
+            writers: WRITERS,
+            listers: LISTERS,
+            ids: IDS,
+            pause: PAUSE,
         };
-        let writers = (0..WRITERS).map(writer).collect();
-        Running { round, writers }
+        let (history, before) = (History::new(), Summary::default());
+        Ok(Self { service, workload, history, before, lost: BTreeSet::new() })
     }
 
-    /// How many acknowledged rows are not there any more; each is counted once.
-    fn lost(&mut self) -> Result<usize> {
-        let found = wait("all rows", PATIENCE, || psql("SELECT row FROM rows").context("no rows"))?;
-        let found: BTreeSet<usize> = found.lines().filter_map(|line| line.parse().ok()).collect();
-        let before = self.acknowledged.len();
-        self.acknowledged.retain(|row| found.contains(row));
-        Ok(before - self.acknowledged.len())
+    /// Runs while `during` does.
+    pub(crate) fn run(&self, during: impl FnOnce() -> Result<()>) -> Result<Report> {
+        let (result, report) = self.workload.run(&self.history, during);
+        result.map(|()| report)
     }
-}
 
-impl Running {
-    /// Waits for a write that is sent from now on and acknowledged.
+    /// Waits for a write that is called from now on and acknowledged.
     pub(crate) fn wait_for_write(&self) -> Result<()> {
-        let start = Instant::now();
+        // Every writer has one under way at the most.
+        let enough = self.history.acknowledged() + WRITERS + 1;
         wait("a write", PATIENCE, || {
-            ensure!(self.round.written().iter().any(|written| written.sent > start), "none is acknowledged");
+            ensure!(self.history.acknowledged() >= enough, "none is acknowledged");
             Ok(())
         })
     }
 
-    pub(crate) fn stop(mut self, load: &mut Load) -> Result<Tally> {
-        self.end();
-        let written = self.round.written();
-        load.acknowledged.extend(written.iter().map(|written| written.row));
-        let gap = written.windows(2).map(|pair| pair[1].answered - pair[0].answered).max().unwrap_or_default();
-        let refused = self.round.refused.load(Ordering::Relaxed);
-        Ok(Tally { gap, acknowledged: written.len(), unknown: 0, refused, lost: load.lost()? })
+    /// What became of a round, now that the cluster is whole and nothing is under way any more.
+    pub(crate) fn settle(&mut self, round: Report) -> Result<Tally> {
+        self.history.settle(self.history.now());
+        let (before, now) = (self.before, self.history.summary());
+        self.before = now;
+        Ok(Tally {
+            gap: round.longest_gap,
+            slowest: round.slowest,
+            acknowledged: now.acknowledged - before.acknowledged,
+            unknown: now.unknown - before.unknown,
+            refused: now.refused - before.refused,
+            lost: self.count_lost()?,
+        })
     }
 
-    fn end(&mut self) {
-        self.round.stop.store(true, Ordering::Relaxed);
-        for writer in self.writers.drain(..) {
-            let _ = writer.join();
+    /// How many plants are not what the last acknowledged write has made them. This asks nothing of the checker, so that
+    /// each proves the other. A lost write is counted once.
+    fn count_lost(&mut self) -> Result<usize> {
+        let before = self.lost.len();
+        let certain = self.history.certain();
+        for node in &self.workload.nodes {
+            for user in 0..USERS {
+                let plants = self.service.plants(*node, user)?;
+                let of_user = certain.range((user, i64::MIN)..=(user, i64::MAX));
+                let missing = of_user.filter(|((_, id), (_, name))| plants.get(id) != name.as_ref());
+                self.lost.extend(missing.map(|((user, id), (called, _))| (*user, *id, *called)));
+            }
         }
+        Ok(self.lost.len() - before)
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
+    /// What the checker has to say: how many plants have a history that nothing explains, and the first of them.
+    pub(crate) fn violations(&self) -> (usize, Option<String>) {
+        let violations = self.history.violations();
+        (violations.len(), violations.first().map(ToString::to_string))
     }
 }

@@ -5,7 +5,9 @@ mod cluster;
 mod load;
 mod machine;
 mod report;
+mod service;
 mod settings;
+mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -124,7 +126,7 @@ fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
     let replication = if options.asynchronous { Replication::Asynchronous } else { Replication::Synchronous };
     let start = Instant::now();
     let mut cluster = Cluster::start(directory, replication)?;
-    let mut load = Load::prepare()?;
+    let mut load = Load::prepare(directory)?;
     println!("the cluster is ready after {:.0} s", start.elapsed().as_secs_f64());
     let faults = if options.faults.is_empty() { Fault::value_variants() } else { &options.faults };
     let mut report = Report::default();
@@ -132,7 +134,7 @@ fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
         let tally = round(&mut cluster, &mut load, *fault, replication).with_context(|| format!("round {number}"))?;
         report.add(number, *fault, &tally);
     }
-    Ok(report.conclude(replication))
+    Ok(report.conclude(replication, load.violations()))
 }
 
 /// How long the load runs before the fault at the least, after it, and after it is healed.
@@ -142,26 +144,33 @@ const CHANCE: Duration = Duration::from_secs(2);
 /// How long the control writes what no standby gets.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
-/// One fault under load, from a whole cluster to a healed one.
+/// What outlasts any write that the service has under way: it gives up sooner.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// One fault under load, from a whole cluster to a whole one.
 fn round(cluster: &mut Cluster, load: &mut Load, fault: Fault, replication: Replication) -> Result<Tally> {
     let leader = cluster.wait_until_whole()?;
-    let running = load.start();
-    running.wait_for_write()?;
-    pause(CALM + CHANCE.mul_f64(f64::from(getrandom::u32()?) / f64::from(u32::MAX)));
-    if replication == Replication::Asynchronous {
-        cluster.hold_back_replication(leader)?;
-        pause(HELD_BACK);
-    }
-    let struck = Instant::now();
-    cluster.strike(fault, leader)?;
-    cluster::wait_for_successor(leader)?;
-    running.wait_for_write()?;
-    pause(CALM.max(fault.lasts().saturating_sub(struck.elapsed())));
-    if replication == Replication::Asynchronous {
-        cluster.let_replication_go_on(leader)?;
-    }
-    cluster.heal(fault, leader)?;
-    // The old leader comes back while others write: it must not be taken for the leader.
-    pause(CALM);
-    running.stop(load)
+    let report = load.run(|| {
+        load.wait_for_write()?;
+        pause(CALM + CHANCE.mul_f64(f64::from(getrandom::u32()?) / f64::from(u32::MAX)));
+        if replication == Replication::Asynchronous {
+            cluster.hold_back_replication(leader)?;
+            pause(HELD_BACK);
+        }
+        let struck = Instant::now();
+        cluster.strike(fault, leader)?;
+        cluster::wait_for_successor(leader)?;
+        load.wait_for_write()?;
+        pause(CALM.max(fault.lasts().saturating_sub(struck.elapsed())));
+        if replication == Replication::Asynchronous {
+            cluster.let_replication_go_on(leader)?;
+        }
+        cluster.heal(fault, leader)?;
+        // The old leader comes back while others write: it must not be taken for the leader.
+        pause(CALM);
+        Ok(())
+    })?;
+    pause(SETTLING);
+    cluster.wait_until_whole()?;
+    load.settle(report)
 }

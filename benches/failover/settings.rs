@@ -21,6 +21,8 @@ pub(crate) const NODES: usize = 3;
 pub(crate) const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Where the nodes of the service find the database: the proxy in front of it.
 pub(crate) const PROXY: &str = "127.0.0.1:5000";
+/// Where the nodes of the service listen.
+pub(crate) const SERVICE: [&str; 2] = ["127.0.0.1:8081", "127.0.0.1:8082"];
 
 pub(crate) const POSTGRES: u16 = 5432;
 pub(crate) const PATRONI: u16 = 8008;
@@ -84,8 +86,9 @@ pub(crate) fn patroni(node: usize, directory: &Path, replication: Replication) -
         "scope": "plantstore",
         "name": name(node),
         "restapi": { "listen": format!("{address}:{PATRONI}"), "connect_address": format!("{address}:{PATRONI}") },
-        // Not "etcd3": there, Patroni before 3.0.3 lets a leader whose time is over write itself over its successor's
-        // name, and what the successor acknowledged is lost (https://github.com/patroni/patroni/pull/2689).
+        // Not "etcd3": with it, Patroni 3.0.2 was seen to let a leader whose time is over write itself over its
+        // successor's name, unconditionally, and what the successor had acknowledged was lost. With the older protocol
+        // the write says whose name it expects to find. Whoever runs "etcd3" should see to it that theirs does too.
         "etcd": { "hosts": etcd },
         "watchdog": { "mode": "off" },
         "bootstrap": {
