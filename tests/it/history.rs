@@ -162,7 +162,9 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
 fn the_last_write_is_certain_unless_another_may_have_come_after_it() {
     let told = |operations: &[Operation], settled: &[u64]| {
         let history = history(operations);
-        settled.iter().for_each(|at| history.settle(Duration::from_millis(*at)));
+        for at in settled {
+            history.settle(Duration::from_millis(*at));
+        }
         let certain = history.certain();
         assert!(certain.keys().all(|register| *register == (0, ID)));
         certain.into_values().next().map(|(called, name)| (called.as_millis(), name))
