@@ -2,18 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use crate::journal::Journal;
 use crate::machine::wait;
 use crate::report::Tally;
 use crate::service::{self, Service};
-use crate::support::{History, Report, Summary, Workload};
+use crate::support::{History, Report, Stop, Summary, Workload};
 
 const WRITERS: usize = 8;
 const LISTERS: usize = 2;
 const USERS: usize = 4;
+/// The user who has the journal.
+const CHRONICLER: usize = USERS;
 /// Plants of each user: few, so that writers meet.
 const IDS: i64 = 40;
 /// What everybody waits between two operations, so that the history of a long campaign can be checked.
@@ -26,31 +31,42 @@ pub(crate) struct Load {
     service: Service,
     workload: Workload,
     history: History,
-    /// As of the last round.
+    journal: Mutex<Journal>,
+    /// All writes, as of the last round.
     before: Summary,
-    /// The acknowledged writes that were lost: whose they were, and when they were called.
+    /// The acknowledged writes of the history that were lost: whose they were, and when they were called.
     lost: BTreeSet<(usize, i64, Duration)>,
 }
 
 impl Load {
     pub(crate) fn prepare(directory: &Path) -> Result<Self> {
-        let service = Service::start(directory, USERS)?;
+        let service = Service::start(directory, USERS + 1)?;
         let workload = Workload {
             nodes: service::addresses()?,
-            tokens: service.tokens.clone(),
+            tokens: service.tokens[..USERS].to_vec(),
             writers: WRITERS,
             listers: LISTERS,
             ids: IDS,
             pause: PAUSE,
         };
-        let (history, before) = (History::new(), Summary::default());
-        Ok(Self { service, workload, history, before, lost: BTreeSet::new() })
+        let (history, journal) = (History::new(), Mutex::default());
+        Ok(Self { service, workload, history, journal, before: Summary::default(), lost: BTreeSet::new() })
     }
 
     /// Runs while `during` does.
     pub(crate) fn run(&self, during: impl FnOnce() -> Result<()>) -> Result<Report> {
-        let (result, report) = self.workload.run(&self.history, during);
-        result.map(|()| report)
+        let stop = AtomicBool::new(false);
+        let token = &self.service.tokens[CHRONICLER];
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            scope.spawn(|| self.journal().write(&self.workload.nodes, token, &stop));
+            let (result, report) = self.workload.run(&self.history, during);
+            result.map(|()| report)
+        })
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a write that is called from now on and acknowledged.
@@ -66,8 +82,9 @@ impl Load {
     /// What became of a round, now that the cluster is whole and nothing is under way any more.
     pub(crate) fn settle(&mut self, round: Report) -> Result<Tally> {
         self.history.settle(self.history.now());
-        let (before, now) = (self.before, self.history.summary());
-        self.before = now;
+        let mut now = self.history.summary();
+        now.acknowledged += self.journal().acknowledged();
+        let before = std::mem::replace(&mut self.before, now);
         Ok(Tally {
             gap: round.longest_gap,
             slowest: round.slowest,
@@ -78,20 +95,22 @@ impl Load {
         })
     }
 
-    /// How many plants are not what the last acknowledged write has made them. This asks nothing of the checker, so that
-    /// each proves the other. A lost write is counted once.
+    /// How many writes that were acknowledged are newly missing: of the journal, and of the plants that are not what the
+    /// last write has made them. This asks nothing of the checker, so that each proves the other.
     fn count_lost(&mut self) -> Result<usize> {
-        let before = self.lost.len();
+        let lost = |load: &Self| load.lost.len() + load.journal().lost();
+        let before = lost(self);
         let certain = self.history.certain();
-        for node in &self.workload.nodes {
+        for node in self.workload.nodes.clone() {
+            self.journal().compare(&self.service.plants(node, CHRONICLER)?);
             for user in 0..USERS {
-                let plants = self.service.plants(*node, user)?;
+                let plants = self.service.plants(node, user)?;
                 let of_user = certain.range((user, i64::MIN)..=(user, i64::MAX));
                 let missing = of_user.filter(|((_, id), (_, name))| plants.get(id) != name.as_ref());
                 self.lost.extend(missing.map(|((user, id), (called, _))| (*user, *id, *called)));
             }
         }
-        Ok(self.lost.len() - before)
+        Ok(lost(self) - before)
     }
 
     /// What the checker has to say: how many plants have a history that nothing explains, and the first of them.

@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a report is what a campaign is for")]
 
 mod cluster;
+mod journal;
 mod load;
 mod machine;
 mod report;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{History, Summary};
+pub(crate) use stop::Stop;
 pub(crate) use workload::{Report, Workload};
 
 /// How long a client waits for an answer before it gives up.
