@@ -27,7 +27,7 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use self::fault::{Fault, certainly_not_committed, describe};
 use self::link::{Connector, Link, Role, Session, backoff};
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
-use self::writer::Writers;
+use self::writer::Writer;
 use super::{
     Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version, timestamp,
 };
@@ -56,7 +56,7 @@ pub struct Postgres {
     connector: Arc<Connector>,
     readers: Vec<Link>,
     next_reader: AtomicUsize,
-    writers: Writers,
+    writer: Writer,
     patience: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Postgres {
         let engine = Self {
             readers: (0..readers).map(|_| Link::new(&connector, Role::Read)).collect(),
             next_reader: AtomicUsize::new(0),
-            writers: Writers::start(&connector, options.write_queue),
+            writer: Writer::start(&connector, options.write_queue),
             patience: options.patience,
             connector,
         };
@@ -79,11 +79,11 @@ impl Postgres {
     }
 
     pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writers.queue(user).create(user, plant).await
+        self.writer.queue().create(user, plant).await
     }
 
     pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writers.queue(user).delete(user, id).await
+        self.writer.queue().delete(user, id).await
     }
 
     pub(super) async fn list(
@@ -160,7 +160,7 @@ impl Postgres {
     }
 
     pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
-        self.writers.any_queue().note_use(token, day);
+        self.writer.queue().note_use(token, day);
     }
 
     pub(super) async fn create_token(
@@ -263,12 +263,12 @@ impl Postgres {
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.writers.ping(Instant::now() + self.connector.patience).await?;
+        self.writer.ping(Instant::now() + self.connector.patience).await?;
         self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
     pub(super) async fn close(&self) {
-        self.writers.finish().await;
+        self.writer.finish().await;
     }
 
     /// The rows of a prepared statement.

@@ -33,7 +33,7 @@ fn every_test_has_a_database_of_its_own() {
     assert_eq!(cluster.psql(&other, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
     let about = "SELECT usesuper, current_setting('fsync'), current_setting('server_encoding') \
                  FROM pg_user WHERE usename = current_user";
-    assert_eq!(as_plantstore(cluster, &cluster.url(&one), "", about).as_deref(), Ok("f|on|UTF8"));
+    assert_eq!(as_plantstore(cluster, &cluster.url(&one), "", about).as_deref(), Ok("f|off|UTF8"));
     let wrong = cluster.url(&one).replace("only-for-tests", "wrong");
     assert!(
         as_plantstore(cluster, &wrong, "", "SELECT 1")

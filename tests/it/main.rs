@@ -8,6 +8,7 @@ mod auth;
 mod cli;
 mod cluster;
 mod create;
+mod database;
 mod delete;
 mod durability;
 mod errors;

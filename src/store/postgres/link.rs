@@ -1,12 +1,16 @@
 //! Connections to the database that are kept up: whoever needs one waits for it, until a deadline and no longer.
 
+use std::error::Error as _;
 use std::future::Future;
+use std::io::{self, ErrorKind::InvalidData};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_ok};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -84,9 +88,17 @@ impl Connector {
 
     /// Connects to the primary. All hosts are asked at once: one that hangs must not keep us from the one that answers.
     pub(super) async fn connect(&self, role: Role) -> Result<(Client, Driver), Failure> {
-        let attempts = self.hosts.iter().map(|config| Box::pin(self.connect_to(config, role)));
-        let (connected, _slower) = select_ok(attempts).await?;
-        Ok(connected)
+        let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
+        let mut worst = Failure::Silent;
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(connected) => return Ok(connected),
+                // What somebody has to change tells more than what may pass.
+                Err(failure) if worst.may_pass() => worst = failure,
+                Err(_) => {}
+            }
+        }
+        Err(worst)
     }
 
     async fn connect_to(&self, config: &Config, role: Role) -> Result<(Client, Driver), Failure> {
@@ -105,13 +117,13 @@ impl Connector {
     /// The settings of a session. A write is never to be cancelled while it waits for a standby: that would report a
     /// commit that the standby does not have. So writers have no limit on statements, only on waits for locks.
     async fn set_up(&self, client: &Client, role: Role) -> Result<(), Error> {
-        let patience = self.patience.as_millis();
+        let patience = setting(self.patience);
         let (statement, lock) = match role {
             Role::Read => (patience, patience),
-            Role::Write => (0, patience * 4 / 5),
+            Role::Write => (0, setting(self.patience * 4 / 5)),
             Role::Operate => (0, patience),
         };
-        let idle = if role == Role::Write { IDLE_TRANSACTION } else { self.patience }.as_millis();
+        let idle = if role == Role::Write { setting(IDLE_TRANSACTION) } else { patience };
         client
             .batch_execute(&format!(
                 "SET statement_timeout = {statement}; SET lock_timeout = {lock};
@@ -126,15 +138,27 @@ impl Connector {
                 &[],
             )
             .await?;
-        // All statements go by keys, however new and empty the tables are when they are planned. Engines that speak
-        // the protocol without knowing these settings plan as they like.
-        // The price that makes a plan unwelcome would also make it worth compiling: no.
-        let planning =
-            ["plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off", "jit = off"]
-                .map(|setting| format!("SET {setting}"));
-        join_all(planning.iter().map(|setting| client.batch_execute(setting))).await;
+        // All statements go by keys and in their order, however new and empty the tables are when they are planned. The
+        // price that makes another plan unwelcome would also make it worth compiling: no. And a connection that nobody
+        // needs at the moment is kept all the same. Engines that speak the protocol without knowing these settings do
+        // as they like.
+        let settings = [
+            "plan_cache_mode = force_generic_plan",
+            "enable_seqscan = off",
+            "enable_bitmapscan = off",
+            "enable_hashjoin = off",
+            "jit = off",
+            "idle_session_timeout = 0",
+        ]
+        .map(|setting| format!("SET {setting}"));
+        join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }
+}
+
+/// A length of time as the settings of a session take it: milliseconds, of which there is a most, and 0 is for ever.
+fn setting(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
 /// Runs something that needs the connection while moving its bytes.
@@ -166,9 +190,13 @@ impl Failure {
 
     /// Whether another attempt may succeed without anybody changing anything.
     pub(super) fn may_pass(&self) -> bool {
-        match self {
-            Self::Silent => true,
-            Self::Error(error) => error.code().is_none_or(|code| matches!(code.code(), "57P03" | "53300")),
+        let Self::Error(error) = self else { return true };
+        match (error.code(), error.source()) {
+            (Some(code), _) => matches!(code.code(), "57P03" | "53300"),
+            (None, None) => true,
+            // The network may recover; a certificate that is not trusted, a server without TLS and a password that is
+            // missing stay as they are.
+            (None, Some(source)) => source.downcast_ref().is_some_and(|error: &io::Error| error.kind() != InvalidData),
         }
     }
 }

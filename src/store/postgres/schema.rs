@@ -98,7 +98,9 @@ async fn recognise(client: &Client) -> Result<(i32, i32), tokio_postgres::Error>
 
 async fn migrate(client: &Client) -> Result<bool, tokio_postgres::Error> {
     let patience = LOCK_PATIENCE.as_millis();
-    client.batch_execute(&format!("BEGIN; SET LOCAL lock_timeout = {patience}")).await?;
+    // Whatever the database's default: at a higher level what is seen under the lock is from before the wait for it.
+    let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience}");
+    client.batch_execute(&begin).await?;
     client.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     // Looked at again under the lock: another node may have come first.
     let (found, _) = recognise(client).await?;
@@ -129,7 +131,8 @@ fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenError {
         let advice = "run `plantstore migrate` with a role that may change the schema, and give this one its rights";
         return OpenError::Unfit(url.clone(), format!("{}: {advice}", describe(error)));
     }
-    if code == Some(&SqlState::DUPLICATE_TABLE) || code == Some(&SqlState::DUPLICATE_OBJECT) {
+    // The class of statements that do not fit what is there: a table that exists, a column that does not.
+    if code.is_some_and(|code| code.code().starts_with("42")) {
         return OpenError::Unfit(
             url.clone(),
             "its schema `plantstore` belongs to another program: use another database".to_owned(),

@@ -49,26 +49,23 @@ statements! {
          WHERE writers.commit_id = $3",
     last_mark:
         "SELECT commit_id FROM plantstore.writers WHERE writer_id = $1",
-    // In the order of the users, always: two nodes that lock the same users wait for each other, never in a circle.
-    lock:
-        "SELECT user_id FROM plantstore.collections WHERE user_id = ANY($1::bigint[]) ORDER BY user_id FOR UPDATE",
+    // By the index, and so in the order of the users, always: two nodes that change plants of the same users wait for each
+    // other, never in a circle. Whoever has moved a user's version holds the user until the commit.
+    touch:
+        "UPDATE plantstore.collections SET version = version + 1 WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
     delete:
         "WITH gone AS (
            DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
            WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
-           RETURNING plants.user_id, plants.plant_id),
-         moved AS (
-           UPDATE plantstore.collections SET version = version + 1 WHERE user_id IN (SELECT user_id FROM gone))
-         SELECT user_id, plant_id FROM gone",
+           RETURNING plants.user_id, plants.plant_id)
+         SELECT array_agg(user_id), array_agg(plant_id) FROM gone",
     create:
         "WITH made AS (
            INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
-           SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version + 1
+           SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version
            FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
            JOIN plantstore.collections ON collections.user_id = batch.user_id
            ON CONFLICT (user_id, plant_id) DO NOTHING
-           RETURNING user_id, plant_id),
-         moved AS (
-           UPDATE plantstore.collections SET version = version + 1 WHERE user_id IN (SELECT user_id FROM made))
-         SELECT user_id, plant_id FROM made",
+           RETURNING user_id, plant_id)
+         SELECT array_agg(user_id), array_agg(plant_id) FROM made",
 }

@@ -1,7 +1,7 @@
-//! The writers: tasks that drain the queue into transactions, each on a connection of its own.
+//! The writer: a task that drains the queue into transactions, on a connection of its own.
 //!
 //! A transaction is sent in one go, and its commit when its answers are there, so that only a commit can be in doubt. In
-//! the same transaction a writer marks its own row with the commit's number. When the connection dies under a commit, the
+//! the same transaction the writer marks a row of its own with the commit's number. When the connection dies under a commit, the
 //! next attempt finds that mark, or waits for whoever still holds the row, or takes the row and does it all anew: of the
 //! two attempts exactly one happens, and the outcomes are known from the first.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::join;
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
@@ -23,63 +23,54 @@ use super::link::{Connector, Link, Role, Session};
 use crate::plant::Tag;
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
 use crate::store::{Creation, Deletion, StoreError};
-use crate::user::UserId;
 
-/// Connections that write. Each has its own users, so that no two of them wait for the same user's lock: while one waits
-/// for its commit the other fills the next.
-const WRITERS: usize = 2;
 /// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
 const MARGIN: Duration = Duration::from_millis(300);
-
+/// Commits that take at least this long are worth waiting for company.
+const SLOW_COMMIT: Duration = Duration::from_millis(2);
 /// The longest that a write waits for others to share its commit.
-const PAUSE_MAX: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// The handle on the writers.
-pub(super) struct Writers {
-    queues: [Queue; WRITERS],
-    links: [Arc<Link>; WRITERS],
-    tasks: Mutex<JoinSet<()>>,
+/// The handle on the writer.
+pub(super) struct Writer {
+    queue: Queue,
+    link: Arc<Link>,
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Writers {
+impl Writer {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize) -> Self {
-        let links = [(); WRITERS].map(|()| Arc::new(Link::new(connector, Role::Write)));
-        let mut tasks = JoinSet::new();
-        let queues = links.each_ref().map(|link| {
-            let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
-            let writer = Writer { link: Arc::clone(link), patience: connector.patience, id: random(), last: 0 };
-            tasks.spawn(writer.run(Gathering { jobs, answered: 0, pause: Duration::ZERO }));
-            queue
-        });
-        Self { queues, links, tasks: Mutex::new(tasks) }
+        let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
+        let link = Arc::new(Link::new(connector, Role::Write));
+        let worker = Worker {
+            link: Arc::clone(&link),
+            patience: connector.patience,
+            id: random(),
+            last: 0,
+            took: Duration::ZERO,
+        };
+        let task = tokio::spawn(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO }));
+        Self { queue, link, task: Mutex::new(Some(task)) }
     }
 
-    /// The queue for what concerns this user.
-    pub(super) fn queue(&self, user: UserId) -> &Queue {
-        let index = user.get().unsigned_abs() % WRITERS as u64;
-        &self.queues[usize::try_from(index).unwrap_or(0)]
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
-    /// The queue for what concerns no user's plants.
-    pub(super) fn any_queue(&self) -> &Queue {
-        &self.queues[0]
-    }
-
-    /// Whether every writer has its connection.
+    /// Whether the writer is at work and has its connection.
     pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        for link in &self.links {
-            link.session(deadline).await?;
+        if self.queue.is_closed() {
+            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
-        Ok(())
+        self.link.session(deadline).await.map(|_| ())
     }
 
-    /// Closes the queues and waits until all that was in them is answered.
+    /// Closes the queue and waits until all that was in it is answered.
     pub(super) async fn finish(&self) {
-        for queue in &self.queues {
-            queue.stop().await;
+        self.queue.stop().await;
+        if let Some(task) = self.task.lock().await.take() {
+            let _ = task.await;
         }
-        let mut tasks = self.tasks.lock().await;
-        while tasks.join_next().await.is_some() {}
     }
 }
 
@@ -88,20 +79,22 @@ fn random() -> i64 {
     getrandom::u64().expect("the system's random source").cast_signed()
 }
 
-struct Writer {
+struct Worker {
     link: Arc<Link>,
     patience: Duration,
     /// The number of its row; another one after an outcome that stayed unknown.
     id: i64,
     /// The last commit that its row is known to hold.
     last: i64,
+    /// How long the database took to answer that commit.
+    took: Duration,
 }
 
-impl Writer {
+impl Worker {
     async fn run(mut self, mut gathering: Gathering) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while gathering.gather(&mut batch).await {
-            let (start, size) = (Instant::now(), batch.len());
+            let size = batch.len();
             // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
             match self.link.session(Instant::now() + self.patience).await {
                 Ok(session) => {
@@ -111,7 +104,7 @@ impl Writer {
                 }
                 Err(error) => answer_all(&mut batch, Err(error)),
             }
-            gathering.answered(size, start.elapsed());
+            gathering.answered(size, self.took);
         }
     }
 
@@ -133,26 +126,19 @@ impl Writer {
     async fn commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
         let deadline = Instant::now() + self.patience;
         let commit = random();
-        let mut doubt: Option<Vec<Outcome>> = None;
+        // The outcomes of a commit that was sent and not answered.
+        let mut doubt = None;
         loop {
             let session = match self.link.session(deadline).await {
                 Ok(session) => session,
                 Err(error) => return Err(self.give_up(doubt.is_some(), error)),
             };
-            match self.attempt(&session, commit, batch, doubt.is_some(), deadline).await {
+            match self.attempt(&session, commit, batch, &mut doubt, deadline).await {
                 Attempt::Committed(outcomes) => {
                     self.last = commit;
                     return Ok(outcomes);
                 }
-                Attempt::Repeated => {
-                    self.last = commit;
-                    // Without a doubt there is nothing to repeat.
-                    return doubt.ok_or(StoreError::OutcomeUnknown("a commit that was never sent is there"));
-                }
-                Attempt::Doubtful(outcomes) => {
-                    session.condemn();
-                    doubt = Some(outcomes);
-                }
+                Attempt::Doubtful => session.condemn(),
                 Attempt::Rewound => {
                     // The database has forgotten a commit of ours: it was put back to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
@@ -181,11 +167,11 @@ impl Writer {
     }
 
     async fn attempt(
-        &self,
+        &mut self,
         session: &Session,
         commit: i64,
         batch: &[Job],
-        doubtful: bool,
+        doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Attempt {
         let not_done = |fault: Fault| {
@@ -204,12 +190,21 @@ impl Writer {
             Err(_) => return not_done(Fault::Lost("the database did not answer in time".to_owned())),
         };
         let Some(outcomes) = staged else {
-            return self.look_back(session, commit, doubtful, deadline).await.unwrap_or_else(not_done);
+            return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done);
         };
+        // The mark is ours: whatever was sent before has not happened, and never will.
+        *doubt = None;
+        let sent = Instant::now();
         match timeout_at(deadline, session.client.batch_execute("COMMIT")).await {
-            Ok(Ok(())) => Attempt::Committed(outcomes),
+            Ok(Ok(())) => {
+                self.took = sent.elapsed();
+                Attempt::Committed(outcomes)
+            }
             Ok(Err(error)) if certainly_not_committed(&error) => Attempt::NotDone(Fault::of(&error)),
-            Ok(Err(_)) | Err(_) => Attempt::Doubtful(outcomes),
+            Ok(Err(_)) | Err(_) => {
+                *doubt = Some(outcomes);
+                Attempt::Doubtful
+            }
         }
     }
 
@@ -218,7 +213,7 @@ impl Writer {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
         let mark_values: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
-        let lock_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
+        let touch_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
         let delete_values: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
         let create_values: [&(dyn ToSql + Sync); 4] =
             [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
@@ -226,7 +221,7 @@ impl Writer {
         let (begun, marked, held, gone, made) = join!(
             client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
             client.execute(&statements.mark, &mark_values),
-            client.query(&statements.lock, &lock_values),
+            client.query(&statements.touch, &touch_values),
             optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
             optional(!writes.create_ids.is_empty(), client.query(&statements.create, &create_values)),
         );
@@ -246,7 +241,7 @@ impl Writer {
         &self,
         session: &Session,
         commit: i64,
-        doubtful: bool,
+        doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Result<Attempt, Fault> {
         self.roll_back(session, deadline).await?;
@@ -254,10 +249,9 @@ impl Writer {
         let look = session.client.query_opt(&session.statements.last_mark, &values);
         let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost("no answer in time".to_owned()))?;
         let found = found.and_then(|row| row.map(|row| row.try_get::<_, i64>(0)).transpose());
-        match found.map_err(|error| Fault::of(&error))? {
-            Some(found) if found == commit && doubtful => Ok(Attempt::Repeated),
-            _ => Ok(Attempt::Rewound),
-        }
+        let found = found.map_err(|error| Fault::of(&error))?;
+        let happened = doubt.take_if(|_| found == Some(commit));
+        Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))
     }
 
     async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), Fault> {
@@ -271,46 +265,55 @@ impl Writer {
 
 /// What one attempt came to.
 enum Attempt {
+    /// By this attempt, or by the one before it after all.
     Committed(Vec<Outcome>),
-    /// An earlier attempt has been committed after all.
-    Repeated,
     /// The commit was sent, and no answer came.
-    Doubtful(Vec<Outcome>),
+    Doubtful,
     /// The row of the writer holds an earlier commit than it must.
     Rewound,
     NotDone(Fault),
 }
 
-/// Takes what has queued up. Callers who were answered together come back together, but not at once: the first of them
-/// is not sent on its way alone while a commit takes much longer than the others need to arrive.
+/// Takes what has queued up. Where commits are slow (a slow disk, a standby far away), callers who were answered together
+/// are given a moment to come back together: otherwise two halves of them would take turns, and each pay for a commit.
 struct Gathering {
     jobs: mpsc::Receiver<Job>,
     /// How many were answered by the last commit.
     answered: usize,
-    /// How long the first may wait for as many to come again.
+    /// How long those that have queued up wait for them.
     pause: Duration,
 }
 
 impl Gathering {
     /// False when the queue is closed and empty.
     async fn gather(&mut self, batch: &mut Vec<Job>) -> bool {
-        let mut open = self.jobs.recv_many(batch, BATCH_MAX).await > 0;
-        let deadline = Instant::now() + self.pause;
-        while open && batch.len() < self.answered {
-            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
-            open = matches!(timeout_at(deadline, more).await, Ok(1..));
+        if self.jobs.recv_many(batch, BATCH_MAX).await == 0 {
+            return false;
         }
-        let stops = batch.extract_if(.., |job| matches!(job, Job::Stop)).count();
-        if stops > 0 {
+        if !self.pause.is_zero() {
+            self.wait_for_company(batch).await;
+        }
+        if batch.extract_if(.., |job| matches!(job, Job::Stop)).count() > 0 {
             self.jobs.close();
         }
-        open || stops > 0 || !batch.is_empty()
+        true
+    }
+
+    async fn wait_for_company(&mut self, batch: &mut Vec<Job>) {
+        let deadline = Instant::now() + self.pause;
+        // Three quarters are company enough: some callers go away.
+        let enough = ((batch.len() + self.answered) * 3 / 4).min(BATCH_MAX);
+        while batch.len() < enough {
+            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
+            if !matches!(timeout_at(deadline, more).await, Ok(1..)) {
+                break;
+            }
+        }
     }
 
     fn answered(&mut self, jobs: usize, took: Duration) {
-        // Three quarters are company enough: some callers go away.
-        self.answered = jobs.min(BATCH_MAX) * 3 / 4;
-        self.pause = (took / 2).min(PAUSE_MAX);
+        self.answered = jobs;
+        self.pause = if took < SLOW_COMMIT || jobs < 2 { Duration::ZERO } else { (took / 2).min(PAUSE_MAX) };
     }
 }
 
@@ -380,9 +383,13 @@ async fn optional(wanted: bool, query: impl Future<Output = Result<Vec<Row>, Err
     if wanted { query.await } else { Ok(Vec::new()) }
 }
 
-/// The plants, as user and id, that a statement returned.
+/// The plants, as user and id, that a statement returned in two arrays; there are none when there were no plants.
 fn keys(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    let Some(row) = rows.first() else {
+        return Ok(HashSet::new());
+    };
+    let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
 }
 
 /// What each job came to: of those that ask for the same, the first has it.

@@ -82,7 +82,7 @@ $run "$bin/initdb" --pgdata=data --username=postgres --encoding=UTF8 --locale=C 
 }
 cat > data/pg_hba.conf << 'END'
 local all postgres trust
-host all plantstore 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 scram-sha-256
 END
 case " $* " in *" ssl=on "*) certify ;; esac
 
