@@ -29,7 +29,14 @@ const COMMIT: &[u8] = b"COMMIT\0";
 /// Several users who meet on few plants, on all of the nodes.
 fn load(site: &Site, nodes: &[Server]) -> Workload {
     let tokens = ["ada", "ben", "cyd"].map(|user| site.token(user, &[])).to_vec();
-    Workload { nodes: nodes.iter().map(Server::address).collect(), tokens, writers: 8, listers: 2, ids: 6 }
+    Workload {
+        nodes: nodes.iter().map(Server::address).collect(),
+        tokens,
+        writers: 8,
+        listers: 2,
+        ids: 6,
+        pause: std::time::Duration::ZERO,
+    }
 }
 
 fn is_ready(node: &Server) -> bool {

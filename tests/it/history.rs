@@ -159,6 +159,34 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
 }
 
 #[test]
+fn the_last_write_is_certain_unless_another_may_have_come_after_it() {
+    let told = |operations: &[Operation], settled: &[u64]| {
+        let history = history(operations);
+        for at in settled {
+            history.settle(Duration::from_millis(*at));
+        }
+        let certain = history.certain();
+        assert!(certain.keys().all(|register| *register == (0, ID)));
+        certain.into_values().next().map(|(called, name)| (called.as_millis(), name))
+    };
+    let a = Some("a".to_owned());
+    assert_eq!(told(&[create(0, 1, "a", Done)], &[]), Some((0, a.clone())));
+    assert_eq!(told(&[delete(2, 3, Done), create(0, 1, "x", Done)], &[]), Some((2, None)));
+    assert_eq!(
+        told(&[create(0, 1, "a", Done), delete(2, 3, Denied), delete(4, 5, Refused)], &[]),
+        Some((0, a.clone()))
+    );
+    assert_eq!(told(&[create(0, 1, "x", Denied), list(2, 3, Some("x"))], &[]), None);
+    // At the same time, and so in any order.
+    assert_eq!(told(&[create(0, 3, "a", Done), delete(2, 5, Done)], &[]), None);
+    // An unknown write may have come later, unless all was settled before the last one was called.
+    let unknown = [delete(0, 1, Unknown), create(4, 5, "a", Done)];
+    assert_eq!(told(&unknown, &[]), None);
+    assert_eq!(told(&unknown, &[6]), None);
+    assert_eq!(told(&unknown, &[3, 6]), Some((4, a)));
+}
+
+#[test]
 fn a_lost_write_is_caught() {
     let told = catches(&[create(0, 1, "a", Done), list(2, 3, Some("a")), list(4, 5, None)]);
     insta::assert_snapshot!(told, @r#"
@@ -395,7 +423,7 @@ fn the_service_passes_under_load() {
     let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
     let (mut one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
-    let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4 };
+    let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4, pause: Duration::ZERO };
     let history = History::new();
     let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
     let ((), report) = workload.run(&history, || {

@@ -5,9 +5,9 @@ mod history;
 mod postgres;
 mod proxy;
 mod server;
+mod stop;
 mod workload;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
@@ -15,6 +15,7 @@ pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use server::{Server, Site, signal};
+pub(crate) use stop::Stop;
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.
@@ -48,15 +49,6 @@ macro_rules! on_every_engine {
     };
 }
 pub(crate) use on_every_engine;
-
-/// Tells the threads of a test to stop when it ends, also when it fails: a scope waits for all of its threads.
-pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// How long a test waits for what must happen before it calls it failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -103,10 +103,10 @@ impl History {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn check(&self) -> Result<Summary, Violation> {
+    /// What was done so far.
+    pub(crate) fn summary(&self) -> Summary {
         let operations = self.operations.lock().expect("the operations");
         let mut summary = Summary { operations: operations.len(), ..Summary::default() };
-        let mut ids: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
         for operation in operations.iter() {
             match operation.action.outcome() {
                 Some(Outcome::Done) => summary.acknowledged += 1,
@@ -115,6 +115,57 @@ impl History {
                 Some(Outcome::Denied) | None => {}
             }
             summary.failed_lists += usize::from(matches!(operation.action, Action::List(None)));
+        }
+        summary
+    }
+
+    /// What each plant of a user is by the last write that was acknowledged: when that was called, and the name, unless
+    /// it was a delete. Plants of which it is not certain are left out: those that another write may have changed after
+    /// it.
+    pub(crate) fn certain(&self) -> BTreeMap<(usize, i64), (Duration, Option<String>)> {
+        let operations = self.operations.lock().expect("the operations");
+        let settled = self.settled.lock().expect("the moments");
+        // When a write has happened at the latest, if it has.
+        let over = |operation: &Operation| match operation.action.outcome() {
+            Some(Outcome::Done) => Some(operation.returned),
+            Some(Outcome::Unknown) => {
+                let moments = settled.iter().copied().filter(|moment| *moment >= operation.called);
+                Some(moments.min().unwrap_or(Duration::MAX))
+            }
+            Some(Outcome::Denied | Outcome::Refused) | None => None,
+        };
+        let mut last: BTreeMap<(usize, i64), (Duration, Option<String>)> = BTreeMap::new();
+        let mut ends: BTreeMap<(usize, i64), Vec<Duration>> = BTreeMap::new();
+        for operation in operations.iter() {
+            let (id, name, outcome) = match &operation.action {
+                Action::Create(id, name, outcome) => (*id, Some(name), *outcome),
+                Action::Delete(id, outcome) => (*id, None, *outcome),
+                Action::List(_) => continue,
+            };
+            let register = (operation.user, id);
+            if outcome == Outcome::Done {
+                let last = last.entry(register).or_default();
+                *last = (operation.called, name.cloned()).max(std::mem::take(last));
+            }
+            ends.entry(register).or_default().extend(over(operation));
+        }
+        // The end of the last write itself is the only one after its call.
+        last.retain(|register, (called, _)| ends[register].iter().filter(|end| *end >= called).count() == 1);
+        last
+    }
+
+    pub(crate) fn check(&self) -> Result<Summary, Violation> {
+        match self.violations().into_iter().next() {
+            Some(violation) => Err(violation),
+            None => Ok(self.summary()),
+        }
+    }
+
+    /// The plants with which something is wrong.
+    pub(crate) fn violations(&self) -> Vec<Violation> {
+        let operations = self.operations.lock().expect("the operations");
+        let mut ids: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
+        for operation in operations.iter() {
             let ids = ids.entry(operation.user).or_default();
             match &operation.action {
                 Action::Create(id, ..) | Action::Delete(id, _) => {
@@ -138,11 +189,11 @@ impl History {
             }
         }
         let settled = self.settled.lock().expect("the moments");
-        for ((user, id), operations) in registers {
-            check_register(id, &operations, &settled)
-                .map_err(|offending| Violation::new(user, id, offending, &operations))?;
-        }
-        Ok(summary)
+        let wrong = |((user, id), operations): ((usize, i64), Vec<&Operation>)| {
+            let offending = check_register(id, &operations, &settled).err()?;
+            Some(Violation::new(user, id, offending, &operations))
+        };
+        registers.into_iter().filter_map(wrong).collect()
     }
 }
 

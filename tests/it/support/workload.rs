@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
-use super::{Answer, Client, Connection, Stop};
+use super::stop::Stop;
+use super::{Answer, Client, Connection};
 
 /// How long a worker waits for an answer before it gives up on the connection.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +22,8 @@ pub(crate) struct Workload {
     pub(crate) listers: usize,
     /// How many ids each user has plants of: few, so that writers meet.
     pub(crate) ids: i64,
+    /// How long everybody waits after each operation: a history that is to be checked must not grow without bounds.
+    pub(crate) pause: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -148,9 +151,8 @@ impl Worker<'_> {
         }
         self.history.record(Operation { user, called, returned, action });
         let Some(answer) = answer else { return false };
-        if answer.status >= 500 {
-            std::thread::park_timeout(AFTER_FAILURE);
-        }
+        let after_failure = if answer.status >= 500 { AFTER_FAILURE } else { Duration::ZERO };
+        std::thread::park_timeout(self.workload.pause.max(after_failure));
         answer.header("connection") != Some("close")
     }
 }

@@ -1,0 +1,12 @@
+//! The end of a test's threads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tells the threads of a test to stop when it ends, also when it fails: a scope waits for all of its threads.
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
