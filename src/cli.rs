@@ -153,9 +153,14 @@ fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
         return Ok(());
     }
     let usual = || variable("HOME").map(|home| PathBuf::from(home).join(".pgpass")).filter(|file| file.exists());
-    match variable("PGPASSFILE").map(PathBuf::from).or_else(usual) {
-        Some(file) => Ok(url.set_password_from(&file)?),
-        None => Ok(()),
+    match (variable("PGPASSFILE"), usual()) {
+        (Some(file), _) => Ok(url.set_password_from(&PathBuf::from(file))?),
+        // Nobody has asked for this one: if it is of no use, there may be no need for a password.
+        (None, Some(file)) => {
+            let _ = url.set_password_from(&file);
+            Ok(())
+        }
+        (None, None) => Ok(()),
     }
 }
 

@@ -268,7 +268,8 @@ impl Store {
     }
 
     /// Stores a plant. Whether the id is taken is decided by the key of the table alone; of two creates of one id
-    /// exactly one wins. A request that shares its commit with others succeeds or fails alone.
+    /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
+    /// be used, or others hold what one of them needs for longer than a request waits.
     pub async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.create(user, plant).await,

@@ -16,9 +16,11 @@ CREATE TABLE plantstore.users (
   created_at bigint NOT NULL
 );
 
--- Users whose name and tokens are gone and whose plants are being removed in small steps.
+-- Users whose name and tokens are gone and whose plants are being removed in small steps, some time (in milliseconds) after
+-- they left.
 CREATE TABLE plantstore.departed_users (
-  user_id bigint PRIMARY KEY
+  user_id     bigint PRIMARY KEY,
+  departed_at bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint
 );
 
 -- Only the SHA-256 of a token is kept. Times are seconds since 1970 in UTC.

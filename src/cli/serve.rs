@@ -161,7 +161,9 @@ impl Options {
         };
         let (store, created) = Store::open(url, options).await?;
         let store = Arc::new(store);
-        store.ping().await?;
+        if let Err(error) = store.ping().await {
+            tracing::warn!(%error, "the store does not answer yet: not ready");
+        }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;

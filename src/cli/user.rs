@@ -85,6 +85,7 @@ impl Delete {
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {
         let Some(user) = store.users(Some(&self.name)).await?.pop() else {
             // A deletion that was interrupted has taken the name already: what is left of it goes now.
+            tokio::time::sleep(SWEEP_DELAY).await;
             sweep(store).await?;
             bail!("there is no user {}: `plantstore user list` shows those there are", self.name);
         };
@@ -97,9 +98,7 @@ impl Delete {
         let (tokens, plants) = (count(user.tokens, "token"), count(user.plants, "plant"));
         writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
         // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
-        if user.plants > 0 {
-            tokio::time::sleep(SWEEP_DELAY).await;
-        }
+        tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
             writeln!(io::stderr(), "their room is freed when the service is next started: {error}")?;
         }

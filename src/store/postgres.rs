@@ -25,11 +25,12 @@ use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use self::fault::{Fault, certainly_not_committed, describe};
-use self::link::{Connector, Link, Role, Session, backoff};
+use self::link::{Connector, Link, Role, SILENT, Session, backoff};
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::{
-    Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version, timestamp,
+    Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, Span, StoreError, StoreUrl, StoredToken, StoredUser,
+    Version, timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -48,6 +49,8 @@ const LIST_UNASKED: usize = 512;
 const LIST_BYTES: usize = 128 * 1024;
 /// Plants that [`Postgres::boundary`] passes in one statement.
 const BOUNDARY_STEP: u32 = 20_000;
+/// How often a token is tried whose user somebody deletes at the same time.
+const TOKEN_TRIES: usize = 3;
 /// Plants of deleted users removed in one transaction.
 const SWEEP_STEP: i64 = 2_000;
 /// Rows of writers that were not seen for so many seconds belong to nobody any more.
@@ -68,7 +71,7 @@ impl Postgres {
         let connector = Connector::new(url, options.timeout).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
         let client = connect_first(&connector, &store_url).await?;
         let preparing = timeout(SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
-        let silent = |_| OpenError::Unreachable(store_url.clone(), "the database did not answer in time".to_owned());
+        let silent = |_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned());
         let created = preparing.await.map_err(silent)??;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
@@ -183,13 +186,19 @@ impl Postgres {
             SELECT $1, user_id, $2, $3, $4, $5 FROM plantstore.users WHERE name = $6 RETURNING token_id";
         let (created, expires) = (grant.created.as_second(), grant.expires.map(Timestamp::as_second));
         let (hash, label, scopes) = (hash.as_bytes().as_slice(), grant.label.as_str(), grant.scopes.to_string());
-        self.operate(async |client| {
-            client.execute(MAKE_USER, &[&user.as_str(), &created]).await?;
-            client.execute(MAKE_COLLECTION, &[&user.as_str()]).await?;
-            let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
-            client.query_one(MAKE_TOKEN, &values).await?.try_get(0).map(TokenId::new)
-        })
-        .await
+        for _ in 0..TOKEN_TRIES {
+            let made = self.operate(async |client| {
+                client.execute(MAKE_USER, &[&user.as_str(), &created]).await?;
+                client.execute(MAKE_COLLECTION, &[&user.as_str()]).await?;
+                let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
+                client.query_opt(MAKE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
+            });
+            // None when the user was deleted in between.
+            if let Some(id) = made.await? {
+                return Ok(TokenId::new(id));
+            }
+        }
+        Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
     }
 
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
@@ -224,8 +233,9 @@ impl Postgres {
     }
 
     pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        const DEPART: &str =
-            "INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1";
+        const DEPART: &str = "
+            INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1
+            ON CONFLICT (user_id) DO NOTHING";
         const CLOSE: &str = "
             DELETE FROM plantstore.collections
             WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
@@ -240,19 +250,26 @@ impl Postgres {
     }
 
     pub(super) async fn sweep(&self) -> Result<u64, StoreError> {
-        const DEPARTED: &str = "SELECT user_id FROM plantstore.departed_users LIMIT 1";
+        // By the database's own clock: a node that has just started does not know when others deleted whom.
+        const DEPARTED: &str = "
+            SELECT user_id FROM plantstore.departed_users
+            WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1 LIMIT 1";
         const STEP: &str = "
             DELETE FROM plantstore.plants WHERE user_id = $1 AND plant_id <= (
               SELECT max(plant_id) FROM (
                 SELECT plant_id FROM plantstore.plants WHERE user_id = $1 ORDER BY plant_id LIMIT $2) AS first_ones)";
-        const FORGET: &str = "DELETE FROM plantstore.departed_users WHERE user_id = $1";
+        // Another node may be removing the same plants, and have left none for this one.
+        const FORGET: &str = "
+            DELETE FROM plantstore.departed_users
+            WHERE user_id = $1 AND NOT EXISTS (SELECT 1 FROM plantstore.plants WHERE plants.user_id = $1)";
         const FORGET_WRITERS: &str =
             "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
         self.operate(async |client| {
+            let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
             client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
             let mut removed = 0;
             while removed == 0 {
-                let Some(row) = client.query_opt(DEPARTED, &[]).await? else {
+                let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? else {
                     return Ok(0);
                 };
                 let user: i64 = row.try_get(0)?;
@@ -316,7 +333,7 @@ impl Postgres {
                     if session.answers() == answers {
                         session.condemn();
                     }
-                    return Err(StoreError::Unavailable("the database did not answer in time".to_owned()));
+                    return Err(StoreError::Unavailable(SILENT.to_owned()));
                 }
             }
         }
@@ -344,8 +361,7 @@ impl Postgres {
             client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
             work(&client).await
         };
-        let done =
-            timeout(self.patience, working).await.map_err(|_| unavailable("the database did not answer in time"))?;
+        let done = timeout(self.patience, working).await.map_err(|_| unavailable(SILENT))?;
         let done = done.map_err(|error| Fault::of(&error).into_error())?;
         match timeout(self.patience, client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => Ok(done),

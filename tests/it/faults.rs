@@ -23,7 +23,7 @@ const HEALED: Duration = Duration::from_secs(5);
 const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
 
 /// The statements that begin and end a transaction, as they go over the wire.
-const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED\0";
+const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE\0";
 const COMMIT: &[u8] = b"COMMIT\0";
 
 /// Several users who meet on few plants, on all of the nodes.
@@ -35,8 +35,15 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
         writers: 8,
         listers: 2,
         ids: 6,
-        pause: std::time::Duration::ZERO,
+        pause: Duration::ZERO,
     }
+}
+
+/// Uses a token for the first time. That is noted, and the commit of the note is not to be taken for that of a write.
+fn first_use(client: &Client, site: &Site) {
+    assert_eq!(client.get("/plants").status, 200);
+    let unnoted = "SELECT count(*) FROM tokens WHERE last_used_at IS NULL";
+    wait_for("the note of its use", || (site.rows(unnoted) == [0]).then_some(()));
 }
 
 fn is_ready(node: &Server) -> bool {

@@ -24,8 +24,8 @@ impl Fault {
             // Without a code it is not the database that spoke, save for a value that cannot be read.
             return if is_broken(error) { Self::Lost(text) } else { Self::Lasting(StoreError::Internal(text)) };
         };
-        if ends_connection(error) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
-            // A server that has become read-only is no longer the primary.
+        // A server that has become read-only is no longer the primary; what was prepared may be gone or outdated.
+        if ends_connection(error) || matches!(code.code(), "25006" | "26000" | "0A000") {
             return Self::Lost(text);
         }
         if *code == SqlState::T_R_SERIALIZATION_FAILURE
@@ -36,8 +36,10 @@ impl Fault {
         }
         Self::Lasting(match code.code() {
             "53100" => StoreError::Full(text),
-            // Out of memory or of connections, or a statement that took too long.
-            code if code.starts_with("53") || code == "57014" => StoreError::Unavailable(text),
+            // Out of memory or of connections, a disk that fails, or a statement that took too long.
+            code if code.starts_with("53") || code.starts_with("58") || code == "57014" => {
+                StoreError::Unavailable(text)
+            }
             _ => StoreError::Internal(text),
         })
     }
@@ -51,10 +53,13 @@ impl Fault {
     }
 }
 
-/// Whether a commit that answered with this error certainly did not happen: an error that leaves the connection usable is
-/// the server's word. One that ends the connection may have come while the commit waited for its standby.
+/// Whether a commit that answered with this error certainly did not happen: it lost against others, broke a rule, or found
+/// no room. Anything else may have come while the commit waited for its standby, or says that nobody knows (40003).
 pub(super) fn certainly_not_committed(error: &Error) -> bool {
-    error.as_db_error().is_some() && !ends_connection(error)
+    !ends_connection(error)
+        && error.code().map(SqlState::code).is_some_and(|code| {
+            (code.starts_with("40") && code != "40003") || code.starts_with("23") || code == "53100"
+        })
 }
 
 fn ends_connection(error: &Error) -> bool {

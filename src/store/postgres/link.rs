@@ -24,8 +24,8 @@ use super::tls;
 use super::url::PostgresUrl;
 use crate::store::StoreError;
 
-/// How long one attempt to connect may take, sign-in and preparation included.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long one attempt to connect may take, sign-in included: as long as a request waits, within these bounds.
+const CONNECT_PATIENCE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
 /// Data that is sent and not acknowledged for this long means that the connection is dead, even to an idle reader.
 const TCP_PATIENCE: Duration = Duration::from_secs(3);
 /// Silence after which the system asks whether the other end is still there.
@@ -34,6 +34,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// A transaction that its node has left alone for this long is rolled back, so that a node that vanished holds no locks.
 const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
+
+/// What is said of a database that says nothing.
+pub(super) const SILENT: &str = "the database did not answer in time";
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +79,8 @@ impl Connector {
                 .ssl_mode(from.get_ssl_mode())
                 .channel_binding(from.get_channel_binding())
                 .target_session_attrs(TargetSessionAttrs::ReadWrite)
-                .connect_timeout(CONNECT_PATIENCE)
+                // A name may have several addresses, of which the first may be silent.
+                .connect_timeout(CONNECT_PATIENCE.0 / 2)
                 .tcp_user_timeout(TCP_PATIENCE)
                 .keepalives_idle(KEEPALIVE)
                 .keepalives_interval(Duration::from_secs(1))
@@ -84,6 +88,10 @@ impl Connector {
             config
         });
         Ok(Self { hosts: hosts.collect(), tls: tls::connector(url)?, patience })
+    }
+
+    fn connect_patience(&self) -> Duration {
+        self.patience.clamp(CONNECT_PATIENCE.0, CONNECT_PATIENCE.1)
     }
 
     /// Connects to the primary. All hosts are asked at once: one that hangs must not keep us from the one that answers.
@@ -108,7 +116,7 @@ impl Connector {
             driven(&mut driver, self.set_up(&client, role)).await?;
             Ok((client, driver))
         };
-        match timeout(CONNECT_PATIENCE, connecting).await {
+        match timeout(self.connect_patience(), connecting).await {
             Ok(connected) => connected.map_err(Failure::Error),
             Err(_) => Err(Failure::Silent),
         }
@@ -130,6 +138,11 @@ impl Connector {
                  SET idle_in_transaction_session_timeout = {idle}"
             ))
             .await?;
+        if role == Role::Write {
+            // Whatever is not in a transaction that says it writes is refused: should a BEGIN fail, what was sent along
+            // with it must not happen by itself.
+            client.batch_execute("SET default_transaction_read_only = on").await?;
+        }
         // What is acknowledged is durable, whatever the server's default.
         client
             .execute(
@@ -147,6 +160,7 @@ impl Connector {
             "enable_seqscan = off",
             "enable_bitmapscan = off",
             "enable_hashjoin = off",
+            "enable_mergejoin = off",
             "jit = off",
             "idle_session_timeout = 0",
         ]
@@ -162,7 +176,7 @@ fn setting(time: Duration) -> i32 {
 }
 
 /// Runs something that needs the connection while moving its bytes.
-pub(super) async fn driven<T>(driver: &mut Driver, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+async fn driven<T>(driver: &mut Driver, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         done = &mut work => done,
@@ -184,7 +198,7 @@ impl Failure {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Error(error) => describe(error),
-            Self::Silent => "the database did not answer in time".to_owned(),
+            Self::Silent => SILENT.to_owned(),
         }
     }
 
@@ -337,7 +351,7 @@ async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>
 async fn establish(connector: &Connector, role: Role) -> Result<(Arc<Session>, Driver), Failure> {
     let (client, mut driver) = connector.connect(role).await?;
     let preparing = driven(&mut driver, Statements::prepare(&client));
-    let statements = match timeout(CONNECT_PATIENCE, preparing).await {
+    let statements = match timeout(connector.connect_patience(), preparing).await {
         Ok(prepared) => prepared.map_err(Failure::Error)?,
         Err(_) => return Err(Failure::Silent),
     };

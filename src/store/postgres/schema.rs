@@ -131,12 +131,15 @@ fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenError {
         let advice = "run `plantstore migrate` with a role that may change the schema, and give this one its rights";
         return OpenError::Unfit(url.clone(), format!("{}: {advice}", describe(error)));
     }
-    // The class of statements that do not fit what is there: a table that exists, a column that does not.
-    if code.is_some_and(|code| code.code().starts_with("42")) {
+    // A table or a type that exists, a column or a table that does not.
+    if code.is_some_and(|code| matches!(code.code(), "42P07" | "42710" | "42703" | "42P01" | "42804" | "42883")) {
         return OpenError::Unfit(
             url.clone(),
-            "its schema `plantstore` belongs to another program: use another database".to_owned(),
+            format!("its schema `plantstore` belongs to another program ({}): use another database", describe(error)),
         );
+    }
+    if code.is_some() {
+        return OpenError::Unfit(url.clone(), describe(error));
     }
     OpenError::Unreachable(url.clone(), describe(error))
 }

@@ -36,9 +36,13 @@ statements! {
     find_token:
         "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at
          FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
-    note_use:
-        "UPDATE plantstore.tokens SET last_used_at = $2
-         WHERE token_id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
+    // Leaves out what others have locked: a note is not worth a wait.
+    note_uses:
+        "UPDATE plantstore.tokens SET last_used_at = noted.day
+         FROM unnest($1::bigint[], $2::bigint[]) AS noted (token_id, day)
+         WHERE tokens.token_id = noted.token_id AND (last_used_at IS NULL OR last_used_at < noted.day)
+           AND tokens.token_id IN (
+             SELECT token_id FROM plantstore.tokens WHERE token_id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)",
     ping:
         "SELECT user_id FROM plantstore.users LIMIT 1",
     // Fails to touch a row when this very commit, or any but the expected one, came before it.
@@ -47,8 +51,9 @@ statements! {
          VALUES ($1, $2, extract(epoch FROM now())::bigint)
          ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
          WHERE writers.commit_id = $3",
+    // A write, so that its commit waits for the standby, too: what only this server has is not to be relied on.
     last_mark:
-        "SELECT commit_id FROM plantstore.writers WHERE writer_id = $1",
+        "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
     // By the index, and so in the order of the users, always: two nodes that change plants of the same users wait for each
     // other, never in a circle. Whoever has moved a user's version holds the user until the commit.
     touch:
@@ -56,6 +61,7 @@ statements! {
     delete:
         "WITH gone AS (
            DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
+           JOIN plantstore.collections ON collections.user_id = batch.user_id
            WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
            RETURNING plants.user_id, plants.plant_id)
          SELECT array_agg(user_id), array_agg(plant_id) FROM gone",

@@ -30,6 +30,8 @@ pub struct PostgresUrl {
     pub(super) trust: Trust,
     /// A file of certificates to trust instead of the system's.
     pub(super) authorities: Option<PathBuf>,
+    /// Whether the system's were asked for by name.
+    system: bool,
 }
 
 /// What is wrong with a URL. Never repeats any of it: a part of a password may stand anywhere in a URL that is
@@ -64,7 +66,7 @@ impl FromStr for PostgresUrl {
         let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
         let mut config: Config = address.parse().map_err(|_| PostgresUrlFault::Malformed)?;
         config.ssl_mode(SslMode::Prefer);
-        let mut url = Self { config, trust: Trust::Anybody, authorities: None };
+        let mut url = Self { config, trust: Trust::Anybody, authorities: None, system: false };
         for (name, value) in form_urlencoded::parse(parameters.as_bytes()) {
             url.set(&name, &value)?;
         }
@@ -72,6 +74,9 @@ impl FromStr for PostgresUrl {
         match (hosts, ports) {
             (0, _) => Err(PostgresUrlFault::NoHost),
             (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlFault::Ports),
+            _ if url.system && url.trust != Trust::Host => {
+                Err(PostgresUrlFault::Value("sslrootcert=system needs sslmode=verify-full"))
+            }
             _ => Ok(url),
         }
     }
@@ -82,7 +87,8 @@ impl PostgresUrl {
         let config = &mut self.config;
         match name {
             "sslmode" => self.set_ssl_mode(value)?,
-            "sslrootcert" if value == "system" => self.authorities = None,
+            // As elsewhere: whoever trusts the system's authorities has to check the name, too, because they vouch for all.
+            "sslrootcert" if value == "system" => (self.authorities, self.system) = (None, true),
             "sslrootcert" => self.authorities = Some(value.into()),
             // Nothing else is ever asked for: only the primary can do what is needed.
             "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => {}
@@ -287,6 +293,7 @@ mod tests {
             "postgres://u:s3cret@h/d?s3cret=1",
             "postgres://u:s3cret@h/d?target_session_attrs=read-only",
             "postgres://u:s3cret@a:1,b:2,c:3/d?port=7",
+            "postgres://u:s3cret@h/d?sslmode=require&sslrootcert=system",
         ];
         for text in wrong {
             let words = parse(text).expect_err(text).to_string();

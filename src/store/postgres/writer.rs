@@ -10,7 +10,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use futures_util::join;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
@@ -19,11 +18,15 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::fault::{Fault, certainly_not_committed, describe};
-use super::link::{Connector, Link, Role, Session};
+use super::link::{Connector, Link, Role, SILENT, Session};
 use crate::plant::Tag;
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
 use crate::store::{Creation, Deletion, StoreError};
 
+/// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+/// How much longer than anything else a commit may take, because giving it up leaves a doubt.
+const COMMIT_GRACE: Duration = Duration::from_millis(200);
 /// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
 const MARGIN: Duration = Duration::from_millis(300);
 /// Commits that take at least this long are worth waiting for company.
@@ -49,7 +52,7 @@ impl Writer {
             last: 0,
             took: Duration::ZERO,
         };
-        let task = tokio::spawn(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO }));
+        let task = tokio::spawn(watch_over(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO })));
         Self { queue, link, task: Mutex::new(Some(task)) }
     }
 
@@ -74,6 +77,14 @@ impl Writer {
     }
 }
 
+/// A node whose writer failed is of no use: the process ends, and whoever supervises it starts another.
+async fn watch_over(writer: impl Future<Output = ()> + Send + 'static) {
+    if tokio::spawn(writer).await.is_err_and(|error| error.is_panic()) {
+        tracing::error!("the writer failed: ending the process");
+        std::process::exit(1);
+    }
+}
+
 fn random() -> i64 {
     // The system's randomness does not fail once the machine has started.
     getrandom::u64().expect("the system's random source").cast_signed()
@@ -95,6 +106,9 @@ impl Worker {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while gathering.gather(&mut batch).await {
             let size = batch.len();
+            if batch.is_empty() {
+                continue;
+            }
             // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
             match self.link.session(Instant::now() + self.patience).await {
                 Ok(_) => {
@@ -102,7 +116,7 @@ impl Worker {
                     batch.retain(Job::begin);
                     self.settle(&mut batch).await;
                     // Last, because nobody waits for them.
-                    self.note_uses(&notes).await;
+                    self.note_uses(notes).await;
                 }
                 Err(error) => answer_all(&mut batch, Err(error)),
             }
@@ -110,19 +124,23 @@ impl Worker {
         }
     }
 
-    /// Notes the uses of tokens, each in a statement of its own: together they could lock one another out, and what is
-    /// lost is no loss. It is no reason to wait for ever for a connection that says nothing, either.
-    async fn note_uses(&self, notes: &[(i64, i64)]) {
-        let Some(session) = self.link.ready().filter(|_| !notes.is_empty()) else {
+    /// Notes the uses of tokens. They may be lost: nothing waits for them, neither the standby nor, for long, the writer.
+    async fn note_uses(&self, (tokens, days): (Vec<i64>, Vec<i64>)) {
+        let Some(session) = self.link.ready().filter(|_| !tokens.is_empty()) else {
             return;
         };
-        let noting = notes.iter().map(|(token, day)| async {
-            if let Err(error) = session.client.execute(&session.statements.note_use, &[token, day]).await {
-                tracing::debug!(error = describe(&error), "the use of a token was not noted");
+        let noting = async {
+            session.client.batch_execute(&format!("{BEGIN}; SET LOCAL synchronous_commit = off")).await?;
+            session.client.execute(&session.statements.note_uses, &[&tokens, &days]).await?;
+            session.client.batch_execute("COMMIT").await
+        };
+        match timeout(self.patience, noting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(error = describe(&error), "the use of tokens was not noted");
+                session.condemn();
             }
-        });
-        if timeout(self.patience, join_all(noting)).await.is_err() {
-            session.condemn();
+            Err(_) => session.condemn(),
         }
     }
 
@@ -205,7 +223,7 @@ impl Worker {
                     return self.roll_back(session, deadline).await.map_or_else(not_done, |()| Attempt::NotDone(fault));
                 }
             },
-            Err(_) => return not_done(Fault::Lost("the database did not answer in time".to_owned())),
+            Err(_) => return not_done(Fault::Lost(SILENT.to_owned())),
         };
         let Some(outcomes) = staged else {
             return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done);
@@ -213,7 +231,7 @@ impl Worker {
         // The mark is ours: whatever was sent before has not happened, and never will.
         *doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline, session.client.batch_execute("COMMIT")).await {
+        match timeout_at(deadline + COMMIT_GRACE, session.client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 Attempt::Committed(outcomes)
@@ -237,7 +255,7 @@ impl Worker {
             [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
         // Polled in this order, so sent in this order, without waiting for one another.
         let (begun, marked, held, gone, made) = join!(
-            client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            client.batch_execute(BEGIN),
             client.execute(&statements.mark, &mark_values),
             client.query(&statements.touch, &touch_values),
             optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
@@ -245,11 +263,10 @@ impl Worker {
         );
         // In this order, too: whatever comes after an error fails because of it.
         begun?;
-        let marked = marked?;
-        let (held, gone, made) = (held?, gone?, made?);
-        if marked == 0 {
+        if marked? == 0 {
             return Ok(None);
         }
+        let (held, gone, made) = (held?, gone?, made?);
         let users = held.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
         Ok(Some(outcomes(batch, &users, keys(&gone)?, keys(&made)?)))
     }
@@ -263,10 +280,13 @@ impl Worker {
         deadline: Instant,
     ) -> Result<Attempt, Fault> {
         self.roll_back(session, deadline).await?;
-        let values: [&(dyn ToSql + Sync); 1] = [&self.id];
-        let look = session.client.query_opt(&session.statements.last_mark, &values);
-        let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost("no answer in time".to_owned()))?;
-        let found = found.and_then(|row| row.map(|row| row.try_get::<_, i64>(0)).transpose());
+        let look = async {
+            session.client.batch_execute(BEGIN).await?;
+            let row = session.client.query_opt(&session.statements.last_mark, &[&self.id]).await?;
+            session.client.batch_execute("COMMIT").await?;
+            row.map(|row| row.try_get::<_, i64>(0)).transpose()
+        };
+        let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost(SILENT.to_owned()))?;
         let found = found.map_err(|error| Fault::of(&error))?;
         let happened = doubt.take_if(|_| found == Some(commit));
         Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))
@@ -276,7 +296,7 @@ impl Worker {
         match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Fault::of(&error)),
-            Err(_) => Err(Fault::Lost("the database did not answer in time".to_owned())),
+            Err(_) => Err(Fault::Lost(SILENT.to_owned())),
         }
     }
 }
@@ -336,13 +356,13 @@ impl Gathering {
 }
 
 /// Takes the notes of uses out of a batch: tokens, and when.
-fn take_notes(batch: &mut Vec<Job>) -> Vec<(i64, i64)> {
+fn take_notes(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
     let notes = batch.extract_if(.., |job| matches!(job, Job::NoteUse { .. }));
     notes
         .filter_map(
             |job| if let Job::NoteUse { token, day } = job { Some((token.get(), day.as_second())) } else { None },
         )
-        .collect()
+        .unzip()
 }
 
 /// The writes of a batch as columns. Deletes come before creates. What is asked for twice is sent once, so that it is the

@@ -1,6 +1,6 @@
 //! A connection breaks while a commit is on its way. The node makes another and finds out: its answer is the true one.
 
-use super::{BEGIN, COMMIT, load, plant, plants, settle, wait_for_writes};
+use super::{BEGIN, COMMIT, first_use, load, plant, plants, settle, wait_for_writes};
 use crate::support::{Answer, Client, Cluster, History, Proxy, Random, Site, Stage, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer];
@@ -14,6 +14,7 @@ fn whoever_waits_gets_the_true_answer() {
     let proxy = Proxy::start(cluster.address());
     let node = site.through(&proxy).serve(PATIENT);
     let ada = node.client(&site.token("ada", &[]));
+    first_use(&ada, &site);
     // Several in a row: those before the last keep the commit from happening, or there would be no next.
     let mut series: Vec<(&'static [u8], Vec<Stage>)> = Vec::new();
     for stage in STAGES {
@@ -79,6 +80,7 @@ fn what_others_have_changed_meanwhile_stays_as_it_is() {
     let nodes = [site.serve(PATIENT), site.through(&proxy).serve(PATIENT)];
     let token = site.token("ada", &[]);
     let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
+    first_use(&ada, &site);
     let uproot = |client: &Client| assert_eq!(client.delete(1).status, 204);
     // Cuts this node off while it commits a write, lets the other node work, and gives the answer after that.
     let meanwhile = |stage: Stage, write: &(dyn Fn() -> Answer + Sync), work: &dyn Fn()| {
