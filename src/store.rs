@@ -151,15 +151,26 @@ pub enum StoreError {
     Internal(String),
 }
 
+/// Who writes, and among whose plants: their own, nearly always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// Whoever sent the request.
+    pub user: UserId,
+    /// Whose plants they change.
+    pub owner: UserId,
+}
+
 /// What became of a create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
     /// The plant is stored.
     Created,
-    /// The user has a plant of this id already; it is untouched.
+    /// The owner has a plant of this id already; it is untouched.
     Duplicate,
     /// The user was deleted meanwhile.
     NoUser,
+    /// Another owner was deleted meanwhile.
+    NoOwner,
 }
 
 /// What became of a delete.
@@ -167,10 +178,12 @@ pub enum Creation {
 pub enum Deletion {
     /// The plant is gone.
     Deleted,
-    /// The user has no plant of this id.
+    /// The owner has no plant of this id.
     NoPlant,
     /// The user was deleted meanwhile.
     NoUser,
+    /// Another owner was deleted meanwhile.
+    NoOwner,
 }
 
 /// A token as the store knows it, revoked and expired ones included.
@@ -270,18 +283,18 @@ impl Store {
     /// Stores a plant. Whether the id is taken is decided by the key of the table alone; of two creates of one id
     /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
     /// be used, or others hold what one of them needs for longer than a request waits.
-    pub async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
+    pub async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.create(user, plant).await,
-            Self::Postgres(engine) => engine.create(user, plant).await,
+            Self::Sqlite(engine) => engine.create(actor, plant).await,
+            Self::Postgres(engine) => engine.create(actor, plant).await,
         }
     }
 
-    /// Deletes a plant of the user.
-    pub async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
+    /// Deletes a plant of the owner.
+    pub async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.delete(user, id).await,
-            Self::Postgres(engine) => engine.delete(user, id).await,
+            Self::Sqlite(engine) => engine.delete(actor, id).await,
+            Self::Postgres(engine) => engine.delete(actor, id).await,
         }
     }
 
@@ -399,6 +412,12 @@ impl Store {
             Self::Postgres(engine) => engine.close().await,
         }
     }
+}
+
+/// The version after this one. Versions follow the clock where it goes forward, so that none is ever used a second time,
+/// not even after a store was put back to an earlier state.
+fn later(version: i64) -> i64 {
+    version.saturating_add(1).max(Timestamp::now().as_microsecond())
 }
 
 /// A time beyond what can be told, in either direction, is the furthest that can.

@@ -13,7 +13,7 @@ use super::auth::{Caller, Deleting, Reading, Writing};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::listing::{self, ListQuery};
-use crate::store::{Creation, Deletion};
+use crate::store::{Actor, Creation, Deletion};
 
 /// `POST /plants`
 pub(crate) async fn create(
@@ -24,10 +24,10 @@ pub(crate) async fn create(
     let id = plant.id;
     let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
     let _slot = app.writes.enter().await?;
-    match app.store.create(caller.user(), plant).await? {
+    match app.store.create(Actor { user: caller.user(), owner: caller.user() }, plant).await? {
         Creation::Created => {}
         Creation::Duplicate => return Err(ApiError::Duplicate(id)),
-        Creation::NoUser => return Err(ApiError::InvalidToken),
+        Creation::NoUser | Creation::NoOwner => return Err(ApiError::InvalidToken),
     }
     let mut response = Response::new(Body::from(shown));
     let headers = response.headers_mut();
@@ -54,10 +54,10 @@ pub(crate) async fn delete(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let _slot = app.writes.enter().await?;
-    match app.store.delete(caller.user(), id).await? {
+    match app.store.delete(Actor { user: caller.user(), owner: caller.user() }, id).await? {
         Deletion::Deleted => {}
         Deletion::NoPlant => return Err(ApiError::NoPlant),
-        Deletion::NoUser => return Err(ApiError::InvalidToken),
+        Deletion::NoUser | Deletion::NoOwner => return Err(ApiError::InvalidToken),
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

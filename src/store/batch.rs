@@ -8,10 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Creation, Deletion, StoreError};
+use super::{Actor, Creation, Deletion, StoreError};
 use crate::plant::{NewPlant, PlantId};
 use crate::token::TokenId;
-use crate::user::UserId;
 
 /// Writes that share one commit at the most: bounds how long the first of them waits for the last.
 pub(super) const BATCH_MAX: usize = 512;
@@ -22,12 +21,12 @@ pub(super) type Answer<T> = Result<T, StoreError>;
 /// One write that waits for its commit.
 pub(super) enum Job {
     Create {
-        user: UserId,
+        actor: Actor,
         plant: NewPlant,
         reply: Reply<Creation>,
     },
     Delete {
-        user: UserId,
+        actor: Actor,
         id: PlantId,
         reply: Reply<Deletion>,
     },
@@ -128,12 +127,12 @@ impl Queue {
         (Self { sender, patience }, receiver)
     }
 
-    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Answer<Creation> {
-        self.ask(|reply| Job::Create { user, plant, reply }).await
+    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Answer<Creation> {
+        self.ask(|reply| Job::Create { actor, plant, reply }).await
     }
 
-    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Answer<Deletion> {
-        self.ask(|reply| Job::Delete { user, id, reply }).await
+    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Answer<Deletion> {
+        self.ask(|reply| Job::Delete { actor, id, reply }).await
     }
 
     /// Best effort: when the queue is full the note is dropped.
@@ -179,12 +178,15 @@ impl Queue {
 mod tests {
     use super::*;
 
+    use crate::user::UserId;
+
     const PATIENCE: Duration = Duration::from_secs(30);
+    const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
 
     fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Deletion>>) {
         let (answer, coming) = oneshot::channel();
         let reply = Reply { answer, taken: Arc::default() };
-        (Job::Delete { user: UserId::new(1), id: PlantId::new(id), reply }, coming)
+        (Job::Delete { actor: ADA, id: PlantId::new(id), reply }, coming)
     }
 
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
@@ -217,17 +219,17 @@ mod tests {
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
         let (queue, mut jobs) = Queue::new(1, PATIENCE);
         let vanish = async { drop(jobs.recv().await) };
-        let (answer, ()) = tokio::join!(queue.delete(UserId::new(1), PlantId::new(1)), vanish);
+        let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1)), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
         drop(jobs);
-        let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
+        let refused = queue.delete(ADA, PlantId::new(1)).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     }
 
     #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
         let (queue, mut jobs) = Queue::new(2, Duration::from_millis(20));
-        let refused = queue.delete(UserId::new(1), PlantId::new(1)).await;
+        let refused = queue.delete(ADA, PlantId::new(1)).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(!jobs.try_recv().expect("the job").begin());
         let begin = async {
@@ -236,7 +238,7 @@ mod tests {
             std::future::pending::<()>().await;
             drop(job);
         };
-        let asking = queue.delete(UserId::new(1), PlantId::new(2));
+        let asking = queue.delete(ADA, PlantId::new(2));
         let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
         assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }

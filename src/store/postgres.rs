@@ -29,8 +29,8 @@ use self::link::{Connector, Link, Role, SILENT, Session, backoff};
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::{
-    Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, Span, StoreError, StoreUrl, StoredToken, StoredUser,
-    Version, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, Span, StoreError, StoreUrl, StoredToken,
+    StoredUser, Version, timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -85,12 +85,12 @@ impl Postgres {
         Ok((engine, created))
     }
 
-    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writer.queue().create(user, plant).await
+    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
+        self.writer.queue().create(actor, plant).await
     }
 
-    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writer.queue().delete(user, id).await
+    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
+        self.writer.queue().delete(actor, id).await
     }
 
     pub(super) async fn list(

@@ -21,7 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_pa
 use self::fault::store_error;
 use self::writer::Writer;
 use super::{
-    Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version,
+    timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -61,12 +62,12 @@ impl Sqlite {
         Ok((engine, created))
     }
 
-    pub(super) async fn create(&self, user: UserId, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writer.queue().create(user, plant).await
+    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
+        self.writer.queue().create(actor, plant).await
     }
 
-    pub(super) async fn delete(&self, user: UserId, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writer.queue().delete(user, id).await
+    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
+        self.writer.queue().delete(actor, id).await
     }
 
     pub(super) async fn list(

@@ -221,7 +221,7 @@ fn an_empty_database_is_left_empty_by_those_who_only_look() {
     let site = Site::new(Engine::Postgres);
     let node = Operator::at(site.url());
     let words = node.refusal_to_serve(&["--no-migrate"]);
-    assert!(words.contains("is at version 0, this release needs 1: run `plantstore migrate` first"), "{words}");
+    assert!(words.contains("is at version 0, this release needs 2: run `plantstore migrate` first"), "{words}");
     for looking in
         [&["token", "list"][..], &["token", "revoke", "1"], &["user", "list"], &["user", "delete", "--yes", "a"]]
     {
@@ -314,7 +314,7 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
     site.execute(
         "ALTER TABLE plants ADD COLUMN planted_at bigint; ALTER TABLE users ADD COLUMN email text;
          ALTER TABLE tokens ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE pots (pot_id bigint PRIMARY KEY);
-         INSERT INTO schema_versions VALUES (2, 1)",
+         INSERT INTO schema_versions VALUES (3, 1)",
     );
     for arguments in [&[][..], &["--no-migrate"]] {
         let server = node.serve(arguments);
@@ -322,9 +322,9 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
         works(&server, &node.run(&["token", "create", "--user", "bob"]));
     }
     node.run(&["migrate"]);
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
 
-    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (3, 3)");
+    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (4, 4)");
     for words in [node.refusal_to_serve(&[]), node.refusal(&["token", "list"]), node.refusal(&["migrate"])] {
         let newer = "was written by a newer plantstore (schema 3, this one knows 1): use that release or a later one";
         assert!(words.contains(newer), "{words}");

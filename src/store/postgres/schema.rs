@@ -16,8 +16,10 @@ struct Migration {
     oldest: i32,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { statements: include_str!("../../../migrations/postgres/0001_plants.sql"), oldest: 1 }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { statements: include_str!("../../../migrations/postgres/0001_plants.sql"), oldest: 1 },
+    Migration { statements: include_str!("../../../migrations/postgres/0002_keys_and_shares.sql"), oldest: 1 },
+];
 
 /// The advisory lock under which the schema is changed ("PLNT").
 const LOCK: i64 = 0x504C_4E54;

@@ -55,9 +55,12 @@ statements! {
     last_mark:
         "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
     // By the index, and so in the order of the users, always: two nodes that change plants of the same users wait for each
-    // other, never in a circle. Whoever has moved a user's version holds the user until the commit.
+    // other, never in a circle. Whoever has moved a user's version holds the user until the commit. Versions follow the
+    // clock where it goes forward, so that none is ever used a second time, not even after a database was put back.
     touch:
-        "UPDATE plantstore.collections SET version = version + 1 WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
+        "UPDATE plantstore.collections
+         SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+         WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
     delete:
         "WITH gone AS (
            DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)

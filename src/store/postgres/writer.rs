@@ -384,19 +384,19 @@ impl<'a> Writes<'a> {
         let (mut users, mut deleted, mut created) = (BTreeSet::new(), HashSet::new(), HashSet::new());
         for job in batch {
             match job {
-                Job::Create { user, plant, .. } => {
-                    users.insert(user.get());
-                    if created.insert((user.get(), plant.id.get())) {
-                        writes.create_users.push(user.get());
+                Job::Create { actor, plant, .. } => {
+                    users.extend([actor.user.get(), actor.owner.get()]);
+                    if created.insert((actor.owner.get(), plant.id.get())) {
+                        writes.create_users.push(actor.owner.get());
                         writes.create_ids.push(plant.id.get());
                         writes.names.push(plant.name.as_str());
                         writes.tags.push(plant.tag.as_ref().map(Tag::as_str));
                     }
                 }
-                Job::Delete { user, id, .. } => {
-                    users.insert(user.get());
-                    if deleted.insert((user.get(), id.get())) {
-                        writes.delete_users.push(user.get());
+                Job::Delete { actor, id, .. } => {
+                    users.extend([actor.user.get(), actor.owner.get()]);
+                    if deleted.insert((actor.owner.get(), id.get())) {
+                        writes.delete_users.push(actor.owner.get());
                         writes.delete_ids.push(id.get());
                     }
                 }
@@ -429,13 +429,17 @@ fn outcomes(
     mut created: HashSet<(i64, i64)>,
 ) -> Vec<Outcome> {
     let outcome = |job: &Job| match job {
-        Job::Create { user, .. } if !users.contains(&user.get()) => Outcome::Create(Creation::NoUser),
-        Job::Create { user, plant, .. } if created.remove(&(user.get(), plant.id.get())) => {
+        Job::Create { actor, .. } if !users.contains(&actor.user.get()) => Outcome::Create(Creation::NoUser),
+        Job::Create { actor, .. } if !users.contains(&actor.owner.get()) => Outcome::Create(Creation::NoOwner),
+        Job::Create { actor, plant, .. } if created.remove(&(actor.owner.get(), plant.id.get())) => {
             Outcome::Create(Creation::Created)
         }
         Job::Create { .. } => Outcome::Create(Creation::Duplicate),
-        Job::Delete { user, .. } if !users.contains(&user.get()) => Outcome::Delete(Deletion::NoUser),
-        Job::Delete { user, id, .. } if deleted.remove(&(user.get(), id.get())) => Outcome::Delete(Deletion::Deleted),
+        Job::Delete { actor, .. } if !users.contains(&actor.user.get()) => Outcome::Delete(Deletion::NoUser),
+        Job::Delete { actor, .. } if !users.contains(&actor.owner.get()) => Outcome::Delete(Deletion::NoOwner),
+        Job::Delete { actor, id, .. } if deleted.remove(&(actor.owner.get(), id.get())) => {
+            Outcome::Delete(Deletion::Deleted)
+        }
         Job::Delete { .. } => Outcome::Delete(Deletion::NoPlant),
         Job::NoteUse { .. } | Job::Stop => Outcome::Done,
     };

@@ -12,7 +12,10 @@ use super::{connect, fault};
 use crate::store::{OpenError, StoreUrl};
 
 /// Numbered from 1, never changed once released: a change of the schema is another file.
-const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_plants.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../../migrations/sqlite/0001_plants.sql"),
+    include_str!("../../../migrations/sqlite/0002_keys_and_shares.sql"),
+];
 
 /// Marks a file as ours, in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;

@@ -15,7 +15,7 @@ use super::connect;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
 use crate::plant::{NewPlant, PlantId, Tag};
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
-use crate::store::{Creation, Deletion};
+use crate::store::{Actor, Creation, Deletion, later};
 use crate::user::UserId;
 
 /// How long a request waits for a writer that says nothing (a disk that hangs).
@@ -109,8 +109,8 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
     let mut outcomes = Vec::with_capacity(batch.len());
     for job in batch {
         outcomes.push(match job {
-            Job::Create { user, plant, .. } => Outcome::Create(create(transaction, &mut versions, *user, plant)?),
-            Job::Delete { user, id, .. } => Outcome::Delete(delete(transaction, &mut versions, *user, *id)?),
+            Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, &mut versions, *actor, plant)?),
+            Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, &mut versions, *actor, *id)?),
             Job::NoteUse { token, day } => {
                 transaction
                     .prepare_cached(
@@ -130,11 +130,14 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
 fn create(
     transaction: &Transaction<'_>,
     versions: &mut Versions,
-    user: UserId,
+    actor: Actor,
     plant: &NewPlant,
 ) -> rusqlite::Result<Creation> {
-    let Some(version) = versions.next_of(transaction, user)? else {
+    if versions.next_of(transaction, actor.user)?.is_none() {
         return Ok(Creation::NoUser);
+    }
+    let Some(version) = versions.next_of(transaction, actor.owner)? else {
+        return Ok(Creation::NoOwner);
     };
     let inserted = transaction
         .prepare_cached(
@@ -142,29 +145,32 @@ fn create(
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
-            user.get(),
+            actor.owner.get(),
             plant.id.get(),
             plant.name.as_str(),
             plant.tag.as_ref().map(Tag::as_str),
             version
         ])?;
-    versions.changed(user, inserted);
+    versions.changed(actor.owner, inserted);
     Ok(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
 }
 
 fn delete(
     transaction: &Transaction<'_>,
     versions: &mut Versions,
-    user: UserId,
+    actor: Actor,
     id: PlantId,
 ) -> rusqlite::Result<Deletion> {
-    if versions.next_of(transaction, user)?.is_none() {
+    if versions.next_of(transaction, actor.user)?.is_none() {
         return Ok(Deletion::NoUser);
+    }
+    if versions.next_of(transaction, actor.owner)?.is_none() {
+        return Ok(Deletion::NoOwner);
     }
     let deleted = transaction
         .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-        .execute([user.get(), id.get()])?;
-    versions.changed(user, deleted);
+        .execute([actor.owner.get(), id.get()])?;
+    versions.changed(actor.owner, deleted);
     Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
 }
 
@@ -189,7 +195,7 @@ impl Versions {
             .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
             .query_row([user.get()], |row| row.get(0))
             .optional()?;
-        let next = version.map(|version| version + 1);
+        let next = version.map(later);
         if let Some(next) = next {
             self.users.insert(user, Touched { next, changed: false });
         }
