@@ -3,6 +3,7 @@
 
 mod migrate;
 mod serve;
+mod share;
 mod table;
 mod token;
 mod user;
@@ -38,6 +39,7 @@ enum Command {
     Serve(Box<serve::Options>),
     Migrate(migrate::Options),
     Token(token::Options),
+    Share(share::Options),
     User(user::Options),
 }
 
@@ -61,6 +63,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Serve(options) => options.run(),
         Command::Migrate(options) => options.run(),
         Command::Token(options) => options.run(),
+        Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
     }
 }

@@ -5,6 +5,7 @@
 //! wrong as an [`error::ApiError`].
 
 mod auth;
+mod collections;
 mod context;
 mod error;
 mod extract;
@@ -34,6 +35,7 @@ use self::auth::{AnyScope, Caller};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Logged};
 use self::limits::{Admission, ClientAddress, RateLimiter};
+use self::listing::PageCache;
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
 use self::wire::Line;
@@ -47,6 +49,7 @@ pub struct App {
     store: Arc<Store>,
     limits: Arc<Limits>,
     sessions: Sessions,
+    pages: PageCache,
     reads: Admission,
     writes: Admission,
     auth_failures: RateLimiter<ClientAddress>,
@@ -57,12 +60,13 @@ impl App {
     /// A service on this store, within these limits.
     pub fn new(store: Arc<Store>, limits: Limits) -> Arc<Self> {
         Arc::new(Self {
-            store,
             sessions: Sessions::new(),
+            pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
             auth_failures: RateLimiter::new(limits.auth_failures_per_second, limits.auth_failures_burst),
             activity: Activity::default(),
+            store,
             limits: Arc::new(limits),
         })
     }

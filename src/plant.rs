@@ -146,12 +146,15 @@ fn check_text(text: &str, min: usize, max: usize) -> Result<(), TextFaults> {
     if faults.is_empty() { Ok(()) } else { Err(TextFaults(faults)) }
 }
 
-/// The shape the service shows: borrowed from wherever the plant is kept, `id` only when it was asked for.
+/// The shape the service shows: borrowed from wherever the plant is kept, `id` and `owner` only when they were asked for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Plant<'a> {
     /// Present when the client opted in to seeing ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<PlantId>,
+    /// Whose it is; present when the client opted in to seeing that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<&'a str>,
     /// The name, as sent.
     pub name: &'a str,
     /// The tag, if one was given.
@@ -190,7 +193,7 @@ impl NewPlant {
 
     /// The shape the service answers with.
     pub fn shown(&self) -> Plant<'_> {
-        Plant { id: None, name: self.name.as_str(), tag: self.tag.as_ref().map(Tag::as_str) }
+        Plant { id: None, owner: None, name: self.name.as_str(), tag: self.tag.as_ref().map(Tag::as_str) }
     }
 }
 

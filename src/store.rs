@@ -5,88 +5,30 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 mod batch;
+mod merge;
 mod postgres;
+mod span;
 mod sqlite;
+mod url;
 
-use std::fmt;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
-use crate::user::{UserId, UserName};
+use crate::user::{Role, UserId, UserName};
 
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+pub use self::span::{Span, end_with, move_past};
+pub use self::url::{StoreUrl, StoreUrlFault};
 
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
 pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
 
-/// Characters of an unknown scheme that are repeated to the operator.
-const SCHEME_SHOWN_CHARS: usize = 20;
-
-/// Where a store is, as operators write it: `sqlite:PATH` or `postgres://…`. Shown without a password.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// An embedded store in one file.
-    Sqlite(PathBuf),
-    /// A database of PostgreSQL.
-    Postgres(Box<PostgresUrl>),
-}
-
-impl FromStr for StoreUrl {
-    type Err = StoreUrlFault;
-
-    fn from_str(text: &str) -> Result<Self, StoreUrlFault> {
-        let Some((scheme, rest)) = text.split_once(':') else {
-            return Err(StoreUrlFault::NoScheme);
-        };
-        if scheme == "postgres" || scheme == "postgresql" {
-            return Ok(Self::Postgres(Box::new(text.parse()?)));
-        }
-        if scheme != "sqlite" {
-            // Only the scheme is repeated: the rest of somebody's URL may hold a password.
-            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
-        }
-        match rest.strip_prefix("//").unwrap_or(rest) {
-            "" => Err(StoreUrlFault::NoPath),
-            ":memory:" => Err(StoreUrlFault::Memory),
-            path => Ok(Self::Sqlite(path.into())),
-        }
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sqlite(path) => write!(formatter, "sqlite:{}", path.display()),
-            Self::Postgres(url) => url.fmt(formatter),
-        }
-    }
-}
-
-/// Why a text is no [`StoreUrl`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreUrlFault {
-    /// No scheme at all.
-    #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
-    NoScheme,
-    /// A scheme no engine answers to.
-    #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
-    UnknownScheme(String),
-    /// `sqlite:` alone.
-    #[error("the path is missing: use sqlite:PATH, for example sqlite:plantstore.db")]
-    NoPath,
-    /// `sqlite::memory:`.
-    #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
-    Memory,
-    /// Something about a database's URL.
-    #[error(transparent)]
-    Postgres(#[from] PostgresUrlFault),
-}
+/// Owners who may share their plants with one user: bounds what a list of all of them reads at a time.
+pub const SHARES_MAX: u32 = 100;
 
 /// How to open a store.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +143,8 @@ pub struct StoredToken {
     pub revoked: Option<Timestamp>,
     /// The day it was last used, if it was.
     pub last_used: Option<Timestamp>,
+    /// Whether somebody shares their plants with that user.
+    pub shared_with: bool,
 }
 
 /// A user and what they have.
@@ -216,47 +160,66 @@ pub struct StoredUser {
     pub plants: u64,
 }
 
-/// A user's version: moves with every change of what their list shows.
+/// All plants of one owner, as somebody sees them who may at least read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Whose they are.
+    pub owner: UserName,
+    /// The store's number of the owner.
+    pub owner_id: UserId,
+    /// What that somebody may do with them.
+    pub role: Role,
+}
+
+/// A share as operators see it.
+#[derive(Clone, Debug)]
+pub struct StoredShare {
+    /// Whose plants are shared.
+    pub owner: UserName,
+    /// With whom.
+    pub grantee: UserName,
+    /// What they may do.
+    pub role: Role,
+    /// Since when they are shared.
+    pub created: Timestamp,
+}
+
+/// What became of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granting {
+    /// The plants are shared, in this role.
+    Granted,
+    /// There is no such owner.
+    NoOwner,
+    /// There is nobody of the other name.
+    NoGrantee,
+    /// [`SHARES_MAX`] owners share with them already.
+    TooMany,
+}
+
+/// A user's version: moves with every change of what a list of their plants shows, and is never used a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(i64);
 
-/// A stretch of one user's plants in the order of their ids.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    user: UserId,
-    from: i64,
-    through: i64,
-    as_of: i64,
+impl Version {
+    /// The version with this value.
+    pub const fn new(value: i64) -> Self {
+        Self(value)
+    }
+
+    /// The value as the store keeps it.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
 }
 
-impl Span {
-    /// All plants of the user whose id is greater than `after`.
-    pub fn after(user: UserId, after: Option<PlantId>) -> Self {
-        let whole = Self { user, from: i64::MIN, through: i64::MAX, as_of: i64::MAX };
-        after.map_or(whole, |after| whole.past(after))
-    }
-
-    /// The same span without the plants up to `id`.
-    #[must_use]
-    pub fn past(self, id: PlantId) -> Self {
-        match id.get().checked_add(1) {
-            Some(from) => Self { from, ..self },
-            // Nothing lies past the largest id: a span that is empty.
-            None => Self { from: i64::MAX, through: i64::MIN, ..self },
-        }
-    }
-
-    /// The same span without the plants after `id`.
-    #[must_use]
-    pub fn through(self, id: PlantId) -> Self {
-        Self { through: id.get(), ..self }
-    }
-
-    /// The same span without the plants created after `version`.
-    #[must_use]
-    pub fn as_of(self, version: Version) -> Self {
-        Self { as_of: version.0, ..self }
-    }
+/// What one look at a list found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Whether the spans hold more.
+    pub more: bool,
+    /// The version of each owner, from the same moment as the plants; `None` for one who was deleted.
+    pub versions: Vec<Option<Version>>,
 }
 
 /// A store, open.
@@ -298,36 +261,75 @@ impl Store {
         }
     }
 
-    /// Hands the first plants of the span to `each` in ascending order of id, all from one moment: until `rows` were
-    /// handed over or `each` breaks (the plant it broke on counts as handed over), or, after some, earlier. True when the
-    /// span holds more.
+    /// Hands the first plants of the spans to `each`, with the place of their span, in ascending order of id and then of
+    /// that place, all from one moment: until `rows` were handed over or `each` breaks (the plant it broke on counts as
+    /// handed over), or, after some, earlier.
     pub async fn list(
         &self,
-        span: Span,
+        spans: &[Span],
         rows: usize,
-        each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<bool, StoreError> {
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<Listed, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.list(span, rows, each).await,
-            Self::Postgres(engine) => engine.list(span, rows, each).await,
+            Self::Sqlite(engine) => engine.list(spans, rows, each).await,
+            Self::Postgres(engine) => engine.list(spans, rows, each).await,
         }
     }
 
-    /// The user's version at this moment; `None` when there is no such user.
-    pub async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
+    /// The versions of these users at this moment; `None` for one who does not exist.
+    pub async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.version(user).await,
-            Self::Postgres(engine) => engine.version(user).await,
+            Self::Sqlite(engine) => engine.versions(users).await,
+            Self::Postgres(engine) => engine.versions(users).await,
         }
     }
 
-    /// The plant that stands at place `count` (from 1) of the span, if others follow it; `None` when the span holds no
-    /// more than `count`.
-    pub async fn boundary(&self, span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
+    /// The versions of these users, if telling them costs next to nothing. They are as true as those of
+    /// [`Store::versions`]: whatever was acknowledged before the call, by whichever process, is in them.
+    pub fn versions_at_hand(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
         match self {
+            Self::Sqlite(engine) => engine.versions_at_hand(users),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// Whether [`Store::versions_at_hand`] ever tells anything, so that remembering lists by their version is worth it.
+    pub fn sees_every_write(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
+    /// The plant that stands at place `count` (from 1) of the spans, and the place of its span, if others follow it;
+    /// `None` when the spans hold no more than `count`.
+    pub async fn boundary(&self, spans: &[Span], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
+        let [span] = *spans else {
+            return self.boundary_of_many(spans, count).await;
+        };
+        let found = match self {
             Self::Sqlite(engine) => engine.boundary(span, count).await,
             Self::Postgres(engine) => engine.boundary(span, count).await,
+        };
+        Ok(found?.map(|id| (id, 0)))
+    }
+
+    /// Counts plant by plant: long pages of several owners are rare.
+    async fn boundary_of_many(&self, spans: &[Span], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
+        let mut spans = spans.to_vec();
+        let mut remaining = count as usize;
+        let mut last = None;
+        while remaining > 0 {
+            let before = remaining;
+            let count = |span, id, _: &str, _: Option<&str>| {
+                (last, remaining) = (Some((id, span)), remaining - 1);
+                if remaining == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let more = self.list(&spans, before, count).await?.more;
+            let Some(last) = last.filter(|_| more) else {
+                return Ok(None);
+            };
+            move_past(&mut spans, last);
+            tokio::task::yield_now().await;
         }
+        Ok(last)
     }
 
     /// The token with this hash.
@@ -397,6 +399,49 @@ impl Store {
         }
     }
 
+    /// The collections that others share with this user, in the order of the owners' names.
+    pub async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.shared_with(user).await,
+            Self::Postgres(engine) => engine.shared_with(user).await,
+        }
+    }
+
+    /// Shares the plants of one user with another; if they are shared already, the role changes. The other's version
+    /// moves, because their list does.
+    pub async fn grant_share(
+        &self,
+        owner: &UserName,
+        to: &UserName,
+        role: Role,
+        now: Timestamp,
+    ) -> Result<Granting, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.grant_share(owner, to, role, now).await,
+            Self::Postgres(engine) => engine.grant_share(owner, to, role, now).await,
+        }
+    }
+
+    /// All shares, or those of one owner, or those with one user, in the order of the names.
+    pub async fn shares(
+        &self,
+        owner: Option<&UserName>,
+        to: Option<&UserName>,
+    ) -> Result<Vec<StoredShare>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.shares(owner, to).await,
+            Self::Postgres(engine) => engine.shares(owner, to).await,
+        }
+    }
+
+    /// Ends a share; false when there is none. The other's version moves, because their list does.
+    pub async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.revoke_share(owner, to).await,
+            Self::Postgres(engine) => engine.revoke_share(owner, to).await,
+        }
+    }
+
     /// Whether the store answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
         match self {
@@ -424,24 +469,4 @@ fn later(version: i64) -> i64 {
 fn timestamp(seconds: i64) -> Timestamp {
     let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_second(seconds).unwrap_or(furthest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn store_urls() {
-        let path = |text: &str| match text.parse()? {
-            StoreUrl::Sqlite(path) => Ok(path),
-            StoreUrl::Postgres(url) => panic!("{url}"),
-        };
-        assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
-        assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
-        assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));
-        assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
-        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
-        assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::Memory));
-    }
 }

@@ -1,4 +1,4 @@
-//! Users: whom a token acts for.
+//! Users: whom a token acts for, and what they may do with the plants of others.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ pub const USER_NAME_MAX_CHARS: usize = 255;
 
 /// A user's name: 1 to [`USER_NAME_MAX_CHARS`] characters, none of them white space, a control character, or one that
 /// cannot be seen: names stand in tables and prompts that operators decide by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName(String);
 
 impl UserName {
@@ -50,6 +50,33 @@ pub enum UserNameFault {
     /// Holds white space, a control character, or one that cannot be seen.
     #[error("a user name holds no white space, no control characters and no invisible ones")]
     Character,
+}
+
+/// What somebody may do with the plants of another who shares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// List them.
+    Reader,
+    /// List, create and delete them.
+    Editor,
+}
+
+impl Role {
+    /// Every role, the lesser first.
+    pub const ALL: [Self; 2] = [Self::Reader, Self::Editor];
+
+    /// The role's name, for operators and in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Editor => "editor",
+        }
+    }
+
+    /// The role of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
 }
 
 /// The number the store knows a user by: never shown to clients, never given out twice.

@@ -102,6 +102,9 @@ struct LimitOptions {
     /// Failed authentications at once of one client address
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     auth_failure_burst: u32,
+    /// Bytes of lists that are remembered until they change, on an embedded store; 0 for none
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216)]
+    list_cache_bytes: u32,
     /// From the signal to stop until what is unfinished is cut
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -123,6 +126,7 @@ impl LimitOptions {
             waiting_timeout: self.waiting_timeout,
             auth_failures_per_second: self.auth_failure_rate,
             auth_failures_burst: self.auth_failure_burst,
+            list_cache_bytes: self.list_cache_bytes as usize,
             shutdown_grace: self.shutdown_grace,
         }
     }

@@ -48,7 +48,7 @@ impl Need for AnyScope {
 
 /// The user a request acts for, whose token allows what the handler needs.
 pub(crate) struct Caller<N> {
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
     need: PhantomData<N>,
 }
 

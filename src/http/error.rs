@@ -39,6 +39,12 @@ pub(crate) enum ApiError {
     ScopeMissing(Scope),
     #[error("there is no plant with this id: list yours with `?include=id` to see their ids")]
     NoPlant,
+    #[error("there is no owner of this name whose plants you can read: leave `owner` out for your own")]
+    NoCollection,
+    #[error(
+        "you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"
+    )]
+    ReaderOnly,
     #[error("there is nothing at this address: the service has /plants and /plants/{{id}}")]
     NoRoute,
     #[error("this method is not allowed here: see the `Allow` header")]
@@ -93,8 +99,8 @@ impl ApiError {
             Self::BadRequest(_) | Self::BodyUnreadable => (40007, StatusCode::BAD_REQUEST),
             Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
-            Self::ScopeMissing(_) => (40300, StatusCode::FORBIDDEN),
-            Self::NoPlant => (40400, StatusCode::NOT_FOUND),
+            Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
+            Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
             Self::NoRoute => (40401, StatusCode::NOT_FOUND),
             Self::MethodNotAllowed => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),

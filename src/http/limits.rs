@@ -41,6 +41,8 @@ pub struct Limits {
     pub auth_failures_per_second: u32,
     /// Failed authentications of one address: at once.
     pub auth_failures_burst: u32,
+    /// Bytes of lists that are remembered.
+    pub list_cache_bytes: usize,
     /// From the signal to stop until what is unfinished is cut.
     pub shutdown_grace: Duration,
 }
@@ -61,6 +63,7 @@ impl Default for Limits {
             waiting_timeout: Duration::from_secs(1),
             auth_failures_per_second: 10,
             auth_failures_burst: 100,
+            list_cache_bytes: 16 << 20,
             shutdown_grace: Duration::from_secs(10),
         }
     }

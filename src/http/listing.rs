@@ -1,8 +1,12 @@
-//! Listing: its parameters, its cursors, and its answer, whole or streamed.
+//! Listing: its parameters, and its answer, remembered, whole or streamed.
 //!
 //! A list is read in steps of [`STEP_BYTES`], each from one moment, with nothing held between them. Later steps leave out
 //! plants that were created after the first, so that a list ends and a page never grows past its limit; a plant that
 //! existed throughout is always in it.
+
+mod cache;
+mod cursor;
+mod tag;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,24 +16,45 @@ use axum::extract::FromRequestParts;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
+use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 
+use self::cache::Page;
+pub(crate) use self::cache::PageCache;
+use self::cursor::Cursor;
+use self::tag::IfNoneMatch;
+pub(crate) use self::tag::Tag;
 use super::App;
+use super::collections::{OwnerName, Readable};
 use super::context::Context;
 use super::error::ApiError;
 use crate::plant::{Plant, PlantId};
-use crate::store::{Span, StoreError};
-use crate::user::UserId;
+use crate::store::{Collection, Span, StoreError, Version, end_with, move_past};
 
 /// Bytes of JSON after which a step ends; the plant that crosses the line is the last.
 const STEP_BYTES: usize = 64 * 1024;
 
+/// What of its plants a client wants to see, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct View {
+    owner: OwnerName,
+    limit: Option<u32>,
+    after: Option<Cursor>,
+    include: Include,
+}
+
+/// What is shown of a plant beyond the ordinary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Include {
+    id: bool,
+    owner: bool,
+}
+
 /// The parameters of a list.
 pub(crate) struct ListQuery {
-    limit: Option<u32>,
-    after: Option<PlantId>,
-    include_id: bool,
+    view: View,
+    if_none_match: Option<IfNoneMatch>,
     context: Arc<Context>,
 }
 
@@ -37,23 +62,46 @@ impl FromRequestParts<Arc<App>> for ListQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
-        let mut limit = None;
-        let mut after = None;
+        let mut view = View::default();
         let mut include = None;
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match &*name {
-                "limit" if limit.is_some() => return Err(ApiError::BadLimit("is given more than once")),
-                "limit" => limit = Some(parse_limit(&value)?),
-                "after" if after.is_some() => return Err(ApiError::BadCursor),
-                "after" => after = Some(cursor::decode(&value).ok_or(ApiError::BadCursor)?),
-                "include" if include.is_some() || value != "id" => {
-                    return Err(ApiError::BadRequest("`include` takes `id`, once"));
-                }
-                "include" => include = Some(()),
+                "limit" if view.limit.is_some() => return Err(ApiError::BadLimit("is given more than once")),
+                "limit" => view.limit = Some(parse_limit(&value)?),
+                "after" if view.after.is_some() => return Err(ApiError::BadCursor),
+                "after" => view.after = Some(Cursor::decode(&value).ok_or(ApiError::BadCursor)?),
+                "include" if include.is_some() => return Err(BAD_INCLUDE),
+                "include" => include = Some(Include::parse(&value)?),
+                "owner" => view.owner.take(&value)?,
                 _ => {}
             }
         }
-        Ok(Self { limit, after, include_id: include.is_some(), context: Context::of(parts) })
+        view.include = include.unwrap_or_default();
+        let if_none_match = IfNoneMatch::of(&parts.headers);
+        Ok(Self { view, if_none_match, context: Context::of(parts) })
+    }
+}
+
+const BAD_INCLUDE: ApiError = ApiError::BadRequest("`include` takes `id`, `owner` or `id,owner`, once");
+
+impl Include {
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        match text {
+            "id" => Ok(Self { id: true, owner: false }),
+            "owner" => Ok(Self { id: false, owner: true }),
+            "id,owner" | "owner,id" => Ok(Self { id: true, owner: true }),
+            _ => Err(BAD_INCLUDE),
+        }
+    }
+
+    /// As it stands in the address of the next page.
+    fn parameter(self) -> &'static str {
+        match (self.id, self.owner) {
+            (false, false) => "",
+            (true, false) => "&include=id",
+            (false, true) => "&include=owner",
+            (true, true) => "&include=id,owner",
+        }
     }
 }
 
@@ -64,53 +112,113 @@ fn parse_limit(text: &str) -> Result<u32, ApiError> {
     limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
 }
 
-/// Answers a list: from memory when one step is all of it, streamed otherwise.
-pub(crate) async fn answer(app: Arc<App>, user: UserId, query: ListQuery) -> Result<Response, ApiError> {
-    let mut span = Span::after(user, query.after);
-    let most = query.limit.map_or(usize::MAX, |limit| limit as usize);
-    let mut step = Step::new(query.include_id, b'[');
-    let slot = app.reads.enter().await?;
-    let more = app.store.list(span, most, |id, name, tag| step.push(id, name, tag)).await?;
-    drop(slot);
-
-    let Some(last) = step.last.filter(|_| more) else {
-        return Ok(respond(Body::from(step.finish()), None));
-    };
-    if step.count == most {
-        let next = query.next(last);
-        return Ok(respond(Body::from(step.finish()), next));
-    }
-    // There is more than one step. Where it ends is settled before the first byte goes out, because the header that
-    // names the next page does too.
-    let version = app.store.version(user).await?.ok_or(ApiError::InvalidToken)?;
-    span = span.past(last).as_of(version);
-    let mut next = None;
-    if let Some(limit) = query.limit {
-        let taken = u32::try_from(step.count).unwrap_or(u32::MAX);
-        if let Some(end) = app.store.boundary(span, limit - taken).await? {
-            span = span.through(end);
-            next = query.next(end);
+impl View {
+    /// A cursor without an owner was given out for a list of one: here, of the caller's own plants.
+    fn settle(&mut self, readable: &Readable) {
+        if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {
+            cursor.owner.get_or_insert_with(|| readable.caller().clone());
         }
     }
-    let (rows, first) = (step.rows_of_next(), Some(step.bytes));
-    let rest = Rest { app, user, span, rows, include_id: query.include_id, context: query.context, first };
-    Ok(respond(Body::from_stream(stream::try_unfold(Some(rest), Rest::step)), next))
+
+    /// What is to be read of each collection.
+    fn spans(&self, readable: &Readable) -> Vec<Span> {
+        let span = |collection: &Collection| {
+            let all = Span::all_of(collection.owner_id);
+            match &self.after {
+                None => all,
+                Some(Cursor { id, owner: Some(owner) }) if collection.owner > *owner => all.starting_at(*id),
+                Some(Cursor { id, .. }) => all.past(*id),
+            }
+        };
+        readable.collections().iter().map(span).collect()
+    }
+
+    /// The `Link` to the page after this plant. A page of no plants leads nowhere.
+    fn next(&self, readable: &Readable, (id, place): (PlantId, usize)) -> Option<HeaderValue> {
+        let limit = self.limit?;
+        let owner = match readable.collections() {
+            [_] => None,
+            several => Some(several[place].owner.clone()),
+        };
+        let after = Cursor { id, owner }.encode();
+        let include = self.include.parameter();
+        let owner = self.owner.parameter('&');
+        HeaderValue::try_from(format!("</plants?limit={limit}&after={after}{include}{owner}>; rel=\"next\"")).ok()
+    }
 }
 
 impl ListQuery {
-    /// The `Link` to the page after the plant with this id. A page of no plants leads nowhere.
-    fn next(&self, last: PlantId) -> Option<HeaderValue> {
-        let limit = self.limit?;
-        let include = if self.include_id { "&include=id" } else { "" };
-        let link = format!("</plants?limit={limit}&after={}{include}>; rel=\"next\"", cursor::encode(last));
-        HeaderValue::try_from(link).ok()
+    /// Whose plants it asks for.
+    pub(crate) fn owner(&self) -> &OwnerName {
+        &self.view.owner
     }
 }
 
-fn respond(body: Body, next: Option<HeaderValue>) -> Response {
+/// Answers a list: that nothing has changed, from memory, in one step, or streamed.
+pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQuery) -> Result<Response, ApiError> {
+    query.view.settle(&readable);
+    // Read before the plants are: a list may be newer than its tag says, but never older.
+    let known = match app.store.versions_at_hand(&readable.owners()) {
+        None if query.if_none_match.is_some() => Some(app.store.versions(&readable.owners()).await?),
+        known => known,
+    };
+    if let Some(versions) = &known {
+        readable.check(versions)?;
+        let tag = readable.tag(versions);
+        if query.if_none_match.as_ref().is_some_and(|known| known.matches(tag)) {
+            return Ok(not_modified(tag));
+        }
+        if let Some(page) = app.pages.get(tag, &query.view) {
+            return Ok(page.respond());
+        }
+    }
+
+    let spans = query.view.spans(&readable);
+    let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
+    let mut step = Step::new(readable.collections(), query.view.include, b'[');
+    let slot = app.reads.enter().await?;
+    let listed = app.store.list(&spans, most, |place, id, name, tag| step.push(place, id, name, tag)).await?;
+    drop(slot);
+    readable.check(&listed.versions)?;
+    let versions = known.unwrap_or(listed.versions);
+    let tag = readable.tag(&versions);
+
+    match step.last.filter(|_| listed.more) {
+        Some(last) if step.count < most => {
+            let (rows, first) = (step.rows_of_next(), step.bytes);
+            let taken = step.count;
+            let rest = Rest {
+                app,
+                rows,
+                versions,
+                spans,
+                include: query.view.include,
+                context: query.context,
+                first: Some(first),
+                readable,
+            };
+            rest.respond(&query.view, tag, last, taken).await
+        }
+        last => {
+            let next = last.and_then(|last| query.view.next(&readable, last));
+            let page = Page { body: step.finish().into(), next, tag: tag.header() };
+            app.pages.keep(tag, query.view, &page);
+            Ok(page.respond())
+        }
+    }
+}
+
+impl Page {
+    fn respond(self) -> Response {
+        respond(Body::from(self.body), self.next, self.tag)
+    }
+}
+
+fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::ETAG, tag);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
     if let Some(next) = next {
@@ -119,28 +227,38 @@ fn respond(body: Body, next: Option<HeaderValue>) -> Response {
     response
 }
 
+/// The client has it already.
+fn not_modified(tag: Tag) -> Response {
+    let mut response = respond(Body::empty(), None, tag.header());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response.headers_mut().remove(header::CONTENT_TYPE);
+    response
+}
+
 /// One step of a list as JSON: every plant behind its separator.
-struct Step {
-    include_id: bool,
+struct Step<'a> {
+    collections: &'a [Collection],
+    include: Include,
     separator: u8,
     bytes: Vec<u8>,
     count: usize,
-    last: Option<PlantId>,
+    last: Option<(PlantId, usize)>,
 }
 
-impl Step {
-    fn new(include_id: bool, separator: u8) -> Self {
-        Self { include_id, separator, bytes: Vec::with_capacity(1_024), count: 0, last: None }
+impl<'a> Step<'a> {
+    fn new(collections: &'a [Collection], include: Include, separator: u8) -> Self {
+        Self { collections, include, separator, bytes: Vec::with_capacity(1_024), count: 0, last: None }
     }
 
-    fn push(&mut self, id: PlantId, name: &str, tag: Option<&str>) -> ControlFlow<()> {
+    fn push(&mut self, place: usize, id: PlantId, name: &str, tag: Option<&str>) -> ControlFlow<()> {
         self.bytes.push(self.separator);
         self.separator = b',';
-        let plant = Plant { id: self.include_id.then_some(id), name, tag };
+        let owner = self.include.owner.then(|| self.collections[place].owner.as_str());
+        let plant = Plant { id: self.include.id.then_some(id), owner, name, tag };
         // Writing a number and strings to memory does not fail.
         let _ = serde_json::to_writer(&mut self.bytes, &plant);
         self.count += 1;
-        self.last = Some(id);
+        self.last = Some((id, place));
         if self.bytes.len() < STEP_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
@@ -161,15 +279,41 @@ impl Step {
 /// What of a list is still to come.
 struct Rest {
     app: Arc<App>,
-    user: UserId,
-    span: Span,
+    readable: Readable,
+    /// The owners' versions when the list began.
+    versions: Vec<Option<Version>>,
+    spans: Vec<Span>,
     rows: usize,
-    include_id: bool,
+    include: Include,
     context: Arc<Context>,
     first: Option<Vec<u8>>,
 }
 
 impl Rest {
+    /// The answer whose first step ends with `last`. Where all of it ends is settled before the first byte goes out,
+    /// because the header that names the next page does too.
+    async fn respond(
+        mut self,
+        view: &View,
+        tag: Tag,
+        last: (PlantId, usize),
+        taken: usize,
+    ) -> Result<Response, ApiError> {
+        for (span, version) in self.spans.iter_mut().zip(&self.versions) {
+            *span = span.as_of(*version);
+        }
+        move_past(&mut self.spans, last);
+        let mut next = None;
+        if let Some(limit) = view.limit {
+            let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
+            if let Some(end) = self.app.store.boundary(&self.spans, left).await? {
+                end_with(&mut self.spans, end);
+                next = view.next(&self.readable, end);
+            }
+        }
+        Ok(respond(Body::from_stream(stream::try_unfold(Some(self), Self::step)), next, tag.header()))
+    }
+
     /// The next bytes. An error cuts the connection, so that nobody takes the half for the whole.
     async fn step(rest: Option<Self>) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
         let Some(mut rest) = rest else {
@@ -185,18 +329,20 @@ impl Rest {
     }
 
     async fn read(mut self) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
-        let mut step = Step::new(self.include_id, b',');
-        let more = self.app.store.list(self.span, self.rows, |id, name, tag| step.push(id, name, tag)).await?;
-        if let Some(last) = step.last.filter(|_| more) {
-            self.span = self.span.past(last);
-            self.rows = step.rows_of_next();
-            return Ok(Some((step.bytes.into(), Some(self))));
-        }
+        let mut step = Step::new(self.readable.collections(), self.include, b',');
+        let push = |place, id, name: &str, tag: Option<&str>| step.push(place, id, name, tag);
+        let listed = self.app.store.list(&self.spans, self.rows, push).await?;
         // The plants of a deleted user vanish: what is left of them is not the list.
-        if self.app.store.version(self.user).await?.is_none() {
+        if self.versions.iter().zip(&listed.versions).any(|(before, now)| before.is_some() && now.is_none()) {
             return Err(Cut::UserGone);
         }
-        Ok(Some((step.finish().into(), None)))
+        let Some(last) = step.last.filter(|_| listed.more) else {
+            return Ok(Some((step.finish().into(), None)));
+        };
+        self.rows = step.rows_of_next();
+        let bytes = step.bytes.into();
+        move_past(&mut self.spans, last);
+        Ok(Some((bytes, Some(self))))
     }
 }
 
@@ -205,54 +351,6 @@ impl Rest {
 enum Cut {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the user was deleted")]
+    #[error("a user was deleted")]
     UserGone,
-}
-
-/// Cursors: opaque to clients, without authority, and refused when anything in them was changed.
-mod cursor {
-    use crate::plant::PlantId;
-
-    /// Says how the rest is to be read; another order of listing gets another.
-    const VERSION: u8 = 1;
-
-    pub(super) fn encode(last: PlantId) -> String {
-        let mut text = format!("{VERSION:02x}{:016x}", last.get());
-        text.push_str(&check(&text));
-        text
-    }
-
-    pub(super) fn decode(text: &str) -> Option<PlantId> {
-        let (body, checked) = text.split_at_checked(18)?;
-        if check(body) != checked {
-            return None;
-        }
-        let id = body.strip_prefix("01")?;
-        u64::from_str_radix(id, 16).ok().map(|bits| PlantId::new(bits.cast_signed()))
-    }
-
-    fn check(body: &str) -> String {
-        format!("{:08x}", crc32fast::hash(body.as_bytes()))
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn cursors_round_trip_and_refuse_changes() {
-            for id in [i64::MIN, -1, 0, 1, 42, i64::MAX] {
-                let text = encode(PlantId::new(id));
-                assert_eq!(decode(&text), Some(PlantId::new(id)));
-                for index in 0..text.len() {
-                    let mut changed = text.clone().into_bytes();
-                    changed[index] = if changed[index] == b'0' { b'1' } else { b'0' };
-                    assert_eq!(decode(std::str::from_utf8(&changed).expect("ascii")), None);
-                }
-            }
-            for garbage in ["", "0", "é", "ééééééééééééééééééé", "01000000000000002a"] {
-                assert_eq!(decode(garbage), None, "{garbage}");
-            }
-        }
-    }
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use quick_cache::sync::Cache;
 
-use crate::store::{Store, StoreError, StoredToken};
+use crate::store::{Collection, Store, StoreError, StoredToken};
 use crate::token::TokenHash;
+use crate::user::Role;
 
 /// How long the store's word on a token is believed.
 const FRESH: Duration = Duration::from_secs(2);
@@ -25,6 +26,8 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// A valid token at work.
 pub(crate) struct Session {
     pub(crate) token: StoredToken,
+    /// All that the user may read, their own included, in the order of the owners' names.
+    pub(crate) collections: Vec<Collection>,
     checked: Instant,
     /// The last day, in seconds, whose use was noted.
     noted: AtomicI64,
@@ -55,7 +58,8 @@ impl Sessions {
                 };
                 let stored = token.last_used.map_or(i64::MIN, Timestamp::as_second);
                 let noted = known.map_or(stored, |session| session.noted.load(Ordering::Relaxed).max(stored));
-                let session = Arc::new(Session { token, checked: moment, noted: AtomicI64::new(noted) });
+                let collections = collections(store, &token).await?;
+                let session = Arc::new(Session { token, collections, checked: moment, noted: AtomicI64::new(noted) });
                 self.valid.insert(*hash, Arc::clone(&session));
                 session
             }
@@ -72,6 +76,14 @@ impl Sessions {
         self.valid.remove(hash);
         self.refused.insert(*hash, moment);
     }
+}
+
+/// All that the user of a token may read.
+async fn collections(store: &Store, token: &StoredToken) -> Result<Vec<Collection>, StoreError> {
+    let mut collections = if token.shared_with { store.shared_with(token.user_id).await? } else { Vec::new() };
+    collections.push(Collection { owner: token.user.clone(), owner_id: token.user_id, role: Role::Editor });
+    collections.sort_by(|one, other| one.owner.cmp(&other.owner));
+    Ok(collections)
 }
 
 impl Session {

@@ -6,19 +6,20 @@
 
 mod fault;
 mod link;
+mod lists;
 mod schema;
+mod shares;
 mod statements;
 mod tls;
 mod url;
 mod writer;
 
 use std::future::Future;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::{TryStreamExt, pin_mut};
+use futures_util::TryStreamExt;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::types::{FromSql, ToSql};
@@ -29,8 +30,8 @@ use self::link::{Connector, Link, Role, SILENT, Session, backoff};
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, Span, StoreError, StoreUrl, StoredToken,
-    StoredUser, Version, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, StoreError, StoreUrl, StoredToken, StoredUser,
+    timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -42,13 +43,6 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(10);
 const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections that read, at the least.
 const READERS_MIN: usize = 2;
-/// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
-const LIST_MAX: usize = 4_096;
-const LIST_UNASKED: usize = 512;
-/// Bytes of plants after which a statement's answer is read no further.
-const LIST_BYTES: usize = 128 * 1024;
-/// Plants that [`Postgres::boundary`] passes in one statement.
-const BOUNDARY_STEP: u32 = 20_000;
 /// How often a token is tried whose user somebody deletes at the same time.
 const TOKEN_TRIES: usize = 3;
 /// Plants of deleted users removed in one transaction.
@@ -91,73 +85,6 @@ impl Postgres {
 
     pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
         self.writer.queue().delete(actor, id).await
-    }
-
-    pub(super) async fn list(
-        &self,
-        span: Span,
-        rows: usize,
-        mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<bool, StoreError> {
-        let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
-        // One row more than asked for tells whether there are more.
-        let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-        let bounded = span.through < i64::MAX || span.as_of < i64::MAX;
-        let found = self
-            .read(|session| async move {
-                let values = [span.user.get(), span.from, beyond, span.through, span.as_of];
-                let statements = &session.statements;
-                let (statement, values) = if bounded {
-                    (&statements.list_later, &values[..])
-                } else {
-                    (&statements.list_first, &values[..3])
-                };
-                let stream = session.client.query_raw(statement, values).await?;
-                pin_mut!(stream);
-                let (mut found, mut bytes) = (Vec::new(), 0);
-                // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
-                while bytes < LIST_BYTES
-                    && let Some(row) = stream.try_next().await?
-                {
-                    bytes += row.raw_size_bytes();
-                    found.push(row);
-                }
-                Ok((found, bytes >= LIST_BYTES))
-            })
-            .await?;
-        let (found, unread) = found;
-        let mut stopped = false;
-        for (handed_over, row) in found.iter().enumerate() {
-            if stopped || handed_over == most {
-                return Ok(true);
-            }
-            stopped = each(PlantId::new(get(row, 0)?), get(row, 1)?, get(row, 2)?).is_break();
-        }
-        Ok(unread)
-    }
-
-    pub(super) async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
-        let found = self.rows(|session| &session.statements.version, [user.get()]).await?;
-        found.first().map(|row| get(row, 0).map(Version)).transpose()
-    }
-
-    pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
-        let mut remaining = count;
-        while remaining > 0 {
-            let step = remaining.min(BOUNDARY_STEP);
-            let values = [span.user.get(), span.from, span.through, span.as_of, i64::from(step - 1)];
-            let found = self.rows(|session| &session.statements.boundary, values).await?;
-            let [last, _next] = &found[..] else {
-                return Ok(None);
-            };
-            let last = PlantId::new(get(last, 0)?);
-            remaining -= step;
-            if remaining == 0 {
-                return Ok(Some(last));
-            }
-            span = span.past(last);
-        }
-        Ok(None)
     }
 
     pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
@@ -204,7 +131,7 @@ impl Postgres {
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
-              last_used_at
+              last_used_at, EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
             FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
             WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
         let user = user.map(UserName::as_str);
@@ -239,7 +166,7 @@ impl Postgres {
         const CLOSE: &str = "
             DELETE FROM plantstore.collections
             WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
-        // The tokens go with the user, by their foreign key.
+        // Tokens and shares go with the user, by their foreign keys.
         const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
         self.operate(async |client| {
             client.execute(DEPART, &[&name.as_str()]).await?;
@@ -410,6 +337,7 @@ fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
         },
         revoked: get::<Option<i64>>(row, 7)?.map(timestamp),
         last_used: get::<Option<i64>>(row, 8)?.map(timestamp),
+        shared_with: get(row, 9)?,
     })
 }
 

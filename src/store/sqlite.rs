@@ -6,23 +6,25 @@
 
 mod checkpoint;
 mod fault;
+mod lists;
 mod schema;
+mod shares;
+mod watch;
 mod writer;
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, named_params, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use self::fault::store_error;
+use self::watch::Watch;
 use self::writer::Writer;
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, Span, StoreError, StoreUrl, StoredToken, StoredUser, Version,
-    timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -30,8 +32,6 @@ use crate::user::{UserId, UserName};
 
 /// How long a statement waits for another process that is writing.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-/// Plants that [`Sqlite::boundary`] passes before it lets other work on.
-const BOUNDARY_STEP: u32 = 4_096;
 /// Plants of deleted users removed in one transaction.
 const SWEEP_STEP: u32 = 2_000;
 
@@ -42,6 +42,7 @@ pub struct Sqlite {
     readers_kept: usize,
     patience: Duration,
     writer: Writer,
+    watch: Watch,
 }
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -58,6 +59,8 @@ impl Sqlite {
             readers_kept: options.readers,
             patience: options.patience,
             writer,
+            // After the connections, which have made the file it looks at.
+            watch: Watch::new(path),
         };
         Ok((engine, created))
     }
@@ -70,82 +73,10 @@ impl Sqlite {
         self.writer.queue().delete(actor, id).await
     }
 
-    pub(super) async fn list(
-        &self,
-        span: Span,
-        rows: usize,
-        mut each: impl FnMut(PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<bool, StoreError> {
-        const FIRST: &str = "
-            SELECT plant_id, name, tag FROM plants WHERE user_id = ?1 AND plant_id >= ?2 ORDER BY plant_id LIMIT ?3";
-        // Nearly every list is a first step: it is spared the bounds of the later ones, which are not free.
-        const LATER: &str = "
-            SELECT plant_id, name, tag FROM plants
-            WHERE user_id = ?1 AND plant_id >= ?2 AND plant_id <= ?4 AND version <= ?5 ORDER BY plant_id LIMIT ?3";
-        // One row more than asked for tells whether there are more.
-        let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
-        self.read(|connection| {
-            let bounded = span.through < i64::MAX || span.as_of < i64::MAX;
-            let mut statement = connection.prepare_cached(if bounded { LATER } else { FIRST })?;
-            let values = [span.user.get(), span.from, beyond, span.through, span.as_of];
-            let mut found = statement.query(params_from_iter(&values[..if bounded { 5 } else { 3 }]))?;
-            let mut handed_over = 0;
-            let mut stopped = false;
-            while let Some(row) = found.next()? {
-                if stopped || handed_over == rows {
-                    return Ok(true);
-                }
-                let tag = row.get_ref(2)?.as_str_or_null()?;
-                stopped = each(PlantId::new(row.get(0)?), row.get_ref(1)?.as_str()?, tag).is_break();
-                handed_over += 1;
-            }
-            Ok(false)
-        })
-    }
-
-    pub(super) async fn version(&self, user: UserId) -> Result<Option<Version>, StoreError> {
-        self.read(|connection| {
-            let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
-            statement.query_row([user.get()], |row| row.get(0).map(Version)).optional()
-        })
-    }
-
-    pub(super) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
-        const STEP: &str = "
-            SELECT plant_id FROM plants
-            WHERE user_id = :user AND plant_id BETWEEN :from AND :through AND version <= :as_of
-            ORDER BY plant_id LIMIT 2 OFFSET :passed";
-        let mut remaining = count;
-        while remaining > 0 {
-            let step = remaining.min(BOUNDARY_STEP);
-            let found: Vec<i64> = self.read(|connection| {
-                let mut statement = connection.prepare_cached(STEP)?;
-                let ids = statement.query_map(
-                    named_params! {
-                        ":user": span.user.get(), ":from": span.from, ":through": span.through, ":as_of": span.as_of,
-                        ":passed": step - 1,
-                    },
-                    |row| row.get(0),
-                )?;
-                ids.collect()
-            })?;
-            let [last, _next] = found[..] else {
-                return Ok(None);
-            };
-            remaining -= step;
-            if remaining == 0 {
-                return Ok(Some(PlantId::new(last)));
-            }
-            span = span.past(PlantId::new(last));
-            tokio::task::yield_now().await;
-        }
-        Ok(None)
-    }
-
     pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         const FIND: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
-              last_used_at
+              last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
             FROM tokens JOIN users USING (user_id) WHERE hash = ?1";
         self.read(|connection| {
             connection.prepare_cached(FIND)?.query_row([hash.as_bytes().as_slice()], stored_token).optional()
@@ -186,7 +117,7 @@ impl Sqlite {
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
-              last_used_at
+              last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
             FROM tokens JOIN users USING (user_id) WHERE ?1 IS NULL OR users.name = ?1 ORDER BY token_id";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
@@ -222,7 +153,7 @@ impl Sqlite {
                 "INSERT INTO departed_users (user_id) SELECT user_id FROM users WHERE name = ?1",
                 [name.as_str()],
             )?;
-            // The tokens go with the user, by their foreign key.
+            // Tokens and shares go with the user, by their foreign keys.
             let deleted = connection.execute("DELETE FROM users WHERE name = ?1", [name.as_str()])?;
             Ok(deleted == 1)
         })
@@ -327,6 +258,7 @@ fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         },
         revoked: row.get::<_, Option<i64>>(7)?.map(timestamp),
         last_used: row.get::<_, Option<i64>>(8)?.map(timestamp),
+        shared_with: row.get(9)?,
     })
 }
 

@@ -22,20 +22,45 @@ macro_rules! statements {
 }
 
 statements! {
+    // The owner's version comes with their plants, from the same moment; without plants there is a row without an id.
     list_first:
-        "SELECT plant_id, name, tag FROM plantstore.plants
-         WHERE user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3",
+        "SELECT collections.version, listed.plant_id, listed.name, listed.tag
+         FROM plantstore.collections LEFT JOIN LATERAL (
+           SELECT plant_id, name, tag FROM plantstore.plants
+           WHERE plants.user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3) AS listed ON true
+         WHERE collections.user_id = $1 ORDER BY listed.plant_id",
     list_later:
-        "SELECT plant_id, name, tag FROM plantstore.plants
-         WHERE user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND version <= $5 ORDER BY plant_id LIMIT $3",
-    version:
-        "SELECT version FROM plantstore.collections WHERE user_id = $1",
+        "SELECT collections.version, listed.plant_id, listed.name, listed.tag
+         FROM plantstore.collections LEFT JOIN LATERAL (
+           SELECT plant_id, name, tag FROM plantstore.plants
+           WHERE plants.user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND plants.version <= $5
+           ORDER BY plant_id LIMIT $3) AS listed ON true
+         WHERE collections.user_id = $1 ORDER BY listed.plant_id",
+    // The same of several owners at once.
+    list_many:
+        "SELECT spans.place, collections.version, listed.plant_id, listed.name, listed.tag
+         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
+           AS spans (user_id, first_id, last_id, as_of, place)
+         JOIN plantstore.collections ON collections.user_id = spans.user_id
+         LEFT JOIN LATERAL (
+           SELECT plant_id, name, tag FROM plantstore.plants
+           WHERE plants.user_id = spans.user_id AND plant_id >= spans.first_id AND plant_id <= spans.last_id
+             AND plants.version <= spans.as_of
+           ORDER BY plant_id LIMIT $5) AS listed ON true
+         ORDER BY spans.place, listed.plant_id",
+    versions:
+        "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])",
     boundary:
         "SELECT plant_id FROM plantstore.plants
          WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
     find_token:
-        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at
+        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
+           EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
          FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
+    shared_with:
+        "SELECT users.name, shares.owner_id, shares.role
+         FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.owner_id
+         WHERE shares.grantee_id = $1",
     // Leaves out what others have locked: a note is not worth a wait.
     note_uses:
         "UPDATE plantstore.tokens SET last_used_at = noted.day

@@ -1,0 +1,156 @@
+//! `plantstore share`: let somebody read, or also change, the plants of another.
+
+use std::io::{self, Write};
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{WrongUse, print, shown, table};
+use crate::config::StoreOption;
+use crate::store::{Granting, SHARES_MAX, StoredShare};
+use crate::user::{Role, UserName};
+
+/// Share the plants of one user with another; works beside a running server
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Grant(Grant),
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Share all plants of a user, those to come included; granted again, the role changes
+#[derive(Args)]
+struct Grant {
+    /// Whose plants are shared
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    owner: UserName,
+    /// With whom
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    to: UserName,
+    /// What they may do: reader (list) or editor (list, create and delete)
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Role,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+/// List what is shared
+#[derive(Args)]
+struct List {
+    /// Only plants of this user
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    owner: Option<UserName>,
+    /// Only with this user
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    to: Option<UserName>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+/// Share no more; every running server obeys within 5 seconds
+#[derive(Args)]
+struct Revoke {
+    /// Whose plants are shared
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    owner: UserName,
+    /// With whom
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    to: UserName,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+fn role(text: &str) -> Result<Role, &'static str> {
+    Role::from_name(text).ok_or("the roles are reader and editor")
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        match self.action {
+            Action::Grant(options) => options.run(),
+            Action::List(options) => options.run(),
+            Action::Revoke(options) => options.run(),
+        }
+    }
+}
+
+impl Grant {
+    fn run(self) -> anyhow::Result<()> {
+        let Self { owner, to, role, store } = self;
+        if owner == to {
+            return Err(WrongUse(format!("{owner} has all rights to their own plants: name two users")).into());
+        }
+        let now = Timestamp::now();
+        let unknown = |name| format!("there is no user {name}: `plantstore user list` shows those there are");
+        match store.with(false, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
+            Granting::Granted => {}
+            Granting::NoOwner => bail!(unknown(&owner)),
+            Granting::NoGrantee => bail!(unknown(&to)),
+            Granting::TooMany => {
+                bail!("{SHARES_MAX} users share their plants with {to} already, which is the most: revoke one first")
+            }
+        }
+        let role = role.name();
+        writeln!(io::stderr(), "{to} is {role} of the plants of {owner}, on every running server within 5 seconds")?;
+        Ok(())
+    }
+}
+
+impl List {
+    fn run(self) -> anyhow::Result<()> {
+        let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
+        let shares = self.store.with(false, async |store| Ok(store.shares(owner, to).await?))?;
+        if self.json {
+            let shown: Vec<_> = shares.iter().map(ShownShare::new).collect();
+            let text = serde_json::to_string_pretty(&shown)?;
+            return print(|output| writeln!(output, "{text}"));
+        }
+        let row = |share: &StoredShare| {
+            [share.owner.to_string(), share.grantee.to_string(), share.role.name().to_owned(), shown(share.created)]
+        };
+        table::print(["OWNER", "TO", "ROLE", "SINCE (UTC)"], &shares.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+impl Revoke {
+    fn run(self) -> anyhow::Result<()> {
+        let Self { owner, to, store } = self;
+        if !store.with(false, async |store| Ok(store.revoke_share(&owner, &to).await?))? {
+            bail!("{owner} shares nothing with {to}: `plantstore share list` shows what is shared");
+        }
+        writeln!(io::stderr(), "{owner} shares no more with {to}: every running server obeys within 5 seconds")?;
+        Ok(())
+    }
+}
+
+/// A share as `--json` shows it.
+#[derive(Serialize)]
+struct ShownShare {
+    owner: String,
+    to: String,
+    role: &'static str,
+    created: String,
+}
+
+impl ShownShare {
+    fn new(share: &StoredShare) -> Self {
+        Self {
+            owner: share.owner.to_string(),
+            to: share.grantee.to_string(),
+            role: share.role.name(),
+            created: share.created.to_string(),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Lists remembered as they were sent, so that one that is read again and again is not made again and again.
+//!
+//! A list is known by its [`Tag`], which is never the same again after a change: what is remembered is never out of date,
+//! it is only asked for no more.
+
+use bytes::Bytes;
+use hyper::header::HeaderValue;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use super::View;
+use super::tag::Tag;
+
+/// Bytes that an entry takes besides the list itself, about.
+const ENTRY_BYTES: usize = 256;
+/// Bytes of a list, about, from which the number of entries is guessed.
+const USUAL_BYTES: usize = 2_048;
+
+/// Everything an answer is made of.
+#[derive(Clone)]
+pub(crate) struct Page {
+    pub(crate) body: Bytes,
+    pub(crate) next: Option<HeaderValue>,
+    pub(crate) tag: HeaderValue,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<(Tag, View), Page> for ByBytes {
+    fn weight(&self, _key: &(Tag, View), page: &Page) -> u64 {
+        (page.body.len() + ENTRY_BYTES) as u64
+    }
+}
+
+/// The lists that were asked for lately, within a number of bytes.
+pub(crate) struct PageCache(Option<Cache<(Tag, View), Page, ByBytes>>);
+
+impl PageCache {
+    /// Remembers up to so many bytes; none at all for 0.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self((bytes > 0).then(|| Cache::with_weighter(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes)))
+    }
+
+    pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {
+        self.0.as_ref()?.get(&(tag, view.clone()))
+    }
+
+    pub(crate) fn keep(&self, tag: Tag, view: View, page: &Page) {
+        if let Some(cache) = &self.0 {
+            cache.insert((tag, view), page.clone());
+        }
+    }
+}

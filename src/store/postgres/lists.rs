@@ -1,0 +1,150 @@
+//! Reading lists, of one owner or of several.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use futures_util::{TryStreamExt, pin_mut};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::{Postgres, get};
+use crate::plant::PlantId;
+use crate::store::merge::{Found, Stretch, merge, rows_of_each};
+use crate::store::{Listed, Span, StoreError, Version};
+use crate::user::UserId;
+
+/// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
+const LIST_MAX: usize = 4_096;
+const LIST_UNASKED: usize = 512;
+/// Bytes of plants after which a statement's answer is read no further.
+const LIST_BYTES: usize = 128 * 1024;
+/// Plants that [`Postgres::boundary`] passes in one statement.
+const BOUNDARY_STEP: u32 = 20_000;
+
+impl Postgres {
+    pub(in crate::store) async fn list(
+        &self,
+        spans: &[Span],
+        rows: usize,
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<Listed, StoreError> {
+        match spans {
+            [span] => self.list_one(*span, rows, each).await,
+            spans => self.list_many(spans, rows, each).await,
+        }
+    }
+
+    async fn list_one(
+        &self,
+        span: Span,
+        rows: usize,
+        mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<Listed, StoreError> {
+        let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
+        // One row more than asked for tells whether there are more.
+        let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+        let found = self
+            .read(|session| async move {
+                let values = [span.owner.get(), span.from, beyond, span.through, span.as_of];
+                let statements = &session.statements;
+                let (statement, values) = if span.is_bounded() {
+                    (&statements.list_later, &values[..])
+                } else {
+                    (&statements.list_first, &values[..3])
+                };
+                let stream = session.client.query_raw(statement, values).await?;
+                pin_mut!(stream);
+                let (mut found, mut bytes) = (Vec::new(), 0);
+                // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
+                while bytes < LIST_BYTES
+                    && let Some(row) = stream.try_next().await?
+                {
+                    bytes += row.raw_size_bytes();
+                    found.push(row);
+                }
+                Ok((found, bytes >= LIST_BYTES))
+            })
+            .await?;
+        let (found, unread) = found;
+        let version = found.first().map(|row| get(row, 0).map(Version)).transpose()?;
+        let (mut stopped, mut more) = (false, unread);
+        for (handed_over, row) in found.iter().enumerate() {
+            let Some(id) = get(row, 1)? else { break };
+            if stopped || handed_over == most {
+                more = true;
+                break;
+            }
+            stopped = each(0, PlantId::new(id), get(row, 2)?, get(row, 3)?).is_break();
+        }
+        Ok(Listed { more, versions: vec![version] })
+    }
+
+    async fn list_many(
+        &self,
+        spans: &[Span],
+        rows: usize,
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<Listed, StoreError> {
+        let most = rows_of_each(spans.len(), rows);
+        let column = |value: fn(&Span) -> i64| spans.iter().map(value).collect::<Vec<_>>();
+        let columns = [
+            column(|span| span.owner.get()),
+            column(|span| span.from),
+            column(|span| span.through),
+            column(|span| span.as_of),
+        ];
+        let (columns, limit) = (&columns, i64::try_from(most).unwrap_or(i64::MAX));
+        let found = self
+            .read(|session| async move {
+                let [owners, from, through, as_of] = columns;
+                let values: [&(dyn ToSql + Sync); 5] = [owners, from, through, as_of, &limit];
+                session.client.query(&session.statements.list_many, &values).await
+            })
+            .await?;
+        let (versions, stretches) = stretches(&found, spans.len(), most)?;
+        Ok(Listed { more: merge(&stretches, rows, each), versions })
+    }
+
+    pub(in crate::store) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
+        let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
+        let found = self.rows(|session| &session.statements.versions, [ids]).await?;
+        let known = found.iter().map(|row| Ok((get(row, 0)?, Version(get(row, 1)?))));
+        let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
+        Ok(users.iter().map(|user| known.get(&user.get()).copied()).collect())
+    }
+
+    pub(in crate::store) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(BOUNDARY_STEP);
+            let values = [span.owner.get(), span.from, span.through, span.as_of, i64::from(step - 1)];
+            let found = self.rows(|session| &session.statements.boundary, values).await?;
+            let [last, _next] = &found[..] else {
+                return Ok(None);
+            };
+            let last = PlantId::new(get(last, 0)?);
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(last));
+            }
+            span = span.past(last);
+        }
+        Ok(None)
+    }
+}
+
+/// Sorts the rows of several lists by list.
+fn stretches(found: &[Row], lists: usize, most: usize) -> Result<(Vec<Option<Version>>, Vec<Stretch>), StoreError> {
+    let mut versions = vec![None; lists];
+    let mut stretches: Vec<Stretch> = std::iter::repeat_with(Stretch::default).take(lists).collect();
+    for row in found {
+        let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < lists);
+        let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
+        versions[place] = Some(Version(get(row, 1)?));
+        let Some(id) = get(row, 2)? else { continue };
+        let stretch = &mut stretches[place];
+        stretch.plants.push(Found { id, name: get(row, 3)?, tag: get(row, 4)? });
+        stretch.more = stretch.plants.len() == most;
+    }
+    Ok((versions, stretches))
+}

@@ -1,0 +1,81 @@
+//! Stretches of plants: what of a list is to be read.
+
+use super::Version;
+use crate::plant::PlantId;
+use crate::user::UserId;
+
+/// A stretch of one owner's plants in the order of their ids.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub(super) owner: UserId,
+    pub(super) from: i64,
+    pub(super) through: i64,
+    pub(super) as_of: i64,
+}
+
+impl Span {
+    /// All plants of the owner.
+    pub fn all_of(owner: UserId) -> Self {
+        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX }
+    }
+
+    /// The same span without the plants before `id`.
+    #[must_use]
+    pub fn starting_at(self, id: PlantId) -> Self {
+        Self { from: self.from.max(id.get()), ..self }
+    }
+
+    /// The same span without the plants up to `id`.
+    #[must_use]
+    pub fn past(self, id: PlantId) -> Self {
+        match id.get().checked_add(1) {
+            Some(from) => Self { from: self.from.max(from), ..self },
+            None => self.emptied(),
+        }
+    }
+
+    /// The same span without the plants after `id`.
+    #[must_use]
+    pub fn through(self, id: PlantId) -> Self {
+        Self { through: self.through.min(id.get()), ..self }
+    }
+
+    /// The same span without the plants from `id` on.
+    #[must_use]
+    pub fn before(self, id: PlantId) -> Self {
+        match id.get().checked_sub(1) {
+            Some(through) => Self { through: self.through.min(through), ..self },
+            None => self.emptied(),
+        }
+    }
+
+    /// The same span without the plants created after `version`; without any when there was no owner.
+    #[must_use]
+    pub fn as_of(self, version: Option<Version>) -> Self {
+        version.map_or_else(|| self.emptied(), |version| Self { as_of: version.0, ..self })
+    }
+
+    fn emptied(self) -> Self {
+        Self { from: i64::MAX, through: i64::MIN, ..self }
+    }
+
+    /// Whether it ends anywhere but with the owner's last plant.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.through < i64::MAX || self.as_of < i64::MAX
+    }
+}
+
+/// Leaves out of the spans what comes up to a plant of the span at `place`.
+pub fn move_past(spans: &mut [Span], (id, place): (PlantId, usize)) {
+    for (index, span) in spans.iter_mut().enumerate() {
+        // In the order of a list, a plant of the same id in a later span comes after it.
+        *span = if index <= place { span.past(id) } else { span.starting_at(id) };
+    }
+}
+
+/// Leaves out of the spans what comes after a plant of the span at `place`.
+pub fn end_with(spans: &mut [Span], (id, place): (PlantId, usize)) {
+    for (index, span) in spans.iter_mut().enumerate() {
+        *span = if index <= place { span.through(id) } else { span.before(id) };
+    }
+}

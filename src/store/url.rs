@@ -1,0 +1,90 @@
+//! Where a store is, as operators write it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{PostgresUrl, PostgresUrlFault};
+
+/// Characters of an unknown scheme that are repeated to the operator.
+const SCHEME_SHOWN_CHARS: usize = 20;
+
+/// Where a store is, as operators write it: `sqlite:PATH` or `postgres://…`. Shown without a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// An embedded store in one file.
+    Sqlite(PathBuf),
+    /// A database of PostgreSQL.
+    Postgres(Box<PostgresUrl>),
+}
+
+impl FromStr for StoreUrl {
+    type Err = StoreUrlFault;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlFault> {
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(StoreUrlFault::NoScheme);
+        };
+        if scheme == "postgres" || scheme == "postgresql" {
+            return Ok(Self::Postgres(Box::new(text.parse()?)));
+        }
+        if scheme != "sqlite" {
+            // Only the scheme is repeated: the rest of somebody's URL may hold a password.
+            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
+        }
+        match rest.strip_prefix("//").unwrap_or(rest) {
+            "" => Err(StoreUrlFault::NoPath),
+            ":memory:" => Err(StoreUrlFault::Memory),
+            path => Ok(Self::Sqlite(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(formatter, "sqlite:{}", path.display()),
+            Self::Postgres(url) => url.fmt(formatter),
+        }
+    }
+}
+
+/// Why a text is no [`StoreUrl`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreUrlFault {
+    /// No scheme at all.
+    #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
+    NoScheme,
+    /// A scheme no engine answers to.
+    #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
+    UnknownScheme(String),
+    /// `sqlite:` alone.
+    #[error("the path is missing: use sqlite:PATH, for example sqlite:plantstore.db")]
+    NoPath,
+    /// `sqlite::memory:`.
+    #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
+    Memory,
+    /// Something about a database's URL.
+    #[error(transparent)]
+    Postgres(#[from] PostgresUrlFault),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_urls() {
+        let path = |text: &str| match text.parse()? {
+            StoreUrl::Sqlite(path) => Ok(path),
+            StoreUrl::Postgres(url) => panic!("{url}"),
+        };
+        assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
+        assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
+        assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));
+        assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
+        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
+        assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::Memory));
+    }
+}
