@@ -17,7 +17,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 
 use self::cache::Page;
@@ -218,9 +218,7 @@ fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response 
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(header::ETAG, tag);
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
+    validators(headers, tag);
     if let Some(next) = next {
         headers.insert(header::LINK, next);
     }
@@ -229,10 +227,17 @@ fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response 
 
 /// The client has it already.
 fn not_modified(tag: Tag) -> Response {
-    let mut response = respond(Body::empty(), None, tag.header());
+    let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    response.headers_mut().remove(header::CONTENT_TYPE);
+    validators(response.headers_mut(), tag.header());
     response
+}
+
+/// What tells a client, and whatever stands between, how long a list holds: until it is asked for again.
+fn validators(headers: &mut HeaderMap, tag: HeaderValue) {
+    headers.insert(header::ETAG, tag);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    headers.insert(header::VARY, HeaderValue::from_static("Authorization"));
 }
 
 /// One step of a list as JSON: every plant behind its separator.

@@ -358,9 +358,13 @@ fn help_and_version() {
     let site = Site::new(Engine::Sqlite);
     let version = site.run(&["--version"]);
     assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
-    for arguments in
-        [&["--help"][..], &["serve", "--help"], &["token", "create", "--help"], &["user", "delete", "--help"]]
-    {
+    for arguments in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["token", "create", "--help"],
+        &["user", "delete", "--help"],
+        &["share", "grant", "--help"],
+    ] {
         let help = site.run(arguments);
         assert_eq!(help.status.code(), Some(0));
         assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
@@ -390,6 +394,7 @@ fn help_and_version() {
             "2s",
             "10",
             "100",
+            "16777216",
             "10s"
         ],
         "the defaults of the contract"
@@ -403,6 +408,7 @@ fn help_and_version() {
       serve    Run the service
       migrate  Make a store, or bring its schema up to date, for nodes that run with --no-migrate
       token    Issue, list and revoke access tokens; works beside a running server
+      share    Share the plants of one user with another; works beside a running server
       user     List and delete users; works beside a running server
       help     Print this message or the help of the given subcommand(s)
 

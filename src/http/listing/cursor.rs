@@ -92,13 +92,9 @@ mod tests {
             "01000000000000é",
             "01+00000000000002a",
         ];
-        for garbage in bodies.map(sealed).iter().map(String::as_str).chain([
-            "",
-            "0",
-            "é",
-            "ééééééééééééé",
-            "01000000000000002a",
-        ]) {
+        for garbage in
+            bodies.map(sealed).iter().map(String::as_str).chain(["", "0", "é", "ééééééééééééé", "01000000000000002a"])
+        {
             assert_eq!(Cursor::decode(garbage), None, "{garbage}");
         }
     }

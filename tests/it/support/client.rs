@@ -54,6 +54,7 @@ impl Answer {
             let value = match name.as_str() {
                 "date" => "(a date)",
                 "x-request-id" => "(an id)",
+                "etag" => "(a tag)",
                 _ => value,
             };
             let _ = writeln!(text, "{name}: {value}");

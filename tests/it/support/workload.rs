@@ -55,6 +55,7 @@ impl Workload {
                         connections,
                         lists: number >= self.writers,
                         random: Random::new(seed),
+                        known: BTreeMap::new(),
                         acknowledged: Vec::new(),
                         slowest: Duration::ZERO,
                     };
@@ -103,6 +104,8 @@ struct Worker<'a> {
     connections: &'a AtomicUsize,
     lists: bool,
     random: Random,
+    /// The last list of each user that it got, and the tag that came with it: it asks for what is new.
+    known: BTreeMap<usize, (String, BTreeMap<i64, String>)>,
     /// When its writes were.
     acknowledged: Vec<Duration>,
     slowest: Duration,
@@ -128,7 +131,8 @@ impl Worker<'_> {
         let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
         let mut name = None;
         let bytes = if self.lists {
-            client.bytes("GET", "/plants?include=id", &[], None)
+            let known = self.known.get(&user).map(|(tag, _)| ("If-None-Match", tag.as_str()));
+            client.bytes("GET", "/plants?include=id", known.as_slice(), None)
         } else if self.random.below(2) == 0 {
             client.bytes("DELETE", &format!("/plants/{id}"), &[], None)
         } else {
@@ -140,7 +144,7 @@ impl Worker<'_> {
         let returned = self.history.now();
         self.slowest = self.slowest.max(returned.saturating_sub(called));
         let action = match name {
-            _ if self.lists => Action::List(answer.as_ref().and_then(listed)),
+            _ if self.lists => Action::List(answer.as_ref().and_then(|answer| self.learn(user, answer))),
             None => Action::Delete(id, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 204, 40400))),
             Some(name) => {
                 Action::Create(id, name, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 200, 40900)))
@@ -154,6 +158,19 @@ impl Worker<'_> {
         let after_failure = if answer.status >= 500 { AFTER_FAILURE } else { Duration::ZERO };
         std::thread::park_timeout(self.workload.pause.max(after_failure));
         answer.header("connection") != Some("close")
+    }
+}
+
+impl Worker<'_> {
+    /// The list that an answer stands for: its own, or the one that the worker has already.
+    fn learn(&mut self, user: usize, answer: &Answer) -> Option<BTreeMap<i64, String>> {
+        if answer.status == 304 {
+            return Some(self.known[&user].1.clone());
+        }
+        let list = listed(answer)?;
+        let tag = answer.header("etag").expect("a tag with every list").to_owned();
+        self.known.insert(user, (tag, list.clone()));
+        Some(list)
     }
 }
 
