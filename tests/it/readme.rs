@@ -1,10 +1,14 @@
-//! The README's examples work as printed.
+//! The examples of the README and of other documents work as printed.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Engine, Server, Site};
 
-/// What a block of the README types and what it shows, line by line.
+/// The documents with examples for a server that was just started.
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/rereads.md", "docs/sharing.md"];
+
+/// What a block of a document types and what it shows, line by line.
 struct Example {
     command: String,
     shown: Vec<String>,
@@ -12,10 +16,10 @@ struct Example {
 
 /// The examples of all `console` blocks, in order: a line after `$ ` is typed, one that ends in a backslash goes on, and
 /// the lines until the next are shown.
-fn examples() -> Vec<Example> {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+fn examples(document: &str) -> Vec<Example> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
     let mut examples: Vec<Example> = Vec::new();
-    for block in readme.split("```console\n").skip(1) {
+    for block in text.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
         for line in block.lines() {
             let unfinished = examples.last().is_some_and(|example| example.command.ends_with('\\'));
@@ -32,7 +36,7 @@ fn examples() -> Vec<Example> {
     examples
 }
 
-/// Whether a line is as printed; `…` in the README stands for what differs from run to run.
+/// Whether a line is as printed; `…` in a document stands for what differs from run to run.
 fn matches(shown: &str, found: &str) -> bool {
     let mut rest = found;
     let pieces: Vec<&str> = shown.split('…').collect();
@@ -46,14 +50,18 @@ fn matches(shown: &str, found: &str) -> bool {
 
 #[test]
 fn the_examples_work_as_printed() {
+    DOCUMENTS.into_iter().for_each(check);
+}
+
+fn check(document: &str) {
     let site = Site::new(Engine::Sqlite);
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(site.directory());
     let server = Server::start(serve);
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
-    let examples = examples();
-    assert!(examples.len() >= 8, "the README has examples");
+    let examples = examples(document);
+    assert!(examples.len() >= 4, "{document} has examples");
     let mut shell = String::from("set -u\n");
     for example in &examples {
         // Building and serving was done above; everything else is typed as it stands.
@@ -83,6 +91,6 @@ fn the_examples_work_as_printed() {
         let shown: Vec<&str> =
             example.shown.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
         let same = shown.len() == found.len() && shown.iter().zip(&found).all(|(shown, found)| matches(shown, found));
-        assert!(same, "{}\nshows   {shown:#?}\nand not {found:#?}", example.command);
+        assert!(same, "{document}: {}\nshows   {shown:#?}\nand not {found:#?}", example.command);
     }
 }

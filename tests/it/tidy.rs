@@ -193,6 +193,8 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "SECURITY.md",
         "docs/errors.md",
+        "docs/rereads.md",
+        "docs/sharing.md",
         "docs/scaling.md",
         "docs/postgresql.md",
     ];

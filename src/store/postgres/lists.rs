@@ -43,40 +43,49 @@ impl Postgres {
         let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
         // One row more than asked for tells whether there are more.
         let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-        let found = self
-            .read(|session| async move {
-                let values = [span.owner.get(), span.from, beyond, span.through, span.as_of];
-                let statements = &session.statements;
-                let (statement, values) = if span.is_bounded() {
-                    (&statements.list_later, &values[..])
-                } else {
-                    (&statements.list_first, &values[..3])
-                };
-                let stream = session.client.query_raw(statement, values).await?;
-                pin_mut!(stream);
-                let (mut found, mut bytes) = (Vec::new(), 0);
-                // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
-                while bytes < LIST_BYTES
-                    && let Some(row) = stream.try_next().await?
-                {
-                    bytes += row.raw_size_bytes();
-                    found.push(row);
-                }
-                Ok((found, bytes >= LIST_BYTES))
-            })
-            .await?;
-        let (found, unread) = found;
-        let version = found.first().map(|row| get(row, 0).map(Version)).transpose()?;
+        let (mut found, mut unread) = self.rows_of(span, beyond).await?;
+        let mut version = found.first().map(|row| get::<Option<i64>>(row, 0)).transpose()?.flatten().map(Version);
+        if found.is_empty() {
+            // Without plants there is no version with them: one that was read before another look at them holds.
+            version = self.versions(&[span.owner]).await?[0];
+            (found, unread) = self.rows_of(span, beyond).await?;
+        }
+        // Plants without an owner are left over from one who was deleted.
+        let plants = if version.is_some() { &found[..] } else { &[] };
         let (mut stopped, mut more) = (false, unread);
-        for (handed_over, row) in found.iter().enumerate() {
-            let Some(id) = get(row, 1)? else { break };
+        for (handed_over, row) in plants.iter().enumerate() {
             if stopped || handed_over == most {
                 more = true;
                 break;
             }
-            stopped = each(0, PlantId::new(id), get(row, 2)?, get(row, 3)?).is_break();
+            stopped = each(0, PlantId::new(get(row, 1)?), get(row, 2)?, get(row, 3)?).is_break();
         }
         Ok(Listed { more, versions: vec![version] })
+    }
+
+    /// The first rows of the span, and whether some of those asked for were left unread.
+    async fn rows_of(&self, span: Span, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
+        self.read(|session| async move {
+            let values = [span.owner.get(), span.from, limit, span.through, span.as_of];
+            let statements = &session.statements;
+            let (statement, values) = if span.is_bounded() {
+                (&statements.list_later, &values[..])
+            } else {
+                (&statements.list_first, &values[..3])
+            };
+            let stream = session.client.query_raw(statement, values).await?;
+            pin_mut!(stream);
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
+            while bytes < LIST_BYTES
+                && let Some(row) = stream.try_next().await?
+            {
+                bytes += row.raw_size_bytes();
+                found.push(row);
+            }
+            Ok((found, bytes >= LIST_BYTES))
+        })
+        .await
     }
 
     async fn list_many(

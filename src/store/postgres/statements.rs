@@ -22,21 +22,15 @@ macro_rules! statements {
 }
 
 statements! {
-    // The owner's version comes with their plants, from the same moment; without plants there is a row without an id.
+    // The owner's version comes with each of their plants, from the same moment.
     list_first:
-        "SELECT collections.version, listed.plant_id, listed.name, listed.tag
-         FROM plantstore.collections LEFT JOIN LATERAL (
-           SELECT plant_id, name, tag FROM plantstore.plants
-           WHERE plants.user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3) AS listed ON true
-         WHERE collections.user_id = $1 ORDER BY listed.plant_id",
+        "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
+         FROM plantstore.plants WHERE user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3",
     list_later:
-        "SELECT collections.version, listed.plant_id, listed.name, listed.tag
-         FROM plantstore.collections LEFT JOIN LATERAL (
-           SELECT plant_id, name, tag FROM plantstore.plants
-           WHERE plants.user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND plants.version <= $5
-           ORDER BY plant_id LIMIT $3) AS listed ON true
-         WHERE collections.user_id = $1 ORDER BY listed.plant_id",
-    // The same of several owners at once.
+        "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
+         FROM plantstore.plants WHERE user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND version <= $5
+         ORDER BY plant_id LIMIT $3",
+    // Of several owners at once; of one without plants there is a row without an id.
     list_many:
         "SELECT spans.place, collections.version, listed.plant_id, listed.name, listed.tag
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
