@@ -59,8 +59,7 @@ impl Sqlite {
             readers_kept: options.readers,
             patience: options.patience,
             writer,
-            // After the connections, which have made the file it looks at.
-            watch: Watch::new(path),
+            watch: Watch::new(path).map_err(unusable)?,
         };
         Ok((engine, created))
     }

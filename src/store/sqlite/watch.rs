@@ -9,9 +9,12 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Mutex;
 
 use quick_cache::sync::Cache;
+use rusqlite::Connection;
 
+use super::reader;
 use crate::store::Version;
 use crate::user::UserId;
 
@@ -29,12 +32,18 @@ pub(super) struct Moment([u8; HEADER]);
 pub(super) struct Watch {
     /// Never closed while the process lives: closing it would drop the locks that SQLite has on the same file.
     index: Option<ManuallyDrop<File>>,
+    /// Has the index open for as long as we look at it. Whoever is the last to close it removes it, and the next makes
+    /// another: then we would look at one that never changes any more.
+    _keeper: Mutex<Connection>,
     versions: Cache<UserId, (Moment, Version)>,
 }
 
 impl Watch {
-    /// Watches the file at `path`, which must be open already. Where it cannot, nothing is ever at hand.
-    pub(super) fn new(path: &Path) -> Self {
+    /// Watches the file at `path`. Where it cannot, nothing is ever at hand.
+    pub(super) fn new(path: &Path) -> rusqlite::Result<Self> {
+        let keeper = reader(path)?;
+        // The first look at a table opens the index.
+        keeper.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
         // SQLite puts the index beside the file itself, not beside a link to it.
         let index = path.canonicalize().and_then(|path| {
             let mut index = path.into_os_string();
@@ -44,7 +53,8 @@ impl Watch {
         if let Err(error) = &index {
             tracing::warn!(%error, "the WAL index cannot be read: lists are not remembered");
         }
-        Self { index: index.ok().map(ManuallyDrop::new), versions: Cache::new(USERS_MAX) }
+        let index = index.ok().map(ManuallyDrop::new);
+        Ok(Self { index, _keeper: Mutex::new(keeper), versions: Cache::new(USERS_MAX) })
     }
 
     /// This moment; `None` when it cannot be told, or somebody is committing right now.
