@@ -18,6 +18,7 @@ mod limits;
 mod list;
 mod logs;
 mod model;
+mod oidc;
 mod proxy;
 mod readme;
 mod scale;
