@@ -11,6 +11,7 @@ mod error;
 mod extract;
 mod limits;
 mod listing;
+mod oidc;
 mod plants;
 mod probes;
 mod serve;
@@ -42,6 +43,7 @@ use self::wire::Line;
 use crate::store::Store;
 
 pub use self::limits::Limits;
+pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
 pub use self::serve::{Stopped, serve};
 
 /// What all requests share.
@@ -57,10 +59,10 @@ pub struct App {
 }
 
 impl App {
-    /// A service on this store, within these limits.
-    pub fn new(store: Arc<Store>, limits: Limits) -> Arc<Self> {
+    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own.
+    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>) -> Arc<Self> {
         Arc::new(Self {
-            sessions: Sessions::new(),
+            sessions: Sessions::new(issuer),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
@@ -192,7 +194,7 @@ mod tests {
         let options =
             OpenOptions { create: true, migrate: true, write_queue: 1, readers: 1, patience, timeout: patience };
         let (store, _) = Store::open(&url, options).await.expect("a store");
-        let app = App::new(Arc::new(store), Limits::default());
+        let app = App::new(Arc::new(store), Limits::default(), None);
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

@@ -3,6 +3,7 @@
 //! The modules in reading order:
 //!
 //! - [`plant`], [`user`], [`token`]: what there is, and its rules; they know nothing of HTTP or SQL.
+//! - [`trust`]: whose certificates are trusted.
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`http`]: how it is served; the one place that knows status codes.
 //! - [`telemetry`], [`config`]: logs; the options that several commands share.
@@ -15,4 +16,5 @@ pub mod plant;
 pub mod store;
 pub mod telemetry;
 pub mod token;
+pub mod trust;
 pub mod user;

@@ -152,7 +152,7 @@ pub struct StoredToken {
 pub struct StoredUser {
     /// Their name.
     pub name: UserName,
-    /// When they were first given a token.
+    /// When they were first given a token, or first came with one of an issuer.
     pub created: Timestamp,
     /// Tokens that are not revoked.
     pub tokens: u64,
@@ -353,6 +353,15 @@ impl Store {
         match self {
             Self::Sqlite(engine) => engine.create_token(user, hash, grant).await,
             Self::Postgres(engine) => engine.create_token(user, hash, grant).await,
+        }
+    }
+
+    /// The number of the user of this name, who is made if there is none: with no tokens and no plants, and once, however
+    /// many nodes are asked at the same time. Asking again is harmless, whatever became of the first time.
+    pub async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.ensure_user(name).await,
+            Self::Postgres(engine) => engine.ensure_user(name).await,
         }
     }
 

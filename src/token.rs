@@ -52,7 +52,7 @@ impl PlainToken {
 
     /// What the store keeps and looks up.
     pub fn hash(&self) -> TokenHash {
-        TokenHash(Sha256::digest(self.0.as_bytes()).into())
+        TokenHash::of(&self.0)
     }
 
     /// The secret itself: for the one moment in which it is shown to its holder.
@@ -87,6 +87,11 @@ pub struct RandomSourceFailed;
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
+    /// The hash of whatever a client shows.
+    pub fn of(text: &str) -> Self {
+        Self(Sha256::digest(text.as_bytes()).into())
+    }
+
     /// The bytes as the store keeps them.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

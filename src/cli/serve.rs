@@ -1,5 +1,7 @@
 //! `plantstore serve`: the service itself.
 
+mod oidc;
+
 use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -17,9 +19,10 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
+use self::oidc::OidcOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Limits};
+use crate::http::{self, App, Issuer, Limits};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -50,6 +53,8 @@ pub(super) struct Options {
     no_migrate: bool,
     #[command(flatten)]
     log: LogOptions,
+    #[command(flatten)]
+    oidc: OidcOptions,
     #[command(flatten)]
     limits: LimitOptions,
 }
@@ -141,15 +146,16 @@ fn address(text: &str) -> Result<String, String> {
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
+        let issuer = self.oidc.issuer()?;
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url))
+        runtime.block_on(self.serve(&url, issuer))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl) -> anyhow::Result<()> {
+    async fn serve(&self, url: &StoreUrl, issuer: Option<Issuer>) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -180,7 +186,7 @@ impl Options {
         }
         sweep_in_background(&store);
 
-        let app = App::new(Arc::clone(&store), self.limits.limits());
+        let app = App::new(Arc::clone(&store), self.limits.limits(), issuer);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);

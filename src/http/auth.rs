@@ -15,8 +15,8 @@ use hyper::http::request::Parts;
 use super::App;
 use super::context::Context;
 use super::error::ApiError;
-use super::sessions::Session;
-use crate::token::{PlainToken, Scope};
+use super::sessions::{Bearer, Session};
+use crate::token::Scope;
 use crate::user::UserId;
 
 /// What a handler needs a token to allow.
@@ -54,7 +54,7 @@ pub(crate) struct Caller<N> {
 
 impl<N> Caller<N> {
     pub(crate) fn user(&self) -> UserId {
-        self.session.token.user_id
+        self.session.holder.user_id
     }
 }
 
@@ -67,7 +67,7 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
         context.set_session(&session);
         check_host(parts)?;
         match N::SCOPE {
-            Some(scope) if !session.token.grant.scopes.allow(scope) => Err(ApiError::ScopeMissing(scope)),
+            Some(scope) if !session.holder.scopes.allow(scope) => Err(ApiError::ScopeMissing(scope)),
             _ => Ok(Self { session, need: PhantomData }),
         }
     }
@@ -91,7 +91,7 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
         return Err(ApiError::BadRequest("send exactly one `Authorization` header"));
     }
     let session = match credentials(value)? {
-        Some(token) => app.sessions.find(&app.store, &token.hash()).await?,
+        Some(bearer) => app.sessions.find(&app.store, &bearer).await?,
         None => None,
     };
     session.ok_or_else(|| match app.auth_failures.take(context.client(), Instant::now()) {
@@ -101,7 +101,7 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
 }
 
 /// The token of a bearer header; `None` when it is malformed. Credentials of another scheme are no credentials.
-fn credentials(value: &HeaderValue) -> Result<Option<PlainToken>, ApiError> {
+fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
     let bytes = value.as_bytes();
     let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {
         Some(space) => bytes.split_at(space),
@@ -111,7 +111,7 @@ fn credentials(value: &HeaderValue) -> Result<Option<PlainToken>, ApiError> {
         return Err(ApiError::NoToken);
     }
     let token = token.trim_ascii_start();
-    Ok(std::str::from_utf8(token).ok().and_then(PlainToken::parse))
+    Ok(std::str::from_utf8(token).ok().and_then(Bearer::parse))
 }
 
 /// HTTP/1.1 asks for exactly one `Host`, of every request.

@@ -62,7 +62,7 @@ impl Readable {
     }
 
     pub(crate) fn caller(&self) -> &UserName {
-        &self.session.token.user
+        &self.session.holder.user
     }
 
     pub(crate) fn owners(&self) -> Vec<UserId> {
@@ -72,7 +72,7 @@ impl Readable {
     /// Refuses what is gone: the caller, or the one owner that the list was to be of.
     pub(crate) fn check(&self, versions: &[Option<Version>]) -> Result<(), ApiError> {
         for (collection, _) in self.collections().iter().zip(versions).filter(|(_, version)| version.is_none()) {
-            if collection.owner_id == self.session.token.user_id {
+            if collection.owner_id == self.session.holder.user_id {
                 return Err(ApiError::InvalidToken);
             }
             if self.which.len() == 1 {

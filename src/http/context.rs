@@ -17,7 +17,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use super::limits::ClientAddress;
 use super::serve::Working;
 use super::sessions::Session;
-use crate::token::TOKEN_PREFIX;
+use crate::token::{TOKEN_PREFIX, TokenId};
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -70,7 +70,7 @@ impl Context {
 
     /// The one line that every request gets, once its answer has ended; without a status when it never got one.
     pub(crate) fn log(&self, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
-        let token = self.session.get().map(|session| &session.token);
+        let session = self.session.get();
         tracing::info!(
             request_id = self.id(),
             client = %self.client,
@@ -78,8 +78,8 @@ impl Context {
             route = self.route,
             status = status.map(|status| status.as_u16()),
             error,
-            user = token.map(|token| token.user.as_str()),
-            token = token.map(|token| token.id.get()),
+            user = session.map(|session| session.holder.user.as_str()),
+            token = session.and_then(|session| session.token()).map(TokenId::get),
             duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
             bytes,
             complete,

@@ -73,6 +73,8 @@ pub(crate) enum ApiError {
     Overloaded,
     #[error("the service is shutting down: try again")]
     Draining,
+    #[error("the keys of the access token's issuer are not known yet, nothing was done: try again")]
+    NoIssuerKeys,
     #[error("the store is unavailable, nothing was done: try again")]
     Unavailable(String),
     #[error("the outcome is unknown: list the plants to see, or try again")]
@@ -110,7 +112,9 @@ impl ApiError {
             Self::TooManyFailures(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
             Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
-            Self::Overloaded | Self::Draining | Self::Unavailable(_) => (50300, StatusCode::SERVICE_UNAVAILABLE),
+            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => {
+                (50300, StatusCode::SERVICE_UNAVAILABLE)
+            }
             Self::OutcomeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
             Self::StorageFull(_) => (50700, StatusCode::INSUFFICIENT_STORAGE),
         }
@@ -133,7 +137,7 @@ impl ApiError {
                 }),
             )),
             Self::TooManyFailures(seconds) => Some((header::RETRY_AFTER, HeaderValue::from(*seconds))),
-            Self::Overloaded | Self::Draining | Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
+            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
                 Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER)))
             }
             // What has not arrived by now is not waited for.

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Actor, Creation, Deletion, StoreError};
 use crate::plant::{NewPlant, PlantId};
 use crate::token::TokenId;
+use crate::user::{UserId, UserName};
 
 /// Writes that share one commit at the most: bounds how long the first of them waits for the last.
 pub(super) const BATCH_MAX: usize = 512;
@@ -30,6 +31,11 @@ pub(super) enum Job {
         id: PlantId,
         reply: Reply<Deletion>,
     },
+    MakeUser {
+        name: UserName,
+        now: Timestamp,
+        reply: Reply<UserId>,
+    },
     NoteUse {
         token: TokenId,
         day: Timestamp,
@@ -44,6 +50,7 @@ impl Job {
         match self {
             Self::Create { reply, .. } => reply.begin(),
             Self::Delete { reply, .. } => reply.begin(),
+            Self::MakeUser { reply, .. } => reply.begin(),
             Self::NoteUse { .. } | Self::Stop => true,
         }
     }
@@ -72,6 +79,7 @@ impl<T> Reply<T> {
 pub(super) enum Outcome {
     Create(Creation),
     Delete(Deletion),
+    User(UserId),
     Done,
 }
 
@@ -106,8 +114,10 @@ pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
     match (job, outcome) {
         (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => reply.send(Ok(creation)),
         (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(Ok(deletion)),
+        (Job::MakeUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(Ok(user)),
         (Job::Create { reply, .. }, Err(error)) => reply.send(Err(error)),
         (Job::Delete { reply, .. }, Err(error)) => reply.send(Err(error)),
+        (Job::MakeUser { reply, .. }, Err(error)) => reply.send(Err(error)),
         (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
         (Job::Stop, Err(_)) | (_, Ok(_)) => {}
     }
@@ -133,6 +143,11 @@ impl Queue {
 
     pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Answer<Deletion> {
         self.ask(|reply| Job::Delete { actor, id, reply }).await
+    }
+
+    /// Makes the user unless there is one of this name.
+    pub(super) async fn make_user(&self, name: &UserName, now: Timestamp) -> Answer<UserId> {
+        self.ask(|reply| Job::MakeUser { name: name.clone(), now, reply }).await
     }
 
     /// Best effort: when the queue is full the note is dropped.

@@ -128,6 +128,14 @@ impl Postgres {
         Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
     }
 
+    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        let found = self.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
+        match found.first() {
+            Some(row) => get(row, 0).map(UserId::new),
+            None => self.writer.queue().make_user(name, Timestamp::now()).await,
+        }
+    }
+
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,

@@ -113,6 +113,17 @@ impl Sqlite {
         })
     }
 
+    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        let known = self.read(|connection| {
+            let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
+            statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
+        })?;
+        match known {
+            Some(user) => Ok(user),
+            None => self.writer.queue().make_user(name, Timestamp::now()).await,
+        }
+    }
+
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,

@@ -19,6 +19,7 @@ mod limits;
 mod list;
 mod logs;
 mod model;
+mod oidc;
 mod proxy;
 mod readme;
 mod scale;

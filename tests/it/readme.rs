@@ -1,12 +1,10 @@
-//! The examples of the README and of other documents work as printed.
+//! The examples of the documents work as printed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
 use crate::support::{Engine, Server, Site};
-
-/// The documents with examples for a server that was just started.
-const DOCUMENTS: [&str; 3] = ["README.md", "docs/rereads.md", "docs/sharing.md"];
 
 /// What a block of a document types and what it shows, line by line.
 struct Example {
@@ -49,21 +47,42 @@ fn matches(shown: &str, found: &str) -> bool {
 }
 
 #[test]
-fn the_examples_work_as_printed() {
-    DOCUMENTS.into_iter().for_each(check);
+fn the_examples_of_the_readme_work_as_printed() {
+    let site = Site::new(Engine::Sqlite);
+    work_as_printed(&examples("README.md"), &start(&site, &[]), &site, "");
 }
 
-fn check(document: &str) {
+#[test]
+fn the_examples_about_lists_and_shares_work_as_printed() {
+    for document in ["docs/rereads.md", "docs/sharing.md"] {
+        let site = Site::new(Engine::Sqlite);
+        work_as_printed(&examples(document), &start(&site, &[]), &site, "");
+    }
+}
+
+#[test]
+fn the_examples_about_openid_connect_work_as_printed() {
     let site = Site::new(Engine::Sqlite);
+    let key = SigningKey::rsa("key");
+    let issuer = Issuer::start(&[&key]);
+    let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--no-first-token"];
+    let token = key.token(&issuer.claims("ada"));
+    work_as_printed(&examples("docs/openid-connect.md"), &start(&site, &options), &site, &token);
+}
+
+/// A server as the documents start it, on the store in its directory.
+fn start(site: &Site, options: &[&str]) -> Server {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-    serve.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(site.directory());
-    let server = Server::start(serve);
+    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options).current_dir(site.directory());
+    Server::start(serve)
+}
+
+fn work_as_printed(examples: &[Example], server: &Server, site: &Site, token: &str) {
     let program = Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
-    let examples = examples(document);
-    assert!(examples.len() >= 4, "{document} has examples");
+    assert!(examples.len() >= 3, "the document has examples");
     let mut shell = String::from("set -u\n");
-    for example in &examples {
+    for example in examples {
         // Building and serving was done above; everything else is typed as it stands.
         let typed = example.command.replace("127.0.0.1:8080", &server.address().to_string());
         if !typed.starts_with("cargo run") {
@@ -76,13 +95,14 @@ fn check(document: &str) {
         .args(["-c", &shell])
         .env_clear()
         .env("PATH", path)
+        .env("TOKEN", token)
         .current_dir(site.directory())
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let mut found = output.split("----\n");
-    for example in &examples {
+    for example in examples {
         let found: Vec<&str> =
             found.next().unwrap().lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
         if example.command.starts_with("cargo run") {
@@ -91,6 +111,6 @@ fn check(document: &str) {
         let shown: Vec<&str> =
             example.shown.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
         let same = shown.len() == found.len() && shown.iter().zip(&found).all(|(shown, found)| matches(shown, found));
-        assert!(same, "{document}: {}\nshows   {shown:#?}\nand not {found:#?}", example.command);
+        assert!(same, "{}\nshows   {shown:#?}\nand not {found:#?}", example.command);
     }
 }

@@ -55,6 +55,19 @@ statements! {
         "SELECT users.name, shares.owner_id, shares.role
          FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.owner_id
          WHERE shares.grantee_id = $1",
+    find_user:
+        "SELECT user_id FROM plantstore.users WHERE name = $1",
+    // In the order of their names, so that two nodes wait for each other, never in a circle. Whom another node has just made
+    // is touched without being changed, because only then the number comes back.
+    make_users:
+        "WITH made AS (
+           INSERT INTO plantstore.users (name, created_at)
+           SELECT name, created_at FROM unnest($1::text[], $2::bigint[]) AS batch (name, created_at) ORDER BY name
+           ON CONFLICT (name) DO UPDATE SET name = excluded.name
+           RETURNING user_id, name),
+         opened AS (
+           INSERT INTO plantstore.collections (user_id) SELECT user_id FROM made ON CONFLICT (user_id) DO NOTHING)
+         SELECT user_id, name FROM made",
     // Leaves out what others have locked: a note is not worth a wait.
     note_uses:
         "UPDATE plantstore.tokens SET last_used_at = noted.day

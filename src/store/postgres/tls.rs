@@ -1,33 +1,27 @@
 //! Encrypted connections to the database.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::url::{PostgresUrl, Trust};
-
-/// Where systems keep the authorities they trust.
-const SYSTEM_AUTHORITIES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+use crate::trust;
 
 /// Makes the connector that the URL asks for, or says what is wrong with the certificates to be trusted.
 pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = trust::cryptography();
     let authority = match (url.trust, &url.authorities) {
         // As everywhere: who names an authority wants it to be checked.
         (Trust::Anybody, None) => None,
-        (_, Some(file)) => Some(verifier(&provider, file)?),
-        (_, None) => {
-            let file = SYSTEM_AUTHORITIES.iter().map(Path::new).find(|file| file.exists());
-            let file = file.ok_or("this system has no file of trusted certificates: name one with sslrootcert=FILE")?;
-            Some(verifier(&provider, file)?)
+        (_, file) => {
+            let trusted = trust::authorities(file.as_deref(), "sslrootcert=FILE").map_err(|fault| fault.to_string())?;
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(trusted), Arc::clone(&provider));
+            Some(verifier.build().map_err(|error| error.to_string())?)
         }
     };
     let check = Check { authority, name: url.trust == Trust::Host, provider: Arc::clone(&provider) };
@@ -38,19 +32,6 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> 
         .with_custom_certificate_verifier(Arc::new(check))
         .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
-}
-
-fn verifier(provider: &Arc<CryptoProvider>, file: &Path) -> Result<Arc<WebPkiServerVerifier>, String> {
-    let unusable = |why: String| format!("cannot use the certificates in {}: {why}", file.display());
-    let mut authorities = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))? {
-        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-        // A system's file may hold some that are malformed; those are trusted by nobody.
-        let _ = authorities.add(certificate);
-    }
-    WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
-        .build()
-        .map_err(|_| unusable("there are none".to_owned()))
 }
 
 /// Checks the database's certificate as far as the operator asked for.

@@ -5,7 +5,7 @@
 //! next attempt finds that mark, or waits for whoever still holds the row, or takes the row and does it all anew: of the
 //! two attempts exactly one happens, and the outcomes are known from the first.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use super::link::{Connector, Link, Role, SILENT, Session};
 use crate::plant::Tag;
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
 use crate::store::{Creation, Deletion, StoreError};
+use crate::user::UserId;
 
 /// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -249,14 +250,17 @@ impl Worker {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
         let mark_values: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let (new_names, new_since): (Vec<&str>, Vec<i64>) = writes.new_users.iter().unzip();
+        let new_values: [&(dyn ToSql + Sync); 2] = [&new_names, &new_since];
         let touch_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
         let delete_values: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
         let create_values: [&(dyn ToSql + Sync); 4] =
             [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
         // Polled in this order, so sent in this order, without waiting for one another.
-        let (begun, marked, held, gone, made) = join!(
+        let (begun, marked, new, held, gone, made) = join!(
             client.batch_execute(BEGIN),
             client.execute(&statements.mark, &mark_values),
+            optional(!new_names.is_empty(), client.query(&statements.make_users, &new_values)),
             client.query(&statements.touch, &touch_values),
             optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
             optional(!writes.create_ids.is_empty(), client.query(&statements.create, &create_values)),
@@ -266,9 +270,10 @@ impl Worker {
         if marked? == 0 {
             return Ok(None);
         }
-        let (held, gone, made) = (held?, gone?, made?);
+        let (new, held, gone, made) = (new?, held?, gone?, made?);
+        let new = new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
         let users = held.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
-        Ok(Some(outcomes(batch, &users, keys(&gone)?, keys(&made)?)))
+        Ok(Some(outcomes(batch, &new, &users, keys(&gone)?, keys(&made)?)))
     }
 
     /// The mark was not what it should be: either the doubtful commit has happened, or the database was put back.
@@ -369,6 +374,8 @@ fn take_notes(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
 /// first of them whose plant is stored.
 #[derive(Default)]
 struct Writes<'a> {
+    /// Names, and since when.
+    new_users: BTreeMap<&'a str, i64>,
     users: Vec<i64>,
     delete_users: Vec<i64>,
     delete_ids: Vec<i64>,
@@ -400,6 +407,9 @@ impl<'a> Writes<'a> {
                         writes.delete_ids.push(id.get());
                     }
                 }
+                Job::MakeUser { name, now, .. } => {
+                    writes.new_users.insert(name.as_str(), now.as_second());
+                }
                 Job::NoteUse { .. } | Job::Stop => {}
             }
         }
@@ -424,6 +434,7 @@ fn keys(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
 /// What each job came to: of those that ask for the same, the first has it.
 fn outcomes(
     batch: &[Job],
+    new: &HashMap<&str, i64>,
     users: &HashSet<i64>,
     mut deleted: HashSet<(i64, i64)>,
     mut created: HashSet<(i64, i64)>,
@@ -441,6 +452,9 @@ fn outcomes(
             Outcome::Delete(Deletion::Deleted)
         }
         Job::Delete { .. } => Outcome::Delete(Deletion::NoPlant),
+        Job::MakeUser { name, .. } => {
+            new.get(name.as_str()).map_or(Outcome::Done, |user| Outcome::User(UserId::new(*user)))
+        }
         Job::NoteUse { .. } | Job::Stop => Outcome::Done,
     };
     batch.iter().map(outcome).collect()

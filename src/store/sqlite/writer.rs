@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
@@ -16,7 +17,7 @@ use super::fault::{describe, end_process, is_failed_sync, store_error};
 use crate::plant::{NewPlant, PlantId, Tag};
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
 use crate::store::{Actor, Creation, Deletion, later};
-use crate::user::UserId;
+use crate::user::{UserId, UserName};
 
 /// How long a request waits for a writer that says nothing (a disk that hangs).
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
@@ -111,6 +112,7 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
         outcomes.push(match job {
             Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, &mut versions, *actor, plant)?),
             Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, &mut versions, *actor, *id)?),
+            Job::MakeUser { name, now, .. } => Outcome::User(make_user(transaction, name, *now)?),
             Job::NoteUse { token, day } => {
                 transaction
                     .prepare_cached(
@@ -172,6 +174,15 @@ fn delete(
         .execute([actor.owner.get(), id.get()])?;
     versions.changed(actor.owner, deleted);
     Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
+}
+
+fn make_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+    transaction
+        .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
+        .execute(params![name.as_str(), now.as_second()])?;
+    transaction
+        .prepare_cached("SELECT user_id FROM users WHERE name = ?1")?
+        .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
 }
 
 /// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.

@@ -1,0 +1,36 @@
+//! The options about logins by OpenID Connect.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+
+use crate::cli::WrongUse;
+use crate::http::{Issuer, IssuerUrl};
+
+#[derive(Args)]
+#[command(next_help_heading = "OpenID Connect")]
+pub(super) struct OidcOptions {
+    /// Accept tokens of this issuer, too; https, or http on this machine
+    #[arg(long = "oidc-issuer", value_name = "URL", env = "PLANTSTORE_OIDC_ISSUER", value_parser = IssuerUrl::parse, requires = "audience")]
+    issuer: Option<IssuerUrl>,
+    /// Whom they must be meant for (`aud`)
+    #[arg(long = "oidc-audience", value_name = "NAME", env = "PLANTSTORE_OIDC_AUDIENCE", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
+    audience: Option<String>,
+    /// The claim that names the user
+    #[arg(long = "oidc-user-claim", value_name = "CLAIM", env = "PLANTSTORE_OIDC_USER_CLAIM", default_value = "sub", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
+    user_claim: String,
+    /// Certificates of authorities to trust instead of the system's
+    #[arg(long = "oidc-ca", value_name = "FILE", env = "PLANTSTORE_OIDC_CA", requires = "issuer")]
+    ca: Option<PathBuf>,
+}
+
+impl OidcOptions {
+    pub(super) fn issuer(&self) -> anyhow::Result<Option<Issuer>> {
+        let (Some(url), Some(audience)) = (&self.issuer, &self.audience) else {
+            return Ok(None);
+        };
+        let issuer = Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref());
+        Ok(Some(issuer.map_err(|fault| WrongUse(format!("--oidc-ca: {fault}")))?))
+    }
+}

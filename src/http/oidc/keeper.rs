@@ -1,0 +1,163 @@
+//! Keeps the issuer's keys: fetches them again and again, at once when somebody needs one that is not among them, and goes
+//! on with those it has while the issuer is down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::client::{Address, Client, FetchFault, IssuerUrl};
+use super::keys::KeySet;
+
+/// How long after one fetch the next begins. With [`FETCH_PATIENCE`] it bounds how long a key that was removed works on; the
+/// documentation promises 30 seconds.
+const REFRESH: Duration = Duration::from_secs(20);
+/// The same after a fetch that failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a fetch may take, and whoever waits for it waits.
+const FETCH_PATIENCE: Duration = Duration::from_secs(5);
+/// How often tokens with an unknown key can make the service ask its issuer.
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The keys of an issuer, and the task that keeps them up to date.
+pub(super) struct Keeper {
+    state: watch::Sender<State>,
+}
+
+struct State {
+    keys: Option<Arc<KeySet>>,
+    /// Whether a fetch is under way, or about to be.
+    fetching: bool,
+    /// When a token made the service ask last.
+    asked: Option<Instant>,
+}
+
+/// What is missing.
+pub(super) enum Missing {
+    /// The key: the issuer's others are there.
+    Key,
+    /// All keys: they were never there.
+    Keys,
+}
+
+impl Keeper {
+    pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
+        let (state, _) = watch::channel(State { keys: None, fetching: true, asked: None });
+        tokio::spawn(keep(url, client, state.clone()));
+        Self { state }
+    }
+
+    pub(super) fn current(&self) -> Option<Arc<KeySet>> {
+        self.state.borrow().keys.clone()
+    }
+
+    /// The keys, once they are such as `suffice`. Otherwise waits for the fetch that is under way; if there is none, asks
+    /// for one, unless that was done a moment ago.
+    pub(super) async fn keys_with(&self, suffice: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, Missing> {
+        let mut state = self.state.subscribe();
+        let deadline = Instant::now() + FETCH_PATIENCE;
+        loop {
+            let keys = state.borrow_and_update().keys.clone();
+            let missing = match keys {
+                Some(keys) if suffice(&keys) => return Ok(keys),
+                Some(_) => Missing::Key,
+                None => Missing::Keys,
+            };
+            let waited = self.is_coming() && matches!(timeout_at(deadline, state.changed()).await, Ok(Ok(())));
+            if !waited {
+                return Err(missing);
+            }
+        }
+    }
+
+    /// Whether a fetch is under way, or is begun now.
+    fn is_coming(&self) -> bool {
+        let mut coming = true;
+        self.state.send_if_modified(|state| {
+            if state.fetching {
+                return false;
+            }
+            coming = state.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
+            if coming {
+                (state.fetching, state.asked) = (true, Some(Instant::now()));
+            }
+            coming
+        });
+        coming
+    }
+}
+
+/// Fetches the keys for ever.
+async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>) {
+    let issuer = url.as_str();
+    let mut asked = state.subscribe();
+    let mut failing = false;
+    loop {
+        let fetched = timeout(FETCH_PATIENCE, fetch(&url, &client)).await.unwrap_or(Err(FetchFault::Silent));
+        let failed = match fetched {
+            Ok(keys) => {
+                if failing {
+                    tracing::info!(issuer, "the issuer answers again");
+                }
+                take(&state, issuer, keys);
+                false
+            }
+            Err(fault) => {
+                if !failing {
+                    let error = fault.to_string();
+                    tracing::warn!(
+                        issuer,
+                        error,
+                        "cannot fetch the issuer's keys: trying on, with those that are known"
+                    );
+                }
+                state.send_modify(|state| state.fetching = false);
+                true
+            }
+        };
+        failing = failed;
+        tokio::select! {
+            () = sleep(if failed { RETRY } else { REFRESH }) => {}
+            _ = asked.wait_for(|state| state.fetching) => {}
+        }
+        // Nobody needs to be told: who wants to know looks.
+        state.send_if_modified(|state| {
+            state.fetching = true;
+            false
+        });
+    }
+}
+
+/// Puts keys into use. The same as before stay the same, and so does all that rests on them.
+fn take(state: &watch::Sender<State>, issuer: &str, keys: KeySet) {
+    let (count, mut changed) = (keys.len(), false);
+    state.send_modify(|state| {
+        state.fetching = false;
+        changed = state.keys.as_deref() != Some(&keys);
+        if changed {
+            state.keys = Some(Arc::new(keys));
+        }
+    });
+    match (changed, count) {
+        (false, _) => {}
+        (true, 0) => tracing::warn!(issuer, "the issuer has no key that can be used: none of its tokens is accepted"),
+        (true, keys) => tracing::info!(issuer, keys, "the issuer's keys are new or have changed"),
+    }
+}
+
+async fn fetch(url: &IssuerUrl, client: &Client) -> Result<KeySet, FetchFault> {
+    #[derive(Deserialize)]
+    struct Discovery {
+        issuer: String,
+        jwks_uri: String,
+    }
+    let document = client.get(url.discovery()).await?;
+    let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchFault::NoDiscovery)?;
+    if discovery.issuer != url.as_str() {
+        return Err(FetchFault::another_issuer(&discovery.issuer));
+    }
+    let keys = Address::parse(&discovery.jwks_uri).map_err(FetchFault::BadKeysAddress)?;
+    KeySet::parse(&client.get(&keys).await?).ok_or(FetchFault::NoKeySet)
+}

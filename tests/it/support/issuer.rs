@@ -1,0 +1,404 @@
+//! An issuer of OpenID Connect of the tests' own: real keys, real signatures, over HTTP and over TLS.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
+
+use super::{PATIENCE, wait_for};
+
+/// Whom its tokens are meant for.
+pub(crate) const AUDIENCE: &str = "plants";
+/// Where it tells of itself, and where its keys are.
+pub(crate) const DISCOVERY: &str = "/.well-known/openid-configuration";
+pub(crate) const KEYS: &str = "/keys";
+
+/// Seconds since 1970.
+pub(crate) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set").as_secs_f64()
+}
+
+pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Runs `openssl` and gives back what it prints.
+fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new("openssl")
+        .args(arguments.split(' '))
+        .current_dir(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl runs");
+    // It may not want any.
+    let _ = child.stdin.take().expect("its input").write_all(input);
+    let output = child.wait_with_output().expect("its end");
+    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// A key that signs tokens.
+pub(crate) struct SigningKey {
+    pub(crate) id: String,
+    /// The public half, as the issuer publishes it.
+    pub(crate) jwk: Value,
+    pair: Pair,
+}
+
+enum Pair {
+    /// In a file for `openssl`, which also makes keys that are too weak.
+    Rsa(NamedTempFile),
+    P256(EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+impl SigningKey {
+    pub(crate) fn rsa(id: &str) -> Self {
+        Self::rsa_of(id, 2_048)
+    }
+
+    pub(crate) fn rsa_of(id: &str, bits: usize) -> Self {
+        let mut file = NamedTempFile::new().expect("a file");
+        let here = Path::new(".");
+        let made = openssl(&format!("genpkey -quiet -algorithm RSA -pkeyopt rsa_keygen_bits:{bits}"), here, b"");
+        file.write_all(&made).expect("the key written");
+        let modulus = openssl(&format!("rsa -modulus -noout -in {}", file.path().display()), here, b"");
+        let modulus = String::from_utf8(modulus).expect("text");
+        let digits = modulus.trim().strip_prefix("Modulus=").expect("a modulus");
+        let modulus: Vec<u8> =
+            (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex")).collect();
+        let jwk = json!({ "kty": "RSA", "use": "sig", "alg": "RS256", "kid": id, "n": encode(modulus), "e": "AQAB" });
+        Self { id: id.to_owned(), jwk, pair: Pair::Rsa(file) }
+    }
+
+    pub(crate) fn p256(id: &str) -> Self {
+        let random = SystemRandom::new();
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).expect("a key");
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random).expect("a key");
+        let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+        let jwk = json!({ "kty": "EC", "crv": "P-256", "use": "sig", "kid": id, "x": encode(x), "y": encode(y) });
+        Self { id: id.to_owned(), jwk, pair: Pair::P256(pair) }
+    }
+
+    pub(crate) fn ed25519(id: &str) -> Self {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("a key");
+        let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "kid": id, "x": encode(pair.public_key().as_ref()) });
+        Self { id: id.to_owned(), jwk, pair: Pair::Ed25519(pair) }
+    }
+
+    pub(crate) fn algorithm(&self) -> &'static str {
+        match self.pair {
+            Pair::Rsa(_) => "RS256",
+            Pair::P256(_) => "ES256",
+            Pair::Ed25519(_) => "EdDSA",
+        }
+    }
+
+    pub(crate) fn header(&self) -> Value {
+        json!({ "alg": self.algorithm(), "kid": self.id, "typ": "JWT" })
+    }
+
+    /// A token as the issuer makes it.
+    pub(crate) fn token(&self, claims: &Value) -> String {
+        self.token_with(&self.header(), claims)
+    }
+
+    /// One with another header.
+    pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
+        self.token_of(&header.to_string(), &claims.to_string())
+    }
+
+    /// One of these very texts.
+    pub(crate) fn token_of(&self, header: &str, claims: &str) -> String {
+        let signed = format!("{}.{}", encode(header), encode(claims));
+        let signature = encode(self.sign(signed.as_bytes()));
+        format!("{signed}.{signature}")
+    }
+
+    pub(crate) fn sign(&self, message: &[u8]) -> Vec<u8> {
+        match &self.pair {
+            Pair::Rsa(file) => {
+                openssl(&format!("dgst -sha256 -sign {}", file.path().display()), Path::new("."), message)
+            }
+            Pair::P256(pair) => pair.sign(&SystemRandom::new(), message).expect("a signature").as_ref().to_vec(),
+            Pair::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+        }
+    }
+
+    /// The public half in all the forms that somebody might take for a shared secret.
+    pub(crate) fn public_forms(&self) -> Vec<Vec<u8>> {
+        let mut forms = vec![self.jwk.to_string().into_bytes()];
+        for number in ["n", "x", "y"] {
+            if let Some(text) = self.jwk[number].as_str() {
+                forms.extend([text.as_bytes().to_vec(), URL_SAFE_NO_PAD.decode(text).expect("base64url")]);
+            }
+        }
+        if let Pair::Rsa(file) = &self.pair {
+            let file = file.path().display();
+            for form in [
+                "pkey -pubout",
+                "pkey -pubout -outform DER",
+                "rsa -RSAPublicKey_out",
+                "rsa -RSAPublicKey_out -outform DER",
+            ] {
+                let mut form = openssl(&format!("{form} -in {file}"), Path::new("."), b"");
+                forms.push(form.clone());
+                while form.pop_if(|last| *last == b'\n').is_some() {}
+                forms.push(form);
+            }
+        }
+        forms
+    }
+}
+
+/// A certificate authority, and a certificate of its for 127.0.0.1.
+pub(crate) struct Authority {
+    directory: TempDir,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let run = |arguments: &str| drop(openssl(arguments, directory.path(), b""));
+        std::fs::write(directory.path().join("extensions"), "subjectAltName=IP:127.0.0.1").expect("a file");
+        for name in ["root", "server"] {
+            run(&format!("genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {name}.key"));
+        }
+        run("req -new -x509 -key root.key -subj /CN=authority -days 2 -out root.crt");
+        run("req -new -key server.key -subj /CN=issuer -out server.csr");
+        run(
+            "x509 -req -in server.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions -out server.crt",
+        );
+        Self { directory }
+    }
+
+    /// Its own certificate.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("root.crt")
+    }
+
+    fn server(&self) -> Arc<ServerConfig> {
+        let file = |name: &str| self.directory.path().join(name);
+        let certificate = CertificateDer::from_pem_file(file("server.crt")).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(file("server.key")).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = versions.expect("versions").with_no_client_auth().with_single_cert(vec![certificate], key);
+        Arc::new(config.expect("a certificate and its key"))
+    }
+}
+
+/// An issuer with a port to itself, which can go down and come back on it.
+pub(crate) struct Issuer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    serving: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Its address, which is its name.
+    url: String,
+    tls: Option<Arc<ServerConfig>>,
+    keys: Mutex<Vec<Value>>,
+    fetches: AtomicUsize,
+    /// Whole answers in place of its own, by path.
+    odd_answers: Mutex<HashMap<&'static str, Vec<u8>>>,
+    silent: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Issuer {
+    pub(crate) fn start(keys: &[&SigningKey]) -> Self {
+        Self::start_with(None, "", keys)
+    }
+
+    pub(crate) fn start_with_tls(authority: &Authority, keys: &[&SigningKey]) -> Self {
+        Self::start_with(Some(authority.server()), "", keys)
+    }
+
+    /// One whose address has a path.
+    pub(crate) fn start_below(path: &str, keys: &[&SigningKey]) -> Self {
+        Self::start_with(None, path, keys)
+    }
+
+    fn start_with(tls: Option<Arc<ServerConfig>>, path: &str, keys: &[&SigningKey]) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let shared = Arc::new(Shared {
+            url: format!("{scheme}://{address}{path}"),
+            tls,
+            keys: Mutex::new(keys.iter().map(|key| key.jwk.clone()).collect()),
+            fetches: AtomicUsize::new(0),
+            odd_answers: Mutex::default(),
+            silent: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        });
+        let mut issuer = Self { shared, address, serving: None };
+        issuer.serve(listener);
+        issuer
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let shared = Arc::clone(&self.shared);
+        shared.stopping.store(false, Ordering::SeqCst);
+        self.serving = Some(std::thread::spawn(move || {
+            let mut left_alone = Vec::new();
+            for stream in listener.incoming() {
+                let stream = stream.expect("a connection");
+                if shared.stopping.load(Ordering::SeqCst) {
+                    break;
+                }
+                if shared.silent.load(Ordering::SeqCst) {
+                    left_alone.push(stream);
+                } else {
+                    // Whoever does not trust it goes away in the middle.
+                    let _ = shared.answer(stream);
+                }
+            }
+        }));
+    }
+
+    /// Goes down: nobody listens on its port any more.
+    pub(crate) fn stop(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            self.shared.stopping.store(true, Ordering::SeqCst);
+            let _ = TcpStream::connect(self.address);
+            serving.join().expect("its end");
+        }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        // Meanwhile a connection of somebody else may have come by the port.
+        let listener = wait_for("the issuer's port", || TcpListener::bind(self.address).ok());
+        self.serve(listener);
+    }
+
+    /// Takes connections, and says nothing on them.
+    pub(crate) fn be_silent(&self, silent: bool) {
+        self.shared.silent.store(silent, Ordering::SeqCst);
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.shared.url
+    }
+
+    /// How a server is told to accept its tokens.
+    pub(crate) fn options(&self) -> [&str; 4] {
+        ["--oidc-issuer", self.url(), "--oidc-audience", AUDIENCE]
+    }
+
+    /// Has these keys from now on.
+    pub(crate) fn publish(&self, keys: &[&SigningKey]) {
+        self.publish_jwks(keys.iter().map(|key| key.jwk.clone()).collect());
+    }
+
+    pub(crate) fn publish_jwks(&self, keys: Vec<Value>) {
+        *self.shared.keys.lock().expect("the keys") = keys;
+    }
+
+    /// How often its keys were fetched.
+    pub(crate) fn fetches(&self) -> usize {
+        self.shared.fetches.load(Ordering::SeqCst)
+    }
+
+    /// Waits for another fetch, begun after this call, to be answered.
+    #[track_caller]
+    pub(crate) fn wait_for_fetch(&self) {
+        let before = self.fetches();
+        wait_for("another fetch of the keys", || (self.fetches() > before).then_some(()));
+    }
+
+    /// Answers with these bytes at this path; with its own again for `None`.
+    pub(crate) fn answer_with(&self, path: &'static str, answer: Option<Vec<u8>>) {
+        let mut answers = self.shared.odd_answers.lock().expect("the answers");
+        match answer {
+            Some(answer) => answers.insert(path, answer),
+            None => answers.remove(path),
+        };
+    }
+
+    /// What a good token for this user claims.
+    pub(crate) fn claims(&self, user: &str) -> Value {
+        json!({
+            "iss": self.url(), "aud": AUDIENCE, "sub": user, "iat": now().floor(), "exp": now().floor() + 600.0,
+            "scope": "openid plants:read plants:write plants:delete",
+        })
+    }
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A whole answer with this body.
+pub(crate) fn ok(body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+impl Shared {
+    fn answer(&self, stream: TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        match &self.tls {
+            None => self.speak(stream),
+            Some(config) => {
+                let connection = ServerConnection::new(Arc::clone(config)).expect("a connection");
+                let mut stream = rustls::StreamOwned::new(connection, stream);
+                self.speak(&mut stream)?;
+                stream.conn.send_close_notify();
+                stream.flush()
+            }
+        }
+    }
+
+    fn speak(&self, mut stream: impl Read + Write) -> std::io::Result<()> {
+        let mut lines = BufReader::new(&mut stream).lines();
+        let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        stream.write_all(&self.answer_to(path))?;
+        stream.flush()
+    }
+
+    fn answer_to(&self, path: &str) -> Vec<u8> {
+        if path == KEYS {
+            self.fetches.fetch_add(1, Ordering::SeqCst);
+        }
+        if let Some(odd) = self.odd_answers.lock().expect("the answers").get(path) {
+            return odd.clone();
+        }
+        let host = self.url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+        let below = self.url[host.len()..].trim_end_matches('/');
+        if path == format!("{below}{DISCOVERY}") {
+            return ok(&json!({ "issuer": self.url, "jwks_uri": format!("{host}{KEYS}") }).to_string());
+        }
+        if path == KEYS {
+            let keys = self.keys.lock().expect("the keys").clone();
+            return ok(&json!({ "keys": keys }).to_string());
+        }
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
+    }
+}
