@@ -1,5 +1,8 @@
 //! `plantstore serve`: the service itself.
 
+mod cors;
+mod rate;
+
 use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -17,9 +20,11 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
+use self::cors::CorsOptions;
+use self::rate::RateOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Limits};
+use crate::http::{self, App, Cors, Limits};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -52,6 +57,8 @@ pub(super) struct Options {
     log: LogOptions,
     #[command(flatten)]
     limits: LimitOptions,
+    #[command(flatten)]
+    cors: CorsOptions,
 }
 
 #[derive(Args)]
@@ -102,6 +109,8 @@ struct LimitOptions {
     /// Failed authentications at once of one client address
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     auth_failure_burst: u32,
+    #[command(flatten)]
+    rate: RateOptions,
     /// From the signal to stop until what is unfinished is cut
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -123,6 +132,7 @@ impl LimitOptions {
             waiting_timeout: self.waiting_timeout,
             auth_failures_per_second: self.auth_failure_rate,
             auth_failures_burst: self.auth_failure_burst,
+            user_quota: self.rate.quota(),
             shutdown_grace: self.shutdown_grace,
         }
     }
@@ -137,15 +147,16 @@ fn address(text: &str) -> Result<String, String> {
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
+        let cors = self.cors.cors()?;
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url))
+        runtime.block_on(self.serve(&url, cors))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl) -> anyhow::Result<()> {
+    async fn serve(&self, url: &StoreUrl, cors: Option<Cors>) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -176,7 +187,7 @@ impl Options {
         }
         sweep_in_background(&store);
 
-        let app = App::new(Arc::clone(&store), self.limits.limits());
+        let app = App::new(Arc::clone(&store), self.limits.limits(), cors);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);

@@ -1,21 +1,30 @@
-//! The README's examples work as printed.
+//! The examples in the documents work as printed.
 
 use std::process::{Command, Stdio};
 
 use crate::support::{Engine, Server, Site};
 
-/// What a block of the README types and what it shows, line by line.
+/// What a block of a document types and what it shows, line by line.
 struct Example {
     command: String,
     shown: Vec<String>,
 }
 
+impl Example {
+    /// The options of the server that it starts, if it does.
+    fn served(&self) -> Option<Vec<&str>> {
+        let words =
+            self.command.strip_prefix("cargo run --release -- ").or(self.command.strip_prefix("plantstore "))?;
+        words.strip_prefix("serve").map(|options| options.split_whitespace().collect())
+    }
+}
+
 /// The examples of all `console` blocks, in order: a line after `$ ` is typed, one that ends in a backslash goes on, and
 /// the lines until the next are shown.
-fn examples() -> Vec<Example> {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+fn examples(document: &str) -> Vec<Example> {
+    let text = std::fs::read_to_string(format!("{}/{document}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let mut examples: Vec<Example> = Vec::new();
-    for block in readme.split("```console\n").skip(1) {
+    for block in text.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
         for line in block.lines() {
             let unfinished = examples.last().is_some_and(|example| example.command.ends_with('\\'));
@@ -32,7 +41,7 @@ fn examples() -> Vec<Example> {
     examples
 }
 
-/// Whether a line is as printed; `…` in the README stands for what differs from run to run.
+/// Whether a line is as printed; `…` in a document stands for what differs from run to run.
 fn matches(shown: &str, found: &str) -> bool {
     let mut rest = found;
     let pieces: Vec<&str> = shown.split('…').collect();
@@ -44,25 +53,18 @@ fn matches(shown: &str, found: &str) -> bool {
     rest.is_empty() || shown.ends_with('…')
 }
 
-#[test]
-fn the_examples_work_as_printed() {
+/// Types what follows the start of a server, each with a store of its own, into a shell.
+fn check(started: &Example, examples: &[Example]) {
     let site = Site::new(Engine::Sqlite);
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-    serve.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(site.directory());
+    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(started.served().unwrap()).current_dir(site.directory());
     let server = Server::start(serve);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
-    let examples = examples();
-    assert!(examples.len() >= 8, "the README has examples");
     let mut shell = String::from("set -u\n");
-    for example in &examples {
-        // Building and serving was done above; everything else is typed as it stands.
-        let typed = example.command.replace("127.0.0.1:8080", &server.address().to_string());
-        if !typed.starts_with("cargo run") {
-            shell.push_str(&typed);
-            shell.push('\n');
-        }
-        shell.push_str("echo; echo ----\n");
+    for example in examples {
+        shell.push_str(&example.command.replace("127.0.0.1:8080", &server.address().to_string()));
+        shell.push_str("\necho; echo ----\n");
     }
     let output = Command::new("bash")
         .args(["-c", &shell])
@@ -74,15 +76,24 @@ fn the_examples_work_as_printed() {
         .unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let mut found = output.split("----\n");
-    for example in &examples {
+    for example in examples {
         let found: Vec<&str> =
             found.next().unwrap().lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        if example.command.starts_with("cargo run") {
-            continue;
-        }
         let shown: Vec<&str> =
             example.shown.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
         let same = shown.len() == found.len() && shown.iter().zip(&found).all(|(shown, found)| matches(shown, found));
         assert!(same, "{}\nshows   {shown:#?}\nand not {found:#?}", example.command);
+    }
+}
+
+#[test]
+fn the_examples_work_as_printed() {
+    for (document, least) in [("README.md", 8), ("docs/limits-and-browsers.md", 6)] {
+        let examples = examples(document);
+        assert!(examples.len() >= least, "{document} has examples");
+        assert!(examples[0].served().is_some(), "{document} starts a server first");
+        for run in examples.chunk_by(|_, next| next.served().is_none()) {
+            check(&run[0], &run[1..]);
+        }
     }
 }

@@ -177,8 +177,9 @@ fn every_error_number_is_documented_and_tested() {
 #[test]
 fn every_option_is_in_the_readme() {
     let readme = read(root().join("README.md"));
-    let serve = read(root().join("src/cli/serve.rs")) + &read(root().join("src/config.rs"));
-    for variable in serve.split('"').filter(|word| word.starts_with("PLANTSTORE_")) {
+    let mut options = read(root().join("src/cli/serve.rs")) + &read(root().join("src/config.rs"));
+    options.extend(files("src/cli/serve", "rs").into_iter().map(|(_, text)| text));
+    for variable in options.split('"').filter(|word| word.starts_with("PLANTSTORE_")) {
         let option = format!("--{}", variable.trim_start_matches("PLANTSTORE_").replace('_', "-").to_lowercase());
         assert!(readme.contains(&option), "{option} is not in the README");
     }
@@ -193,6 +194,7 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "SECURITY.md",
         "docs/errors.md",
+        "docs/limits-and-browsers.md",
         "docs/scaling.md",
         "docs/postgresql.md",
     ];
