@@ -7,6 +7,7 @@
 mod auth;
 mod collections;
 mod context;
+mod cors;
 mod error;
 mod extract;
 mod limits;
@@ -14,6 +15,7 @@ mod listing;
 mod oidc;
 mod plants;
 mod probes;
+mod rate;
 mod serve;
 mod sessions;
 mod wire;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
@@ -32,18 +34,21 @@ use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CON
 use hyper::{Method, Request, StatusCode};
 use tower_service::Service as _;
 
-use self::auth::{AnyScope, Caller};
+use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Logged};
-use self::limits::{Admission, ClientAddress, RateLimiter};
+use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
+use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
 use self::wire::Line;
 use crate::store::Store;
 
+pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
 
 /// What all requests share.
@@ -55,18 +60,24 @@ pub struct App {
     reads: Admission,
     writes: Admission,
     auth_failures: RateLimiter<ClientAddress>,
+    user_limit: Option<UserLimit>,
+    cors: Option<Cors>,
     activity: Activity,
 }
 
 impl App {
-    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own.
-    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>) -> Arc<Self> {
+    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
+    /// these origins.
+    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
+        let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
         Arc::new(Self {
             sessions: Sessions::new(issuer),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
-            auth_failures: RateLimiter::new(limits.auth_failures_per_second, limits.auth_failures_burst),
+            auth_failures: RateLimiter::new(auth_failures),
+            user_limit: limits.user_quota.map(UserLimit::new),
+            cors,
             activity: Activity::default(),
             store,
             limits: Arc::new(limits),
@@ -75,6 +86,23 @@ impl App {
 
     fn draining(&self) -> bool {
         self.activity.draining()
+    }
+
+    /// The origin whose pages may read the answer to a request with these headers.
+    fn allowed_origin(&self, request: &HeaderMap) -> Option<HeaderValue> {
+        self.cors.as_ref()?.allowed(request)
+    }
+
+    /// What every answer carries.
+    fn common_headers(&self, headers: &mut HeaderMap, context: &Context, allowed_origin: Option<HeaderValue>) {
+        headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(limit) = &self.user_limit {
+            limit.tell(headers, context.level());
+        }
+        if let Some(cors) = &self.cors {
+            cors.tell(headers, allowed_origin);
+        }
     }
 }
 
@@ -136,12 +164,12 @@ impl Service {
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
         let may_be_unread = !http_body::Body::is_end_stream(&body);
+        let allowed_origin = self.app.allowed_origin(&parts.headers);
 
-        let handled = self.router.call(Request::from_parts(parts, Body::new(body)));
-        let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Ok(response)) => response,
-            // The panic itself is logged where it happens.
-            Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
+        let mut response = if allowed_origin.is_some() && cors::is_preflight(&parts) {
+            check_host(&parts).map(|()| cors::preflight()).into_response()
+        } else {
+            self.handle(Request::from_parts(parts, Body::new(body))).await
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
@@ -158,16 +186,18 @@ impl Service {
         if self.app.draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        common_headers(response.headers_mut(), &context);
+        self.app.common_headers(response.headers_mut(), &context, allowed_origin);
         exchange.answered(response.status(), logged.map(|logged| logged.number));
         response.map(|body| TrackedBody::new(body, exchange))
     }
-}
 
-/// What every answer carries.
-fn common_headers(headers: &mut HeaderMap, context: &Context) {
-    headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    async fn handle(&mut self, request: Request<Body>) -> Response {
+        match AssertUnwindSafe(self.router.call(request)).catch_unwind().await {
+            Ok(Ok(response)) => response,
+            // The panic itself is logged where it happens.
+            Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +224,10 @@ mod tests {
         let options =
             OpenOptions { create: true, migrate: true, write_queue: 1, readers: 1, patience, timeout: patience };
         let (store, _) = Store::open(&url, options).await.expect("a store");
-        let app = App::new(Arc::new(store), Limits::default(), None);
+        let quota = Quota::new(Rate::per_second(1), 1);
+        let limits = Limits { user_quota: Some(quota), ..Limits::default() };
+        let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
+        let app = App::new(Arc::new(store), limits, None, Some(cors));
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -208,6 +241,8 @@ mod tests {
         assert!(answers.starts_with("HTTP/1.1 500 "), "{answers}");
         assert!(answers.contains(r#"{"error":50000,"message":"internal error: the request id finds it in the log"}"#));
         assert!(answers.contains("x-request-id: ") && answers.contains("content-type: application/json"));
+        let panicked = answers.split("HTTP/1.").nth(1).expect("the first answer");
+        assert!(panicked.contains("ratelimit-policy: ") && panicked.contains("access-control-allow-origin: *"));
         assert!(answers.ends_with(r#"{"status":"live"}"#), "{answers}");
         assert!(!answers.contains("secret"));
     }

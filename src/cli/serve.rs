@@ -1,6 +1,8 @@
 //! `plantstore serve`: the service itself.
 
+mod cors;
 mod oidc;
+mod rate;
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
@@ -19,10 +21,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
+use self::cors::CorsOptions;
 use self::oidc::OidcOptions;
+use self::rate::RateOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Issuer, Limits};
+use crate::http::{self, App, Cors, Issuer, Limits};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -57,6 +61,8 @@ pub(super) struct Options {
     oidc: OidcOptions,
     #[command(flatten)]
     limits: LimitOptions,
+    #[command(flatten)]
+    cors: CorsOptions,
 }
 
 #[derive(Args)]
@@ -110,6 +116,8 @@ struct LimitOptions {
     /// Bytes of lists that are remembered until they change, on an embedded store; 0 for none
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216)]
     list_cache_bytes: u32,
+    #[command(flatten)]
+    rate: RateOptions,
     /// From the signal to stop until what is unfinished is cut
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -132,6 +140,7 @@ impl LimitOptions {
             auth_failures_per_second: self.auth_failure_rate,
             auth_failures_burst: self.auth_failure_burst,
             list_cache_bytes: self.list_cache_bytes as usize,
+            user_quota: self.rate.quota(),
             shutdown_grace: self.shutdown_grace,
         }
     }
@@ -147,15 +156,16 @@ impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
         let issuer = self.oidc.issuer()?;
+        let cors = self.cors.cors()?;
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, issuer))
+        runtime.block_on(self.serve(&url, issuer, cors))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl, issuer: Option<Issuer>) -> anyhow::Result<()> {
+    async fn serve(&self, url: &StoreUrl, issuer: Option<Issuer>, cors: Option<Cors>) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -186,7 +196,7 @@ impl Options {
         }
         sweep_in_background(&store);
 
-        let app = App::new(Arc::clone(&store), self.limits.limits(), issuer);
+        let app = App::new(Arc::clone(&store), self.limits.limits(), issuer, cors);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);

@@ -65,6 +65,9 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
         let context = Context::of(parts);
         let session = authenticate(app, &context, &parts.headers).await?;
         context.set_session(&session);
+        if let Some(limit) = &app.user_limit {
+            limit.count(session.holder.user_id, &context)?;
+        }
         check_host(parts)?;
         match N::SCOPE {
             Some(scope) if !session.holder.scopes.allow(scope) => Err(ApiError::ScopeMissing(scope)),
@@ -95,8 +98,8 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
         None => None,
     };
     session.ok_or_else(|| match app.auth_failures.take(context.client(), Instant::now()) {
-        Ok(()) => ApiError::InvalidToken,
-        Err(seconds) => ApiError::TooManyFailures(seconds),
+        Ok(_) => ApiError::InvalidToken,
+        Err(level) => ApiError::TooManyFailures(level.more_in()),
     })
 }
 
@@ -115,7 +118,7 @@ fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
 }
 
 /// HTTP/1.1 asks for exactly one `Host`, of every request.
-fn check_host(parts: &Parts) -> Result<(), ApiError> {
+pub(super) fn check_host(parts: &Parts) -> Result<(), ApiError> {
     let hosts = parts.headers.get_all(HOST).iter().count();
     let needed = usize::from(parts.version == Version::HTTP_11);
     if hosts < needed || hosts > 1 {

@@ -15,6 +15,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 
 use super::limits::ClientAddress;
+use super::rate::Level;
 use super::serve::Working;
 use super::sessions::Session;
 use crate::token::{TOKEN_PREFIX, TokenId};
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     method: Option<Method>,
     route: &'static str,
     session: OnceLock<Arc<Session>>,
+    /// What is left of the user's quota, when there is one.
+    level: OnceLock<Level>,
 }
 
 impl Context {
@@ -45,7 +48,7 @@ impl Context {
         route: &'static str,
     ) -> Self {
         let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
-        Self { id, arrived, client, method, route, session: OnceLock::new() }
+        Self { id, arrived, client, method, route, session: OnceLock::new(), level: OnceLock::new() }
     }
 
     /// The context that the server puts into every request.
@@ -61,6 +64,15 @@ impl Context {
     pub(crate) fn set_session(&self, session: &Arc<Session>) {
         // Set once: a request is authenticated by one handler.
         let _ = self.session.set(Arc::clone(session));
+    }
+
+    pub(crate) fn set_level(&self, level: Level) {
+        // Set once, as the session is.
+        let _ = self.level.set(level);
+    }
+
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.level.get().copied()
     }
 
     pub(crate) fn id(&self) -> &str {

@@ -65,6 +65,8 @@ pub(crate) enum ApiError {
     NotJsonType,
     #[error("too many requests with an invalid access token: try again in {0} s")]
     TooManyFailures(u64),
+    #[error("this user has sent too many requests, nothing was done: try again in {0} s")]
+    TooManyRequests(u64),
     #[error("the request line and the header fields are too large or too many: send less")]
     HeadersTooLarge,
     #[error("internal error: the request id finds it in the log")]
@@ -109,7 +111,7 @@ impl ApiError {
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
             Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
             Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
-            Self::TooManyFailures(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
+            Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
             Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
             Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => {
@@ -136,7 +138,9 @@ impl ApiError {
                     Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
                 }),
             )),
-            Self::TooManyFailures(seconds) => Some((header::RETRY_AFTER, HeaderValue::from(*seconds))),
+            Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
+                Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
+            }
             Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
                 Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER)))
             }

@@ -1,16 +1,13 @@
-//! Every limit of the server, and the two that need state: how many requests work at once, and how often an address may
-//! fail to authenticate.
+//! Every limit of the server, and how many requests work at once.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::ApiError;
+use super::rate::Quota;
 
 /// What the server bounds. The defaults are the service's contract; operators may change each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +40,8 @@ pub struct Limits {
     pub auth_failures_burst: u32,
     /// Bytes of lists that are remembered.
     pub list_cache_bytes: usize,
+    /// Requests of one user, when they are counted.
+    pub user_quota: Option<Quota>,
     /// From the signal to stop until what is unfinished is cut.
     pub shutdown_grace: Duration,
 }
@@ -64,6 +63,7 @@ impl Default for Limits {
             auth_failures_per_second: 10,
             auth_failures_burst: 100,
             list_cache_bytes: 16 << 20,
+            user_quota: None,
             shutdown_grace: Duration::from_secs(10),
         }
     }
@@ -117,43 +117,6 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Keys remembered at the most: those whose bucket has filled up again are forgotten first.
-const KEYS_MAX: usize = 65_536;
-
-/// A token bucket for each key, kept as the one moment at which it will be full again (GCRA).
-pub(crate) struct RateLimiter<K> {
-    full_at: Mutex<HashMap<K, Instant>>,
-    interval: Duration,
-    tolerance: Duration,
-}
-
-impl<K: Hash + Eq + Copy> RateLimiter<K> {
-    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
-        let interval = Duration::from_secs(1) / per_second.max(1);
-        Self { full_at: Mutex::default(), interval, tolerance: interval * burst.max(1) }
-    }
-
-    /// Takes one token of the key's bucket; when it is empty, says how many seconds until it is not.
-    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), u64> {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if full_at.len() >= KEYS_MAX && !full_at.contains_key(&key) {
-            full_at.retain(|_, full| *full > now);
-            if full_at.len() >= KEYS_MAX {
-                // Under attack from more addresses than fit: forgetting them all is bounded, too.
-                full_at.clear();
-            }
-        }
-        let full = full_at.entry(key).or_insert(now);
-        let after = (*full).max(now) + self.interval;
-        let wait = after.saturating_duration_since(now).saturating_sub(self.tolerance);
-        if wait > Duration::ZERO {
-            return Err(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
-        }
-        *full = after;
-        Ok(())
-    }
-}
-
 /// What counts as one client address: IPv6 hosts have a whole /64 to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientAddress(u128);
@@ -170,27 +133,6 @@ impl From<IpAddr> for ClientAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bucket_empties_and_fills() {
-        let limiter = RateLimiter::new(10, 3);
-        let start = Instant::now();
-        let taken = |after: u64| limiter.take(1, start + Duration::from_millis(after));
-        assert_eq!([taken(0), taken(0), taken(0), taken(0)], [Ok(()), Ok(()), Ok(()), Err(1)]);
-        assert_eq!([taken(99), taken(100), taken(101)], [Err(1), Ok(()), Err(1)]);
-        assert_eq!([taken(10_000), taken(10_000), taken(10_000)], [Ok(()); 3]);
-        assert_eq!(limiter.take(2, start), Ok(()), "another key has a bucket of its own");
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let limiter = RateLimiter::new(10, 100);
-        let now = Instant::now();
-        for key in 0..3 * KEYS_MAX {
-            assert_eq!(limiter.take(key, now), Ok(()));
-        }
-        assert!(limiter.full_at.lock().expect("no panic").len() <= KEYS_MAX);
-    }
 
     #[test]
     fn an_ipv6_network_is_one_client() {

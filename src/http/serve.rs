@@ -150,7 +150,8 @@ async fn drive(
 ) {
     // Without it, small answers would wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
-    let limits = Arc::clone(&service.app.limits);
+    let app = Arc::clone(&service.app);
+    let limits = Arc::clone(&app.limits);
     let line = Arc::new(Line::new());
     let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits));
     let request_line = Arc::clone(&line);
@@ -187,7 +188,7 @@ async fn drive(
         Pin::into_inner(connection).into_parts().io.into_inner()
     };
     if let Some(error) = error {
-        take_back(connection).last_words(&raw_answer(&error, client, line.since())).await;
+        take_back(connection).last_words(&raw_answer(&app, &error, client, line.since())).await;
     } else if line.lingers() {
         take_back(connection).linger().await;
     }
@@ -202,15 +203,16 @@ fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc
     tokio::spawn(async move {
         let _place = place;
         let wire = Wire::new(stream, Arc::new(Line::new()), Arc::clone(&app.limits));
-        wire.last_words(&raw_answer(&ApiError::Overloaded, client.ip(), Instant::now())).await;
+        wire.last_words(&raw_answer(&app, &ApiError::Overloaded, client.ip(), Instant::now())).await;
     });
 }
 
 /// An answer to what never became a request, as bytes; logged like one.
-fn raw_answer(error: &ApiError, client: IpAddr, arrived: Instant) -> Vec<u8> {
+fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: Instant) -> Vec<u8> {
     let (status, mut headers, body) = error.render();
-    let context = Context::new(&HeaderMap::new(), client, arrived, None, "-");
-    super::common_headers(&mut headers, &context);
+    let request = HeaderMap::new();
+    let context = Context::new(&request, client, arrived, None, "-");
+    app.common_headers(&mut headers, &context, app.allowed_origin(&request));
     let mut head = format!("HTTP/1.1 {status}\r\n");
     for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
         // Writing to a string does not fail, and our header values are text.

@@ -1,6 +1,5 @@
-//! The examples of the documents work as printed.
+//! The examples in the documents work as printed.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
@@ -12,10 +11,19 @@ struct Example {
     shown: Vec<String>,
 }
 
+impl Example {
+    /// The options of the server that it starts, if it does.
+    fn served(&self) -> Option<Vec<&str>> {
+        let words =
+            self.command.strip_prefix("cargo run --release -- ").or(self.command.strip_prefix("plantstore "))?;
+        words.strip_prefix("serve").map(|options| options.split_whitespace().collect())
+    }
+}
+
 /// The examples of all `console` blocks, in order: a line after `$ ` is typed, one that ends in a backslash goes on, and
 /// the lines until the next are shown.
 fn examples(document: &str) -> Vec<Example> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let text = std::fs::read_to_string(format!("{}/{document}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let mut examples: Vec<Example> = Vec::new();
     for block in text.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
@@ -46,50 +54,18 @@ fn matches(shown: &str, found: &str) -> bool {
     rest.is_empty() || shown.ends_with('…')
 }
 
-#[test]
-fn the_examples_of_the_readme_work_as_printed() {
+/// Types the examples into a shell, beside a server with these options and a store of its own.
+fn check(options: &[&str], token: &str, examples: &[Example]) {
     let site = Site::new(Engine::Sqlite);
-    work_as_printed(&examples("README.md"), &start(&site, &[]), &site, "");
-}
-
-#[test]
-fn the_examples_about_lists_and_shares_work_as_printed() {
-    for document in ["docs/rereads.md", "docs/sharing.md"] {
-        let site = Site::new(Engine::Sqlite);
-        work_as_printed(&examples(document), &start(&site, &[]), &site, "");
-    }
-}
-
-#[test]
-fn the_examples_about_openid_connect_work_as_printed() {
-    let site = Site::new(Engine::Sqlite);
-    let key = SigningKey::rsa("key");
-    let issuer = Issuer::start(&[&key]);
-    let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--no-first-token"];
-    let token = key.token(&issuer.claims("ada"));
-    work_as_printed(&examples("docs/openid-connect.md"), &start(&site, &options), &site, &token);
-}
-
-/// A server as the documents start it, on the store in its directory.
-fn start(site: &Site, options: &[&str]) -> Server {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options).current_dir(site.directory());
-    Server::start(serve)
-}
-
-fn work_as_printed(examples: &[Example], server: &Server, site: &Site, token: &str) {
-    let program = Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
+    let server = Server::start(serve);
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
-    assert!(examples.len() >= 3, "the document has examples");
     let mut shell = String::from("set -u\n");
     for example in examples {
-        // Building and serving was done above; everything else is typed as it stands.
-        let typed = example.command.replace("127.0.0.1:8080", &server.address().to_string());
-        if !typed.starts_with("cargo run") {
-            shell.push_str(&typed);
-            shell.push('\n');
-        }
-        shell.push_str("echo; echo ----\n");
+        shell.push_str(&example.command.replace("127.0.0.1:8080", &server.address().to_string()));
+        shell.push_str("\necho; echo ----\n");
     }
     let output = Command::new("bash")
         .args(["-c", &shell])
@@ -105,12 +81,32 @@ fn work_as_printed(examples: &[Example], server: &Server, site: &Site, token: &s
     for example in examples {
         let found: Vec<&str> =
             found.next().unwrap().lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        if example.command.starts_with("cargo run") {
-            continue;
-        }
         let shown: Vec<&str> =
             example.shown.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
         let same = shown.len() == found.len() && shown.iter().zip(&found).all(|(shown, found)| matches(shown, found));
         assert!(same, "{}\nshows   {shown:#?}\nand not {found:#?}", example.command);
     }
+}
+
+#[test]
+fn the_examples_work_as_printed() {
+    let documents =
+        [("README.md", 8), ("docs/limits-and-browsers.md", 6), ("docs/rereads.md", 4), ("docs/sharing.md", 8)];
+    for (document, least) in documents {
+        let examples = examples(document);
+        assert!(examples.len() >= least, "{document} has examples");
+        // Each server that is started has examples of its own; a document that starts none has an ordinary one.
+        for run in examples.chunk_by(|_, next| next.served().is_none()) {
+            let options = run[0].served();
+            check(&options.clone().unwrap_or_default(), "", &run[usize::from(options.is_some())..]);
+        }
+    }
+}
+
+#[test]
+fn the_examples_about_openid_connect_work_as_printed() {
+    let key = SigningKey::rsa("key");
+    let issuer = Issuer::start(&[&key]);
+    let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--no-first-token"];
+    check(&options, &key.token(&issuer.claims("ada")), &examples("docs/openid-connect.md"));
 }

@@ -194,6 +194,7 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "SECURITY.md",
         "docs/errors.md",
+        "docs/limits-and-browsers.md",
         "docs/openid-connect.md",
         "docs/rereads.md",
         "docs/sharing.md",

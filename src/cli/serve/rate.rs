@@ -1,0 +1,22 @@
+//! Options of `plantstore serve`: how many requests a user may send.
+
+use clap::Args;
+
+use crate::http::{Quota, Rate};
+
+#[derive(Args)]
+pub(super) struct RateOptions {
+    /// Requests of one user in the long run, for example 100/s, 600/m or 5000/h; others are answered 429. Not limited
+    /// unless given
+    #[arg(long, value_name = "NUMBER/UNIT", env = "PLANTSTORE_RATE_LIMIT")]
+    rate_limit: Option<Rate>,
+    /// Requests of one user at once; as many as the number of the rate unless given
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", requires = "rate_limit", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate_burst: Option<u32>,
+}
+
+impl RateOptions {
+    pub(super) fn quota(&self) -> Option<Quota> {
+        self.rate_limit.map(|rate| Quota::new(rate, self.rate_burst.unwrap_or(rate.number())))
+    }
+}
