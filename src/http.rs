@@ -8,6 +8,7 @@ mod auth;
 mod context;
 mod error;
 mod extract;
+mod idempotency;
 mod limits;
 mod listing;
 mod plants;

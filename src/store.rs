@@ -5,6 +5,7 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 mod batch;
+mod keys;
 mod postgres;
 mod sqlite;
 
@@ -20,6 +21,7 @@ use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
 
+pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
@@ -143,6 +145,9 @@ pub enum StoreError {
     /// The store cannot be used at the moment. Nothing was done.
     #[error("store unavailable: {0}")]
     Unavailable(String),
+    /// A request with the same key is at work. Nothing was done.
+    #[error("a request with the same key is in flight")]
+    InFlight,
     /// The change may or may not have happened.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
@@ -283,18 +288,35 @@ impl Store {
     /// Stores a plant. Whether the id is taken is decided by the key of the table alone; of two creates of one id
     /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
     /// be used, or others hold what one of them needs for longer than a request waits.
-    pub async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
+    ///
+    /// With an idempotency key, the answer is kept under it for 24 hours by the very commit that stores the plant. While it
+    /// is kept, and while a request with the key is at work on any node, nothing is done a second time.
+    pub async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Key>,
+    ) -> Result<Written<Creation>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.create(actor, plant).await,
-            Self::Postgres(engine) => engine.create(actor, plant).await,
+            Self::Sqlite(engine) => engine.create(actor, plant, key).await,
+            Self::Postgres(engine) => engine.create(actor, plant, key).await,
         }
     }
 
-    /// Deletes a plant of the owner.
-    pub async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
+    /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
+    pub async fn delete(&self, actor: Actor, id: PlantId, key: Option<Key>) -> Result<Written<Deletion>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.delete(actor, id).await,
-            Self::Postgres(engine) => engine.delete(actor, id).await,
+            Self::Sqlite(engine) => engine.delete(actor, id, key).await,
+            Self::Postgres(engine) => engine.delete(actor, id, key).await,
+        }
+    }
+
+    /// Keeps the refusal of a request that never came to a write, unless its key is known already. For a user who was
+    /// deleted meanwhile nothing is kept.
+    pub async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.refuse(user, key).await,
+            Self::Postgres(engine) => engine.refuse(user, key).await,
         }
     }
 
@@ -387,13 +409,21 @@ impl Store {
         }
     }
 
-    /// Removes some plants of deleted users and says how many; 0 when none are left. Never holds the store for long. To be
-    /// called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and would list
-    /// what is left as if it were all.
+    /// Removes some plants and keys of deleted users and says how many; 0 when none are left. Never holds the store for
+    /// long. To be called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and
+    /// would list what is left as if it were all.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.sweep().await,
             Self::Postgres(engine) => engine.sweep().await,
+        }
+    }
+
+    /// Removes some keys whose time is over and says how many; 0 when none are left. Never holds the store for long.
+    pub async fn sweep_keys(&self) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.sweep_keys().await,
+            Self::Postgres(engine) => engine.sweep_keys().await,
         }
     }
 

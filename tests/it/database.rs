@@ -326,7 +326,7 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
 
     site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (4, 4)");
     for words in [node.refusal_to_serve(&[]), node.refusal(&["token", "list"]), node.refusal(&["migrate"])] {
-        let newer = "was written by a newer plantstore (schema 3, this one knows 1): use that release or a later one";
+        let newer = "was written by a newer plantstore (schema 4, this one knows 2): use that release or a later one";
         assert!(words.contains(newer), "{words}");
     }
 }

@@ -18,7 +18,7 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::describe;
+use super::fault::{Fault, describe};
 use super::statements::Statements;
 use super::tls;
 use super::url::PostgresUrl;
@@ -47,6 +47,8 @@ pub(super) enum Role {
     Write,
     /// The rare changes of operators, which may take long.
     Operate,
+    /// Holds the locks of the keys at work.
+    Claim,
 }
 
 /// What moves the bytes of a connection; has to be polled for as long as the connection is used.
@@ -127,7 +129,7 @@ impl Connector {
     async fn set_up(&self, client: &Client, role: Role) -> Result<(), Error> {
         let patience = setting(self.patience);
         let (statement, lock) = match role {
-            Role::Read => (patience, patience),
+            Role::Read | Role::Claim => (patience, patience),
             Role::Write => (0, setting(self.patience * 4 / 5)),
             Role::Operate => (0, patience),
         };
@@ -164,7 +166,13 @@ impl Connector {
             "jit = off",
             "idle_session_timeout = 0",
         ]
-        .map(|setting| format!("SET {setting}"));
+        .into_iter();
+        // A node that vanished without a word is missed soon, and the keys that it was at work with are free again.
+        let alive: &[&str] = match role {
+            Role::Claim => &["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"],
+            Role::Read | Role::Write | Role::Operate => &[],
+        };
+        let settings: Vec<_> = settings.chain(alive.iter().copied()).map(|setting| format!("SET {setting}")).collect();
         join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }
@@ -236,12 +244,42 @@ impl Session {
     }
 
     /// How many answers have come so far.
-    pub(super) fn answers(&self) -> u64 {
+    fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
 
-    pub(super) fn answered(&self) {
+    fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the deadline for what a query of this connection finds; `None` when it is to be asked again.
+    pub(super) async fn answer<T>(
+        &self,
+        query: impl Future<Output = Result<T, Error>>,
+        deadline: Instant,
+    ) -> Result<Option<T>, StoreError> {
+        let answers = self.answers();
+        match timeout_at(deadline, query).await {
+            Ok(Ok(found)) => {
+                self.answered();
+                Ok(Some(found))
+            }
+            Ok(Err(error)) => match Fault::of(&error) {
+                Fault::Lost(_) => {
+                    self.condemn();
+                    Ok(None)
+                }
+                Fault::Again(_) => Ok(None),
+                Fault::Lasting(error) => Err(error),
+            },
+            Err(_) => {
+                // Slow is not dead: a connection that has answered others meanwhile is kept.
+                if self.answers() == answers {
+                    self.condemn();
+                }
+                Err(StoreError::Unavailable(SILENT.to_owned()))
+            }
+        }
     }
 }
 
