@@ -40,7 +40,7 @@ impl FromRequestParts<Arc<App>> for RequestKey {
             return Ok(Self(None));
         };
         let key = parse(value).filter(|_| values.next().is_none()).ok_or(ApiError::BadRequest(
-            r#"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, as it is or in double quotes, with a backslash before `"` and `\` in them"#,
+            "send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941",
         ))?;
         let mut keyed = Keyed { hash: Sha256::digest(key).into(), fingerprint: Sha256::new() };
         keyed.add(parts.method.as_str().as_bytes());

@@ -14,6 +14,7 @@ mod durability;
 mod errors;
 mod faults;
 mod history;
+mod idempotency;
 mod limits;
 mod list;
 mod logs;

@@ -11,12 +11,13 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::link::{Connector, Link, Role, Session};
+use super::statements::LockStatements;
 use crate::store::StoreError;
 use crate::store::keys::Key;
 use crate::user::UserId;
 
 pub(super) struct Claims {
-    link: Link,
+    link: Link<LockStatements>,
     patience: Duration,
 }
 
@@ -36,7 +37,7 @@ impl Claims {
             let asking = async {
                 // There before it is known whether it was got: should nobody wait for that, it is given back.
                 let lock = Lock { session: Some(Arc::clone(&session)), number };
-                let row = session.client.query_one(&session.statements.lock_key, &[&number]).await?;
+                let row = session.client.query_one(&session.statements.lock, &[&number]).await?;
                 Ok(if row.try_get(0)? { Some(lock) } else { lock.not_got() })
             };
             if let Some(answer) = session.answer(asking, deadline).await? {
@@ -48,7 +49,7 @@ impl Claims {
 
 /// The lock of a key, given back when this is dropped.
 pub(super) struct Lock {
-    session: Option<Arc<Session>>,
+    session: Option<Arc<Session<LockStatements>>>,
     number: i64,
 }
 
@@ -64,7 +65,7 @@ impl Drop for Lock {
         if let Some(session) = &self.session {
             // Sent by the first poll, and so before whatever asks for the lock next; the answer tells nothing new. If the
             // connection is gone, the lock is, too.
-            let _ = session.client.query_one(&session.statements.unlock_key, &[&self.number]).now_or_never();
+            let _ = session.client.query_one(&session.statements.unlock, &[&self.number]).now_or_never();
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Config, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::{Fault, describe};
-use super::statements::Statements;
+use super::statements::{Prepared, Statements};
 use super::tls;
 use super::url::PostgresUrl;
 use crate::store::StoreError;
@@ -224,15 +224,15 @@ impl Failure {
 }
 
 /// A connection that is ready for use.
-pub(super) struct Session {
+pub(super) struct Session<S = Statements> {
     pub(super) client: Client,
-    pub(super) statements: Statements,
+    pub(super) statements: S,
     answers: AtomicU64,
     condemned: AtomicBool,
     end: Notify,
 }
 
-impl Session {
+impl<S> Session<S> {
     /// Gives the connection up: it is closed, and another one is made.
     pub(super) fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
@@ -283,8 +283,8 @@ impl Session {
     }
 }
 
-enum State {
-    Up(Arc<Session>),
+enum State<S> {
+    Up(Arc<Session<S>>),
     Down {
         since: Instant,
         /// Empty until an attempt has failed.
@@ -293,14 +293,14 @@ enum State {
 }
 
 /// One connection that is made again whenever it breaks.
-pub(super) struct Link {
+pub(super) struct Link<S = Statements> {
     connector: Arc<Connector>,
     role: Role,
-    state: watch::Sender<State>,
+    state: watch::Sender<State<S>>,
     keeper: OnceLock<JoinHandle<()>>,
 }
 
-impl Link {
+impl<S: Prepared> Link<S> {
     /// A link that connects when it is first needed.
     pub(super) fn new(connector: &Arc<Connector>, role: Role) -> Self {
         let (state, _) = watch::channel(State::Down { since: Instant::now(), why: String::new() });
@@ -308,7 +308,7 @@ impl Link {
     }
 
     /// The session, if there is one at this moment.
-    pub(super) fn ready(&self) -> Option<Arc<Session>> {
+    pub(super) fn ready(&self) -> Option<Arc<Session<S>>> {
         match &*self.state.borrow() {
             State::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -321,7 +321,7 @@ impl Link {
     }
 
     /// Waits for a session until the deadline; not at all when there has been none for long.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
@@ -344,7 +344,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl<S> Drop for Link<S> {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.abort();
@@ -353,7 +353,7 @@ impl Drop for Link {
 }
 
 /// Connects, drives the connection until it ends, and starts again.
-async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>) {
+async fn keep<S: Prepared>(connector: Arc<Connector>, role: Role, state: watch::Sender<State<S>>) {
     let mut since = Instant::now();
     let mut failures = 0;
     loop {
@@ -386,9 +386,9 @@ async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>
     }
 }
 
-async fn establish(connector: &Connector, role: Role) -> Result<(Arc<Session>, Driver), Failure> {
+async fn establish<S: Prepared>(connector: &Connector, role: Role) -> Result<(Arc<Session<S>>, Driver), Failure> {
     let (client, mut driver) = connector.connect(role).await?;
-    let preparing = driven(&mut driver, Statements::prepare(&client));
+    let preparing = driven(&mut driver, S::prepare(&client));
     let statements = match timeout(connector.connect_patience(), preparing).await {
         Ok(prepared) => prepared.map_err(Failure::Error)?,
         Err(_) => return Err(Failure::Silent),

@@ -4,16 +4,21 @@
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
+/// What a connection has prepared.
+pub(super) trait Prepared: Sized + Send + Sync + 'static {
+    /// Prepares all of it in one round trip.
+    fn prepare(client: &Client) -> impl Future<Output = Result<Self, Error>> + Send;
+}
+
 macro_rules! statements {
-    ($($name:ident: $text:literal,)*) => {
-        /// The prepared statements of one connection.
-        pub(super) struct Statements {
+    ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal,)*) => {
+        $(#[$about])*
+        pub(super) struct $set {
             $(pub(super) $name: Statement,)*
         }
 
-        impl Statements {
-            /// Prepares all of them in one round trip.
-            pub(super) async fn prepare(client: &Client) -> Result<Self, Error> {
+        impl Prepared for $set {
+            async fn prepare(client: &Client) -> Result<Self, Error> {
                 let mut prepared = try_join_all([$($text),*].map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
             }
@@ -22,6 +27,17 @@ macro_rules! statements {
 }
 
 statements! {
+    /// Those of a connection that holds the locks of keys. They touch no table: whoever has locked one is not in their way.
+    LockStatements;
+    lock:
+        "SELECT pg_try_advisory_lock($1)",
+    unlock:
+        "SELECT pg_advisory_unlock($1)",
+}
+
+statements! {
+    /// Those of a connection that reads or writes.
+    Statements;
     list_first:
         "SELECT plant_id, name, tag FROM plantstore.plants
          WHERE user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3",
@@ -131,10 +147,6 @@ statements! {
     is_kept:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at > extract(epoch FROM now())::bigint",
-    lock_key:
-        "SELECT pg_try_advisory_lock($1)",
-    unlock_key:
-        "SELECT pg_advisory_unlock($1)",
     // Whether deleted users or writers have left something behind.
     left_behind:
         "SELECT 1 FROM plantstore.departed_users
