@@ -10,6 +10,7 @@ mod context;
 mod cors;
 mod error;
 mod extract;
+mod idempotency;
 mod limits;
 mod listing;
 mod oidc;

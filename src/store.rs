@@ -5,8 +5,10 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 mod batch;
+mod keys;
 mod merge;
 mod postgres;
+mod records;
 mod span;
 mod sqlite;
 mod url;
@@ -20,7 +22,9 @@ use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{Role, UserId, UserName};
 
+pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with, move_past};
 pub use self::url::{StoreUrl, StoreUrlFault};
 
@@ -85,6 +89,9 @@ pub enum StoreError {
     /// The store cannot be used at the moment. Nothing was done.
     #[error("store unavailable: {0}")]
     Unavailable(String),
+    /// A request with the same key is at work. Nothing was done.
+    #[error("a request with the same key is in flight")]
+    InFlight,
     /// The change may or may not have happened.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
@@ -126,75 +133,6 @@ pub enum Deletion {
     NoUser,
     /// Another owner was deleted meanwhile.
     NoOwner,
-}
-
-/// A token as the store knows it, revoked and expired ones included.
-#[derive(Clone, Debug)]
-pub struct StoredToken {
-    /// The number operators name it by.
-    pub id: TokenId,
-    /// Whom it acts for.
-    pub user: UserName,
-    /// The store's number of that user.
-    pub user_id: UserId,
-    /// Label, scopes and times.
-    pub grant: Grant,
-    /// When it was revoked, if it was.
-    pub revoked: Option<Timestamp>,
-    /// The day it was last used, if it was.
-    pub last_used: Option<Timestamp>,
-    /// Whether somebody shares their plants with that user.
-    pub shared_with: bool,
-}
-
-/// A user and what they have.
-#[derive(Clone, Debug)]
-pub struct StoredUser {
-    /// Their name.
-    pub name: UserName,
-    /// When they were first given a token, or first came with one of an issuer.
-    pub created: Timestamp,
-    /// Tokens that are not revoked.
-    pub tokens: u64,
-    /// Plants.
-    pub plants: u64,
-}
-
-/// All plants of one owner, as somebody sees them who may at least read them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collection {
-    /// Whose they are.
-    pub owner: UserName,
-    /// The store's number of the owner.
-    pub owner_id: UserId,
-    /// What that somebody may do with them.
-    pub role: Role,
-}
-
-/// A share as operators see it.
-#[derive(Clone, Debug)]
-pub struct StoredShare {
-    /// Whose plants are shared.
-    pub owner: UserName,
-    /// With whom.
-    pub grantee: UserName,
-    /// What they may do.
-    pub role: Role,
-    /// Since when they are shared.
-    pub created: Timestamp,
-}
-
-/// What became of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granting {
-    /// The plants are shared, in this role.
-    Granted,
-    /// There is no such owner.
-    NoOwner,
-    /// There is nobody of the other name.
-    NoGrantee,
-    /// [`SHARES_MAX`] owners share with them already.
-    TooMany,
 }
 
 /// A user's version: moves with every change of what a list of their plants shows, and is never used a second time.
@@ -246,18 +184,35 @@ impl Store {
     /// Stores a plant. Whether the id is taken is decided by the key of the table alone; of two creates of one id
     /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
     /// be used, or others hold what one of them needs for longer than a request waits.
-    pub async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
+    ///
+    /// With an idempotency key, the answer is kept under it for 24 hours by the very commit that stores the plant. While it
+    /// is kept, and while a request with the key is at work on any node, nothing is done a second time.
+    pub async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Key>,
+    ) -> Result<Written<Creation>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.create(actor, plant).await,
-            Self::Postgres(engine) => engine.create(actor, plant).await,
+            Self::Sqlite(engine) => engine.create(actor, plant, key).await,
+            Self::Postgres(engine) => engine.create(actor, plant, key).await,
         }
     }
 
-    /// Deletes a plant of the owner.
-    pub async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
+    /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
+    pub async fn delete(&self, actor: Actor, id: PlantId, key: Option<Key>) -> Result<Written<Deletion>, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.delete(actor, id).await,
-            Self::Postgres(engine) => engine.delete(actor, id).await,
+            Self::Sqlite(engine) => engine.delete(actor, id, key).await,
+            Self::Postgres(engine) => engine.delete(actor, id, key).await,
+        }
+    }
+
+    /// Keeps the refusal of a request that never came to a write, unless its key is known already. For a user who was
+    /// deleted meanwhile nothing is kept.
+    pub async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.refuse(user, key).await,
+            Self::Postgres(engine) => engine.refuse(user, key).await,
         }
     }
 
@@ -398,13 +353,21 @@ impl Store {
         }
     }
 
-    /// Removes some plants of deleted users and says how many; 0 when none are left. Never holds the store for long. To be
-    /// called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and would list
-    /// what is left as if it were all.
+    /// Removes some plants and keys of deleted users and says how many; 0 when none are left. Never holds the store for
+    /// long. To be called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and
+    /// would list what is left as if it were all.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(engine) => engine.sweep().await,
             Self::Postgres(engine) => engine.sweep().await,
+        }
+    }
+
+    /// Removes some keys whose time is over and says how many; 0 when none are left. Never holds the store for long.
+    pub async fn sweep_keys(&self) -> Result<u64, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.sweep_keys().await,
+            Self::Postgres(engine) => engine.sweep_keys().await,
         }
     }
 

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::cors::CorsOptions;
@@ -27,7 +28,7 @@ use self::rate::RateOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Cors, Issuer, Limits};
-use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
+use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreError, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
 use crate::user::UserName;
@@ -38,6 +39,9 @@ const FIRST_USER: &str = "gardener";
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the first token waits for others that write.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often what nobody needs any more is looked for, and what others get to write between two steps of removing it.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;
 
@@ -194,13 +198,14 @@ impl Options {
             }
             return Err(error);
         }
-        sweep_in_background(&store);
+        let sweeper = Sweeper::start(&store);
 
         let app = App::new(Arc::clone(&store), self.limits.limits(), issuer, cors);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
-        let store_closed = tokio::time::timeout_at(deadline.into(), store.close()).await.is_ok();
+        let closing = async { tokio::join!(sweeper.finish(), store.close()) };
+        let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();
         if stopped.cut > 0 || !store_closed {
             let connections = stopped.cut;
             tracing::warn!(connections, store_closed, "stopped; the grace was over before everything had finished");
@@ -375,18 +380,38 @@ fn write_privately(file: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Finishes deletions of users that were interrupted.
-fn sweep_in_background(store: &Arc<Store>) {
-    // Not kept open by this: the store closes when the service ends, and the next start goes on where this one stopped.
-    let store = Arc::downgrade(store);
-    let runtime = tokio::runtime::Handle::current();
-    std::thread::spawn(move || {
-        #[expect(clippy::disallowed_methods, reason = "the delay is what the contract of the store asks for")]
-        std::thread::sleep(SWEEP_DELAY);
-        while let Some(store) = store.upgrade()
-            && let Ok(1..) = runtime.block_on(store.sweep())
-        {}
-    });
+/// What removes, in a thread of its own, what nobody needs any more.
+struct Sweeper {
+    stop: mpsc::Sender<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Sweeper {
+    fn start(store: &Arc<Store>) -> Self {
+        // Not kept open by this: the store closes when the service ends, and the next start goes on where this one stopped.
+        let store = Arc::downgrade(store);
+        let runtime = tokio::runtime::Handle::current();
+        let ((stop, stopped), (end, ended)) = (mpsc::channel(), oneshot::channel());
+        std::thread::spawn(move || {
+            // The first time after what the contract of the store asks for.
+            let mut pause = SWEEP_DELAY;
+            while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout)
+                && let Some(store) = store.upgrade()
+            {
+                // What fails now is tried again the next time.
+                let removed = runtime.block_on(async { Ok(store.sweep().await? + store.sweep_keys().await?) });
+                pause = if matches!(removed, Ok::<_, StoreError>(1..)) { SWEEP_PAUSE } else { SWEEP_INTERVAL };
+            }
+            let _ = end.send(());
+        });
+        Self { stop, ended }
+    }
+
+    /// Ends it after the step that it is at.
+    async fn finish(self) {
+        drop(self.stop);
+        let _ = self.ended.await;
+    }
 }
 
 #[cfg(test)]

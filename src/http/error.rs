@@ -10,8 +10,9 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde::Serialize;
 
+use super::idempotency::IDEMPOTENCY_REPLAYED;
 use crate::plant::{BadPlant, FaultKind, IdFault, PlantId};
-use crate::store::StoreError;
+use crate::store::{Refusal, StoreError};
 use crate::token::Scope;
 
 /// Seconds after which a client that met a passing fault does well to try again.
@@ -53,6 +54,8 @@ pub(crate) enum ApiError {
     RequestTimeout,
     #[error("a plant with the id {0} exists already: choose another id, or delete it first")]
     Duplicate(PlantId),
+    #[error("a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer")]
+    KeyInFlight,
     #[error("the body is larger than {limit} bytes: send a smaller one")]
     BodyTooLarge {
         limit: usize,
@@ -63,6 +66,10 @@ pub(crate) enum ApiError {
     BodyUnreadable,
     #[error("send the body as `Content-Type: application/json`, without a `Content-Encoding`")]
     NotJsonType,
+    #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
+    KeyReused,
+    #[error("{}", .0.message)]
+    Replayed(Refusal),
     #[error("too many requests with an invalid access token: try again in {0} s")]
     TooManyFailures(u64),
     #[error("this user has sent too many requests, nothing was done: try again in {0} s")]
@@ -79,7 +86,9 @@ pub(crate) enum ApiError {
     NoIssuerKeys,
     #[error("the store is unavailable, nothing was done: try again")]
     Unavailable(String),
-    #[error("the outcome is unknown: list the plants to see, or try again")]
+    #[error(
+        "the outcome is unknown: send the same again with the same `Idempotency-Key` to find out; without one, list the plants to see"
+    )]
     OutcomeUnknown(String),
     #[error("storage is full, nothing was done: tell the operator of this service")]
     StorageFull(String),
@@ -109,8 +118,11 @@ impl ApiError {
             Self::MethodNotAllowed => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
+            Self::KeyInFlight => (40901, StatusCode::CONFLICT),
             Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
             Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
+            Self::Replayed(refusal) => (refusal.number, status_of(refusal.number)),
             Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
             Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
@@ -120,6 +132,16 @@ impl ApiError {
             Self::OutcomeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
             Self::StorageFull(_) => (50700, StatusCode::INSUFFICIENT_STORAGE),
         }
+    }
+
+    /// Whether the same request would be refused in the same way whoever sent it and whenever: then it is kept under the
+    /// request's key. What depends on the token, on the rate, or on the moment is not.
+    pub(crate) fn is_lasting(&self) -> bool {
+        let (_, status) = self.code();
+        matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::UNSUPPORTED_MEDIA_TYPE
+        )
     }
 
     /// The header that belongs to the error, if one does.
@@ -141,9 +163,13 @@ impl ApiError {
             Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
                 Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
             }
-            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
-                Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER)))
-            }
+            Self::Overloaded
+            | Self::Draining
+            | Self::NoIssuerKeys
+            | Self::Unavailable(_)
+            | Self::OutcomeUnknown(_)
+            | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER))),
+            Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
             // What has not arrived by now is not waited for.
             Self::RequestTimeout | Self::BodyUnreadable | Self::BodyTooLarge { close: true, .. } => {
                 Some((header::CONNECTION, HeaderValue::from_static("close")))
@@ -162,6 +188,12 @@ impl ApiError {
             _ => None,
         }
     }
+}
+
+/// The status that an error number starts with.
+fn status_of(number: i32) -> StatusCode {
+    let status = u16::try_from(number / 100).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// What the log says of an error, carried beside the answer to the place that logs it.
@@ -212,6 +244,7 @@ impl From<StoreError> for ApiError {
             StoreError::Overloaded => Self::Overloaded,
             StoreError::Full(_) => Self::StorageFull(detail),
             StoreError::Unavailable(_) => Self::Unavailable(detail),
+            StoreError::InFlight => Self::KeyInFlight,
             StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(detail),
             StoreError::Internal(_) => Self::Internal(detail),
         }

@@ -1,5 +1,7 @@
-//! Path and body as handlers want them, refused in our own shape.
+//! Path and body as handlers want them. A body that never arrives whole is refused here; what is wrong with one that does, or
+//! with the path, is the handler's to say, who may have to keep it under a key.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -17,8 +19,11 @@ use crate::plant::{BadPlant, IdFault, NewPlant, PlantId};
 /// Bytes of a body that is too large which are read all the same, so that the connection stays usable.
 const DISCARD_MAX: usize = 1 << 20;
 
-/// The plant in the body of a request. Takes the body, so a handler's last argument.
-pub(crate) struct PlantBody(pub(crate) NewPlant);
+/// The body of a request, and the plant in it, if it is one. Takes the body, so a handler's last argument.
+pub(crate) struct PlantBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) plant: Result<NewPlant, ApiError>,
+}
 
 impl FromRequest<Arc<App>> for PlantBody {
     type Rejection = ApiError;
@@ -32,14 +37,18 @@ impl FromRequest<Arc<App>> for PlantBody {
         let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
             .await
             .map_err(|_| ApiError::RequestTimeout)??;
-        if bytes.is_empty() {
-            return Err(BadPlant::NotJson("it is empty".to_owned()).into());
-        }
-        if !is_json(&parts.headers) {
-            return Err(ApiError::NotJsonType);
-        }
-        Ok(Self(NewPlant::from_json(&bytes)?))
+        Ok(Self { plant: plant_in(&bytes, &parts.headers), bytes })
     }
+}
+
+fn plant_in(bytes: &[u8], headers: &HeaderMap) -> Result<NewPlant, ApiError> {
+    if bytes.is_empty() {
+        return Err(BadPlant::NotJson("it is empty".to_owned()).into());
+    }
+    if !is_json(headers) {
+        return Err(ApiError::NotJsonType);
+    }
+    Ok(NewPlant::from_json(bytes)?)
 }
 
 /// Reads a body to its end, keeping up to `limit` bytes and throwing away up to `discard`.
@@ -76,17 +85,15 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence == Some(true) && types.next().is_none() && !encoded
 }
 
-/// The id in the path of a request.
-pub(crate) struct PathId(pub(crate) PlantId);
+/// The id in the path of a request, if it is one.
+pub(crate) struct PathId(pub(crate) Result<PlantId, ApiError>);
 
 impl FromRequestParts<Arc<App>> for PathId {
-    type Rejection = ApiError;
+    type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Infallible> {
         // Fails when the path does not decode to text.
-        let Path(id) = Path::<String>::from_request_parts(parts, app)
-            .await
-            .map_err(|_| ApiError::BadPathId(IdFault::NotAnInteger))?;
-        PlantId::parse(&id).map(Self).map_err(ApiError::BadPathId)
+        let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| IdFault::NotAnInteger);
+        Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))
     }
 }

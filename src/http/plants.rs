@@ -1,4 +1,4 @@
-//! The three operations. The order of the arguments is the policy: who calls, then what they ask for.
+//! The three operations. The order of the arguments is the policy: who calls, with which key, then what they ask for.
 
 use std::sync::Arc;
 
@@ -10,31 +10,46 @@ use hyper::header::{self, HeaderValue};
 
 use super::App;
 use super::auth::{Caller, Deleting, Reading, Writing};
-use super::collections::Author;
+use super::collections::{Author, OwnerName};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
+use super::idempotency::{self, RequestKey};
 use super::listing::{self, ListQuery};
-use crate::store::{Creation, Deletion};
+use crate::plant::NewPlant;
+use crate::store::{Creation, Deletion, Written};
 
 /// `POST /plants`
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     author: Author<Writing>,
-    PlantBody(plant): PlantBody,
+    key: RequestKey,
+    body: PlantBody,
 ) -> Result<Response, ApiError> {
+    let actor = author.actor;
+    let key = key.with_body(&body.bytes);
+    let plant = match body.plant {
+        Ok(plant) => plant,
+        Err(error) => return Err(key.refuse(&app, actor.user, error).await),
+    };
     let id = plant.id;
-    let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
+    let created = created(&plant, &author.owner)?;
+    let key = key.keeping(StatusCode::OK, &ApiError::Duplicate(id));
     let _slot = app.writes.enter().await?;
-    match app.store.create(author.actor, plant).await? {
-        Creation::Created => {}
-        Creation::Duplicate => return Err(ApiError::Duplicate(id)),
-        Creation::NoUser => return Err(ApiError::InvalidToken),
-        Creation::NoOwner => return Err(ApiError::NoCollection),
+    match app.store.create(actor, plant, key).await? {
+        Written::Now(Creation::Created) => Ok(created),
+        Written::Now(Creation::Duplicate) => Err(ApiError::Duplicate(id)),
+        Written::Now(Creation::NoUser) => Err(ApiError::InvalidToken),
+        Written::Now(Creation::NoOwner) => Err(ApiError::NoCollection),
+        Written::Known(known) => idempotency::answer_again(known, created),
     }
+}
+
+fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
+    let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
     let mut response = Response::new(Body::from(shown));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Ok(location) = HeaderValue::try_from(format!("/plants/{id}{}", author.owner.parameter('?'))) {
+    if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
         headers.insert(header::LOCATION, location);
     }
     Ok(response)
@@ -53,16 +68,27 @@ pub(crate) async fn list(
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     author: Author<Deleting>,
+    key: RequestKey,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
+    let actor = author.actor;
+    let id = match id {
+        Ok(id) => id,
+        Err(error) => return Err(key.refuse(&app, actor.user, error).await),
+    };
+    let key = key.keeping(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     let _slot = app.writes.enter().await?;
-    match app.store.delete(author.actor, id).await? {
-        Deletion::Deleted => {}
-        Deletion::NoPlant => return Err(ApiError::NoPlant),
-        Deletion::NoUser => return Err(ApiError::InvalidToken),
-        Deletion::NoOwner => return Err(ApiError::NoCollection),
+    match app.store.delete(actor, id, key).await? {
+        Written::Now(Deletion::Deleted) => Ok(deleted()),
+        Written::Now(Deletion::NoPlant) => Err(ApiError::NoPlant),
+        Written::Now(Deletion::NoUser) => Err(ApiError::InvalidToken),
+        Written::Now(Deletion::NoOwner) => Err(ApiError::NoCollection),
+        Written::Known(known) => idempotency::answer_again(known, deleted()),
     }
+}
+
+fn deleted() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    response
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
+use super::keys::{Claimed, Key, Known, Written};
 use super::{Actor, Creation, Deletion, StoreError};
 use crate::plant::{NewPlant, PlantId};
 use crate::token::TokenId;
@@ -24,12 +25,20 @@ pub(super) enum Job {
     Create {
         actor: Actor,
         plant: NewPlant,
-        reply: Reply<Creation>,
+        key: Option<Box<Claimed>>,
+        reply: Reply<Written<Creation>>,
     },
     Delete {
         actor: Actor,
         id: PlantId,
-        reply: Reply<Deletion>,
+        key: Option<Box<Claimed>>,
+        reply: Reply<Written<Deletion>>,
+    },
+    /// Of a request that is refused whatever the store holds: all there is to do is to keep that under its key.
+    Refuse {
+        user: UserId,
+        key: Box<Claimed>,
+        reply: Reply<Written<()>>,
     },
     MakeUser {
         name: UserName,
@@ -50,10 +59,48 @@ impl Job {
         match self {
             Self::Create { reply, .. } => reply.begin(),
             Self::Delete { reply, .. } => reply.begin(),
+            Self::Refuse { reply, .. } => reply.begin(),
             Self::MakeUser { reply, .. } => reply.begin(),
             Self::NoteUse { .. } | Self::Stop => true,
         }
     }
+
+    /// The key of the request, if it has one, and whose it is.
+    pub(super) fn key(&self) -> Option<(UserId, &Key)> {
+        match self {
+            Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
+                key.as_ref().map(|claimed| (actor.user, &claimed.key))
+            }
+            Self::Refuse { user, key, .. } => Some((*user, &key.key)),
+            Self::MakeUser { .. } | Self::NoteUse { .. } | Self::Stop => None,
+        }
+    }
+
+    /// What is to be kept under its key, now that it came to this. Nothing is kept for users who are gone, and what was
+    /// known before stays as it is.
+    pub(super) fn keeping(&self, outcome: &Outcome) -> Option<Keeping<'_>> {
+        let (user, key) = self.key()?;
+        let done = match outcome {
+            Outcome::Create(Creation::Created) | Outcome::Delete(Deletion::Deleted) => true,
+            Outcome::Create(Creation::Duplicate) | Outcome::Delete(Deletion::NoPlant) | Outcome::Refused => false,
+            Outcome::Create(Creation::NoUser | Creation::NoOwner)
+            | Outcome::Delete(Deletion::NoUser | Deletion::NoOwner)
+            | Outcome::Known(_)
+            | Outcome::User(_)
+            | Outcome::Nothing => return None,
+        };
+        let refused = &key.refused;
+        let (outcome, message) = if done { (key.done, None) } else { (refused.number, Some(&*refused.message)) };
+        Some(Keeping { user, key, outcome, message })
+    }
+}
+
+/// A key with the answer that is to be kept under it; a success has no message.
+pub(super) struct Keeping<'a> {
+    pub(super) user: UserId,
+    pub(super) key: &'a Key,
+    pub(super) outcome: i32,
+    pub(super) message: Option<&'a str>,
 }
 
 /// The way back to a caller, who waits for a limited time.
@@ -68,19 +115,25 @@ impl<T> Reply<T> {
         !self.taken.swap(true, Ordering::AcqRel)
     }
 
-    fn send(self, answer: Answer<T>) {
+    fn send(self, key: Option<Box<Claimed>>, answer: Answer<T>) {
+        // First: whoever has an answer finds the key free.
+        drop(key);
         // A client that has gone away does not wait for its answer.
         let _ = self.answer.send(answer);
     }
 }
 
 /// What one job of a committed batch came to.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Outcome {
     Create(Creation),
     Delete(Deletion),
+    Refused,
     User(UserId),
-    Done,
+    /// Nothing was done, because of what its key is known for.
+    Known(Known),
+    /// There was nothing to do.
+    Nothing,
 }
 
 /// Whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
@@ -105,19 +158,24 @@ pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&[Job]) -> Ans
         return answer_all(batch, result);
     }
     for job in batch.drain(..) {
-        let outcome = commit(std::slice::from_ref(&job)).map(|outcomes| outcomes[0]);
+        let outcome = commit(std::slice::from_ref(&job)).map(|mut outcomes| outcomes.swap_remove(0));
         answer(job, outcome);
     }
 }
 
 pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
     match (job, outcome) {
-        (Job::Create { reply, .. }, Ok(Outcome::Create(creation))) => reply.send(Ok(creation)),
-        (Job::Delete { reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(Ok(deletion)),
-        (Job::MakeUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(Ok(user)),
-        (Job::Create { reply, .. }, Err(error)) => reply.send(Err(error)),
-        (Job::Delete { reply, .. }, Err(error)) => reply.send(Err(error)),
-        (Job::MakeUser { reply, .. }, Err(error)) => reply.send(Err(error)),
+        (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => reply.send(key, Ok(Written::Now(creation))),
+        (Job::Create { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
+        (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(key, Ok(Written::Now(deletion))),
+        (Job::Delete { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
+        (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::Refuse { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(Some(key), Ok(Written::Known(known))),
+        (Job::Refuse { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(Written::Now(()))),
+        (Job::Refuse { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
+        (Job::MakeUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
+        (Job::MakeUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
         (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
         (Job::Stop, Err(_)) | (_, Ok(_)) => {}
     }
@@ -137,12 +195,26 @@ impl Queue {
         (Self { sender, patience }, receiver)
     }
 
-    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Answer<Creation> {
-        self.ask(|reply| Job::Create { actor, plant, reply }).await
+    pub(super) async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Box<Claimed>>,
+    ) -> Answer<Written<Creation>> {
+        self.ask(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
-    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Answer<Deletion> {
-        self.ask(|reply| Job::Delete { actor, id, reply }).await
+    pub(super) async fn delete(
+        &self,
+        actor: Actor,
+        id: PlantId,
+        key: Option<Box<Claimed>>,
+    ) -> Answer<Written<Deletion>> {
+        self.ask(|reply| Job::Delete { actor, id, key, reply }).await
+    }
+
+    pub(super) async fn refuse(&self, user: UserId, key: Box<Claimed>) -> Answer<Written<()>> {
+        self.ask(|reply| Job::Refuse { user, key, reply }).await
     }
 
     /// Makes the user unless there is one of this name.
@@ -193,19 +265,17 @@ impl Queue {
 mod tests {
     use super::*;
 
-    use crate::user::UserId;
-
     const PATIENCE: Duration = Duration::from_secs(30);
     const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
 
-    fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Deletion>>) {
+    fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Written<Deletion>>>) {
         let (answer, coming) = oneshot::channel();
         let reply = Reply { answer, taken: Arc::default() };
-        (Job::Delete { actor: ADA, id: PlantId::new(id), reply }, coming)
+        (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, coming)
     }
 
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
-    fn settle_three(error: &StoreError) -> (usize, Vec<Answer<Deletion>>) {
+    fn settle_three(error: &StoreError) -> (usize, Vec<Answer<Written<Deletion>>>) {
         let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
         let mut commits = 0;
         settle(&mut batch, |jobs| {
@@ -220,7 +290,8 @@ mod tests {
     fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
         let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
         assert_eq!(commits, 4);
-        assert!(matches!(answers[..], [Ok(Deletion::Deleted), Err(StoreError::Internal(_)), Ok(Deletion::Deleted)]));
+        let deleted = |answer: &Answer<_>| matches!(answer, Ok(Written::Now(Deletion::Deleted)));
+        assert!(deleted(&answers[0]) && matches!(answers[1], Err(StoreError::Internal(_))) && deleted(&answers[2]));
     }
 
     #[test]
@@ -234,17 +305,17 @@ mod tests {
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
         let (queue, mut jobs) = Queue::new(1, PATIENCE);
         let vanish = async { drop(jobs.recv().await) };
-        let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1)), vanish);
+        let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1), None), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
         drop(jobs);
-        let refused = queue.delete(ADA, PlantId::new(1)).await;
+        let refused = queue.delete(ADA, PlantId::new(1), None).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
     }
 
     #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
         let (queue, mut jobs) = Queue::new(2, Duration::from_millis(20));
-        let refused = queue.delete(ADA, PlantId::new(1)).await;
+        let refused = queue.delete(ADA, PlantId::new(1), None).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(!jobs.try_recv().expect("the job").begin());
         let begin = async {
@@ -253,7 +324,7 @@ mod tests {
             std::future::pending::<()>().await;
             drop(job);
         };
-        let asking = queue.delete(ADA, PlantId::new(2));
+        let asking = queue.delete(ADA, PlantId::new(2), None);
         let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
         assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }

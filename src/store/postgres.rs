@@ -4,15 +4,18 @@
 //! queue as in the embedded engine. Every wait has a deadline, so that a database that is dead, frozen or cut off is an
 //! answer after a moment and never a request that hangs.
 
+mod claims;
 mod fault;
 mod link;
 mod lists;
 mod schema;
 mod shares;
 mod statements;
+mod sweep;
 mod tls;
 mod url;
 mod writer;
+mod writes;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,17 +24,18 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use self::claims::Claims;
 use self::fault::{Fault, certainly_not_committed, describe};
 use self::link::{Connector, Link, Role, SILENT, Session, backoff};
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
+use super::keys::{AtWork, Claimed, Key, Written};
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, SWEEP_DELAY, StoreError, StoreUrl, StoredToken, StoredUser,
-    timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
@@ -45,10 +49,6 @@ const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 const READERS_MIN: usize = 2;
 /// How often a token is tried whose user somebody deletes at the same time.
 const TOKEN_TRIES: usize = 3;
-/// Plants of deleted users removed in one transaction.
-const SWEEP_STEP: i64 = 2_000;
-/// Rows of writers that were not seen for so many seconds belong to nobody any more.
-const WRITER_GONE: i64 = 86_400;
 
 /// The scale-out engine, open.
 pub struct Postgres {
@@ -56,6 +56,8 @@ pub struct Postgres {
     readers: Vec<Link>,
     next_reader: AtomicUsize,
     writer: Writer,
+    at_work: AtWork,
+    claims: Claims,
     patience: Duration,
 }
 
@@ -73,18 +75,37 @@ impl Postgres {
             readers: (0..readers).map(|_| Link::new(&connector, Role::Read)).collect(),
             next_reader: AtomicUsize::new(0),
             writer: Writer::start(&connector, options.write_queue),
+            at_work: AtWork::default(),
+            claims: Claims::new(&connector),
             patience: options.patience,
             connector,
         };
         Ok((engine, created))
     }
 
-    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writer.queue().create(actor, plant).await
+    pub(super) async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Key>,
+    ) -> Result<Written<Creation>, StoreError> {
+        let key = self.claim(actor.user, key).await?;
+        self.writer.queue().create(actor, plant, key).await
     }
 
-    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writer.queue().delete(actor, id).await
+    pub(super) async fn delete(
+        &self,
+        actor: Actor,
+        id: PlantId,
+        key: Option<Key>,
+    ) -> Result<Written<Deletion>, StoreError> {
+        let key = self.claim(actor.user, key).await?;
+        self.writer.queue().delete(actor, id, key).await
+    }
+
+    pub(super) async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
+        let key = self.claim_one(user, key).await?;
+        self.writer.queue().refuse(user, key).await
     }
 
     pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
@@ -184,40 +205,6 @@ impl Postgres {
         .await
     }
 
-    pub(super) async fn sweep(&self) -> Result<u64, StoreError> {
-        // By the database's own clock: a node that has just started does not know when others deleted whom.
-        const DEPARTED: &str = "
-            SELECT user_id FROM plantstore.departed_users
-            WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1 LIMIT 1";
-        const STEP: &str = "
-            DELETE FROM plantstore.plants WHERE user_id = $1 AND plant_id <= (
-              SELECT max(plant_id) FROM (
-                SELECT plant_id FROM plantstore.plants WHERE user_id = $1 ORDER BY plant_id LIMIT $2) AS first_ones)";
-        // Another node may be removing the same plants, and have left none for this one.
-        const FORGET: &str = "
-            DELETE FROM plantstore.departed_users
-            WHERE user_id = $1 AND NOT EXISTS (SELECT 1 FROM plantstore.plants WHERE plants.user_id = $1)";
-        const FORGET_WRITERS: &str =
-            "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
-        self.operate(async |client| {
-            let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
-            client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
-            let mut removed = 0;
-            while removed == 0 {
-                let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? else {
-                    return Ok(0);
-                };
-                let user: i64 = row.try_get(0)?;
-                removed = client.execute(STEP, &[&user, &SWEEP_STEP]).await?;
-                if removed == 0 {
-                    client.execute(FORGET, &[&user]).await?;
-                }
-            }
-            Ok(removed)
-        })
-        .await
-    }
-
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         self.writer.ping(Instant::now() + self.connector.patience).await?;
         self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
@@ -225,6 +212,33 @@ impl Postgres {
 
     pub(super) async fn close(&self) {
         self.writer.finish().await;
+    }
+
+    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
+        match key {
+            Some(key) => self.claim_one(user, key).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Claims a key, here and then among all nodes.
+    async fn claim_one(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
+        let mut claimed = self.at_work.claim(user, key)?;
+        match self.claims.lock(user, &claimed.key).await? {
+            Some(lock) => claimed.elsewhere = Some(Box::new(lock)),
+            // Whoever has been answered is not told to wait, even if the lock of who answered them is still on its way out.
+            None if self.is_kept(user, &claimed.key).await? => {}
+            None => return Err(StoreError::InFlight),
+        }
+        Ok(claimed)
+    }
+
+    async fn is_kept(&self, user: UserId, key: &Key) -> Result<bool, StoreError> {
+        let (user, hash) = (user.get(), key.hash);
+        let found = self.read(|session| async move {
+            session.client.query_opt(&session.statements.is_kept, &[&user, &hash.as_slice()]).await
+        });
+        found.await.map(|row| row.is_some())
     }
 
     /// The rows of a prepared statement.
@@ -252,24 +266,8 @@ impl Postgres {
         let deadline = Instant::now() + self.connector.patience;
         loop {
             let session = self.reader(deadline).await?;
-            let answers = session.answers();
-            match timeout_at(deadline, query(Arc::clone(&session))).await {
-                Ok(Ok(found)) => {
-                    session.answered();
-                    return Ok(found);
-                }
-                Ok(Err(error)) => match Fault::of(&error) {
-                    Fault::Lost(_) => session.condemn(),
-                    Fault::Again(_) => {}
-                    Fault::Lasting(error) => return Err(error),
-                },
-                Err(_) => {
-                    // Slow is not dead: a connection that has answered others meanwhile is kept.
-                    if session.answers() == answers {
-                        session.condemn();
-                    }
-                    return Err(StoreError::Unavailable(SILENT.to_owned()));
-                }
+            if let Some(found) = session.answer(query(Arc::clone(&session)), deadline).await? {
+                return Ok(found);
             }
         }
     }

@@ -23,6 +23,7 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use self::fault::store_error;
 use self::watch::Watch;
 use self::writer::Writer;
+use super::keys::{AtWork, Claimed, Key, Written};
 use super::{
     Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
@@ -32,7 +33,7 @@ use crate::user::{UserId, UserName};
 
 /// How long a statement waits for another process that is writing.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-/// Plants of deleted users removed in one transaction.
+/// Plants of deleted users, or keys, removed in one transaction.
 const SWEEP_STEP: u32 = 2_000;
 
 /// The embedded engine, open.
@@ -43,6 +44,7 @@ pub struct Sqlite {
     patience: Duration,
     writer: Writer,
     watch: Watch,
+    at_work: AtWork,
 }
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -60,16 +62,34 @@ impl Sqlite {
             patience: options.patience,
             writer,
             watch: Watch::new(path).map_err(unusable)?,
+            at_work: AtWork::default(),
         };
         Ok((engine, created))
     }
 
-    pub(super) async fn create(&self, actor: Actor, plant: NewPlant) -> Result<Creation, StoreError> {
-        self.writer.queue().create(actor, plant).await
+    pub(super) async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Key>,
+    ) -> Result<Written<Creation>, StoreError> {
+        let key = self.claim(actor.user, key)?;
+        self.writer.queue().create(actor, plant, key).await
     }
 
-    pub(super) async fn delete(&self, actor: Actor, id: PlantId) -> Result<Deletion, StoreError> {
-        self.writer.queue().delete(actor, id).await
+    pub(super) async fn delete(
+        &self,
+        actor: Actor,
+        id: PlantId,
+        key: Option<Key>,
+    ) -> Result<Written<Deletion>, StoreError> {
+        let key = self.claim(actor.user, key)?;
+        self.writer.queue().delete(actor, id, key).await
+    }
+
+    pub(super) async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
+        let key = self.at_work.claim(user, key)?;
+        self.writer.queue().refuse(user, key).await
     }
 
     pub(super) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
@@ -170,10 +190,13 @@ impl Sqlite {
     }
 
     pub(super) async fn sweep(&self) -> Result<u64, StoreError> {
-        const STEP: &str = "
+        const PLANTS: &str = "
             DELETE FROM plants WHERE user_id = ?1 AND plant_id <= (
               SELECT max(plant_id) FROM (
                 SELECT plant_id FROM plants WHERE user_id = ?1 ORDER BY plant_id LIMIT ?2))";
+        const KEYS: &str = "
+            DELETE FROM idempotency_keys WHERE user_id = ?1 AND key IN (
+              SELECT key FROM idempotency_keys WHERE user_id = ?1 LIMIT ?2)";
         const DEPARTED: &str = "SELECT user_id FROM departed_users LIMIT 1";
         let departed =
             |connection: &Connection| connection.query_row(DEPARTED, [], |row| row.get::<_, i64>(0)).optional();
@@ -182,18 +205,29 @@ impl Sqlite {
             return Ok(0);
         }
         self.change(|connection| {
-            let mut removed = 0;
-            while removed == 0 {
-                let Some(user) = departed(connection)? else {
-                    return Ok(0);
-                };
-                removed = connection.execute(STEP, [user, i64::from(SWEEP_STEP)])?;
-                if removed == 0 {
-                    connection.execute("DELETE FROM departed_users WHERE user_id = ?1", [user])?;
+            while let Some(user) = departed(connection)? {
+                for step in [PLANTS, KEYS] {
+                    let removed = connection.execute(step, [user, i64::from(SWEEP_STEP)])?;
+                    if removed > 0 {
+                        return Ok(removed as u64);
+                    }
                 }
+                connection.execute("DELETE FROM departed_users WHERE user_id = ?1", [user])?;
             }
-            Ok(removed as u64)
+            Ok(0)
         })
+    }
+
+    pub(super) async fn sweep_keys(&self) -> Result<u64, StoreError> {
+        const EXPIRED: &str = "SELECT 1 FROM idempotency_keys WHERE expires_at <= ?1";
+        const STEP: &str = "
+            DELETE FROM idempotency_keys WHERE (user_id, key) IN (
+              SELECT user_id, key FROM idempotency_keys WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)";
+        let now = Timestamp::now().as_second();
+        if !self.read(|connection| connection.prepare_cached(EXPIRED)?.exists([now]))? {
+            return Ok(0);
+        }
+        self.change(|connection| Ok(connection.execute(STEP, [now, i64::from(SWEEP_STEP)])? as u64))
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
@@ -205,6 +239,10 @@ impl Sqlite {
 
     pub(super) async fn close(&self) {
         self.writer.finish().await;
+    }
+
+    fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
+        key.map(|key| self.at_work.claim(user, key)).transpose()
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {

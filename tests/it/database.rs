@@ -353,7 +353,7 @@ fn a_running_node_works_on_while_the_schema_is_added_to() {
         });
         for number in 0..5 {
             let before = made.load(Ordering::Relaxed);
-            for table in ["plants", "collections", "tokens", "users", "writers"] {
+            for table in ["plants", "collections", "tokens", "users", "writers", "idempotency_keys"] {
                 site.execute(&format!("ALTER TABLE {table} ADD COLUMN added_{number} bigint"));
             }
             wait_for("more plants", || (made.load(Ordering::Relaxed) > before + 5).then_some(()));

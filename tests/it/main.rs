@@ -16,6 +16,7 @@ mod errors;
 mod etags;
 mod faults;
 mod history;
+mod idempotency;
 mod limits;
 mod list;
 mod logs;

@@ -62,6 +62,11 @@ pub(super) fn certainly_not_committed(error: &Error) -> bool {
         })
 }
 
+/// Whether the database refused a statement and goes on: of the transaction that it was in, nothing will happen.
+pub(super) fn refuses(error: &Error) -> bool {
+    error.as_db_error().is_some() && !ends_connection(error)
+}
+
 fn ends_connection(error: &Error) -> bool {
     error.as_db_error().is_some_and(|error| {
         let parsed = error.parsed_severity();

@@ -18,8 +18,8 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::describe;
-use super::statements::Statements;
+use super::fault::{Fault, describe};
+use super::statements::{Prepared, Statements};
 use super::tls;
 use super::url::PostgresUrl;
 use crate::store::StoreError;
@@ -47,6 +47,8 @@ pub(super) enum Role {
     Write,
     /// The rare changes of operators, which may take long.
     Operate,
+    /// Holds the locks of the keys at work.
+    Claim,
 }
 
 /// What moves the bytes of a connection; has to be polled for as long as the connection is used.
@@ -127,7 +129,7 @@ impl Connector {
     async fn set_up(&self, client: &Client, role: Role) -> Result<(), Error> {
         let patience = setting(self.patience);
         let (statement, lock) = match role {
-            Role::Read => (patience, patience),
+            Role::Read | Role::Claim => (patience, patience),
             Role::Write => (0, setting(self.patience * 4 / 5)),
             Role::Operate => (0, patience),
         };
@@ -164,7 +166,13 @@ impl Connector {
             "jit = off",
             "idle_session_timeout = 0",
         ]
-        .map(|setting| format!("SET {setting}"));
+        .into_iter();
+        // A node that vanished without a word is missed soon, and the keys that it was at work with are free again.
+        let alive: &[&str] = match role {
+            Role::Claim => &["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"],
+            Role::Read | Role::Write | Role::Operate => &[],
+        };
+        let settings: Vec<_> = settings.chain(alive.iter().copied()).map(|setting| format!("SET {setting}")).collect();
         join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(())
     }
@@ -216,15 +224,15 @@ impl Failure {
 }
 
 /// A connection that is ready for use.
-pub(super) struct Session {
+pub(super) struct Session<S = Statements> {
     pub(super) client: Client,
-    pub(super) statements: Statements,
+    pub(super) statements: S,
     answers: AtomicU64,
     condemned: AtomicBool,
     end: Notify,
 }
 
-impl Session {
+impl<S> Session<S> {
     /// Gives the connection up: it is closed, and another one is made.
     pub(super) fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
@@ -236,17 +244,47 @@ impl Session {
     }
 
     /// How many answers have come so far.
-    pub(super) fn answers(&self) -> u64 {
+    fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
 
-    pub(super) fn answered(&self) {
+    fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the deadline for what a query of this connection finds; `None` when it is to be asked again.
+    pub(super) async fn answer<T>(
+        &self,
+        query: impl Future<Output = Result<T, Error>>,
+        deadline: Instant,
+    ) -> Result<Option<T>, StoreError> {
+        let answers = self.answers();
+        match timeout_at(deadline, query).await {
+            Ok(Ok(found)) => {
+                self.answered();
+                Ok(Some(found))
+            }
+            Ok(Err(error)) => match Fault::of(&error) {
+                Fault::Lost(_) => {
+                    self.condemn();
+                    Ok(None)
+                }
+                Fault::Again(_) => Ok(None),
+                Fault::Lasting(error) => Err(error),
+            },
+            Err(_) => {
+                // Slow is not dead: a connection that has answered others meanwhile is kept.
+                if self.answers() == answers {
+                    self.condemn();
+                }
+                Err(StoreError::Unavailable(SILENT.to_owned()))
+            }
+        }
     }
 }
 
-enum State {
-    Up(Arc<Session>),
+enum State<S> {
+    Up(Arc<Session<S>>),
     Down {
         since: Instant,
         /// Empty until an attempt has failed.
@@ -255,14 +293,14 @@ enum State {
 }
 
 /// One connection that is made again whenever it breaks.
-pub(super) struct Link {
+pub(super) struct Link<S = Statements> {
     connector: Arc<Connector>,
     role: Role,
-    state: watch::Sender<State>,
+    state: watch::Sender<State<S>>,
     keeper: OnceLock<JoinHandle<()>>,
 }
 
-impl Link {
+impl<S: Prepared> Link<S> {
     /// A link that connects when it is first needed.
     pub(super) fn new(connector: &Arc<Connector>, role: Role) -> Self {
         let (state, _) = watch::channel(State::Down { since: Instant::now(), why: String::new() });
@@ -270,7 +308,7 @@ impl Link {
     }
 
     /// The session, if there is one at this moment.
-    pub(super) fn ready(&self) -> Option<Arc<Session>> {
+    pub(super) fn ready(&self) -> Option<Arc<Session<S>>> {
         match &*self.state.borrow() {
             State::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -283,7 +321,7 @@ impl Link {
     }
 
     /// Waits for a session until the deadline; not at all when there has been none for long.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
@@ -306,7 +344,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl<S> Drop for Link<S> {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.abort();
@@ -315,7 +353,7 @@ impl Drop for Link {
 }
 
 /// Connects, drives the connection until it ends, and starts again.
-async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>) {
+async fn keep<S: Prepared>(connector: Arc<Connector>, role: Role, state: watch::Sender<State<S>>) {
     let mut since = Instant::now();
     let mut failures = 0;
     loop {
@@ -348,9 +386,9 @@ async fn keep(connector: Arc<Connector>, role: Role, state: watch::Sender<State>
     }
 }
 
-async fn establish(connector: &Connector, role: Role) -> Result<(Arc<Session>, Driver), Failure> {
+async fn establish<S: Prepared>(connector: &Connector, role: Role) -> Result<(Arc<Session<S>>, Driver), Failure> {
     let (client, mut driver) = connector.connect(role).await?;
-    let preparing = driven(&mut driver, Statements::prepare(&client));
+    let preparing = driven(&mut driver, S::prepare(&client));
     let statements = match timeout(connector.connect_patience(), preparing).await {
         Ok(prepared) => prepared.map_err(Failure::Error)?,
         Err(_) => return Err(Failure::Silent),

@@ -4,16 +4,21 @@
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
+/// What a connection has prepared.
+pub(super) trait Prepared: Sized + Send + Sync + 'static {
+    /// Prepares all of it in one round trip.
+    fn prepare(client: &Client) -> impl Future<Output = Result<Self, Error>> + Send;
+}
+
 macro_rules! statements {
-    ($($name:ident: $text:literal,)*) => {
-        /// The prepared statements of one connection.
-        pub(super) struct Statements {
+    ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal,)*) => {
+        $(#[$about])*
+        pub(super) struct $set {
             $(pub(super) $name: Statement,)*
         }
 
-        impl Statements {
-            /// Prepares all of them in one round trip.
-            pub(super) async fn prepare(client: &Client) -> Result<Self, Error> {
+        impl Prepared for $set {
+            async fn prepare(client: &Client) -> Result<Self, Error> {
                 let mut prepared = try_join_all([$($text),*].map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
             }
@@ -22,6 +27,17 @@ macro_rules! statements {
 }
 
 statements! {
+    /// Those of a connection that holds the locks of keys. They touch no table: whoever has locked one is not in their way.
+    LockStatements;
+    lock:
+        "SELECT pg_try_advisory_lock($1)",
+    unlock:
+        "SELECT pg_advisory_unlock($1)",
+}
+
+statements! {
+    /// Those of a connection that reads or writes.
+    Statements;
     // The owner's version comes with each of their plants, from the same moment.
     list_first:
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
@@ -109,4 +125,66 @@ statements! {
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
          SELECT array_agg(user_id), array_agg(plant_id) FROM made",
+    // What is kept under the keys of a batch. It is locked, so that nobody sweeps it away before the statements below have
+    // met it; what has expired makes room. All of a transaction's statements have the same clock.
+    recall:
+        "WITH asked AS (
+           SELECT user_id, key FROM unnest($1::bigint[], $2::bytea[]) AS batch (user_id, key)),
+         expired AS (
+           DELETE FROM plantstore.idempotency_keys AS old USING asked
+           WHERE old.user_id = asked.user_id AND old.key = asked.key
+             AND old.expires_at <= extract(epoch FROM now())::bigint)
+         SELECT known.user_id, known.key, known.fingerprint, known.outcome, known.message
+         FROM asked JOIN plantstore.idempotency_keys AS known ON known.user_id = asked.user_id AND known.key = asked.key
+         WHERE known.expires_at > extract(epoch FROM now())::bigint FOR KEY SHARE OF known",
+    // Of writes that have a key, or are among somebody else's plants, those are done whose key is new and whose actor and
+    // owner both exist. Of several that ask for the same, the first has it.
+    delete_general:
+        "WITH asked AS (
+           SELECT batch.owner_id, batch.plant_id
+           FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
+           JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
+           JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
+           WHERE NOT EXISTS (
+             SELECT 1 FROM plantstore.idempotency_keys AS known
+             WHERE known.user_id = batch.user_id AND known.key = batch.key)),
+         gone AS (
+           DELETE FROM plantstore.plants USING asked
+           WHERE plants.user_id = asked.owner_id AND plants.plant_id = asked.plant_id
+           RETURNING plants.user_id, plants.plant_id)
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM gone",
+    create_general:
+        "WITH asked AS (
+           SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.place
+           FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
+             WITH ORDINALITY AS batch (user_id, key, owner_id, plant_id, name, tag, place)
+           JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
+           JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
+           WHERE NOT EXISTS (
+             SELECT 1 FROM plantstore.idempotency_keys AS known
+             WHERE known.user_id = batch.user_id AND known.key = batch.key)),
+         made AS (
+           INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
+           SELECT DISTINCT ON (owner_id, plant_id) owner_id, plant_id, name, tag, version FROM asked
+           ORDER BY owner_id, plant_id, place
+           ON CONFLICT (user_id, plant_id) DO NOTHING
+           RETURNING user_id, plant_id)
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM made",
+    // Fails when one of them is there already: then nothing of the transaction happens.
+    keep:
+        "INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+         SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
+         FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
+           AS batch (user_id, key, fingerprint, outcome, message)",
+    is_kept:
+        "SELECT 1 FROM plantstore.idempotency_keys
+         WHERE user_id = $1 AND key = $2 AND expires_at > extract(epoch FROM now())::bigint",
+    // Whether deleted users or writers have left something behind.
+    left_behind:
+        "SELECT 1 FROM plantstore.departed_users
+         WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1::bigint
+         UNION ALL
+         SELECT 1 FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $2::bigint LIMIT 1",
+    expired_key:
+        "SELECT 1 FROM plantstore.idempotency_keys WHERE expires_at <= extract(epoch FROM now())::bigint LIMIT 1",
 }

@@ -5,7 +5,6 @@
 //! next attempt finds that mark, or waits for whoever still holds the row, or takes the row and does it all anew: of the
 //! two attempts exactly one happens, and the outcomes are known from the first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +13,15 @@ use futures_util::join;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Row};
+use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::fault::{Fault, certainly_not_committed, describe};
+use super::fault::{Fault, certainly_not_committed, describe, refuses};
 use super::link::{Connector, Link, Role, SILENT, Session};
-use crate::plant::Tag;
+use super::writes::{Answers, Keepings, Writes};
+use crate::store::StoreError;
 use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
-use crate::store::{Creation, Deletion, StoreError};
-use crate::user::UserId;
 
 /// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -155,7 +154,7 @@ impl Worker {
         }
         for job in batch.drain(..) {
             let alone = self.commit(std::slice::from_ref(&job)).await;
-            answer(job, alone.map(|outcomes| outcomes[0]));
+            answer(job, alone.map(|mut outcomes| outcomes.swap_remove(0)));
         }
     }
 
@@ -226,54 +225,57 @@ impl Worker {
             },
             Err(_) => return not_done(Fault::Lost(SILENT.to_owned())),
         };
-        let Some(outcomes) = staged else {
-            return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done);
+        let outcomes = match staged {
+            Staged::Ready(outcomes) => outcomes,
+            Staged::Marked => return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done),
+            Staged::AtOdds => {
+                let again = || Attempt::NotDone(Fault::Again("a key changed under its lock".to_owned()));
+                return self.roll_back(session, deadline).await.map_or_else(not_done, |()| again());
+            }
         };
         // The mark is ours: whatever was sent before has not happened, and never will.
         *doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline + COMMIT_GRACE, session.client.batch_execute("COMMIT")).await {
+        match timeout_at(deadline + COMMIT_GRACE, finish(session, batch, &outcomes)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 Attempt::Committed(outcomes)
             }
-            Ok(Err(error)) if certainly_not_committed(&error) => Attempt::NotDone(Fault::of(&error)),
-            Ok(Err(_)) | Err(_) => {
+            Ok(Err(Some(fault))) => Attempt::NotDone(fault),
+            Ok(Err(None)) | Err(_) => {
                 *doubt = Some(outcomes);
                 Attempt::Doubtful
             }
         }
     }
 
-    /// Sends the whole transaction but its commit; `None` when the mark says that it is not to be done.
-    async fn stage(&self, session: &Session, commit: i64, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
+    /// Sends the whole transaction but its end.
+    async fn stage(&self, session: &Session, commit: i64, batch: &[Job]) -> Result<Staged, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
-        let mark_values: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
-        let (new_names, new_since): (Vec<&str>, Vec<i64>) = writes.new_users.iter().unzip();
-        let new_values: [&(dyn ToSql + Sync); 2] = [&new_names, &new_since];
-        let touch_values: [&(dyn ToSql + Sync); 1] = [&writes.users];
-        let delete_values: [&(dyn ToSql + Sync); 2] = [&writes.delete_users, &writes.delete_ids];
-        let create_values: [&(dyn ToSql + Sync); 4] =
-            [&writes.create_users, &writes.create_ids, &writes.names, &writes.tags];
+        let Writes { deletes, creates, general_deletes, general_creates, .. } = &writes;
+        let mark: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
         // Polled in this order, so sent in this order, without waiting for one another.
-        let (begun, marked, new, held, gone, made) = join!(
+        let (begun, marked, new, held, known, deleted, general_deleted, created, general_created) = join!(
             client.batch_execute(BEGIN),
-            client.execute(&statements.mark, &mark_values),
-            optional(!new_names.is_empty(), client.query(&statements.make_users, &new_values)),
-            client.query(&statements.touch, &touch_values),
-            optional(!writes.delete_ids.is_empty(), client.query(&statements.delete, &delete_values)),
-            optional(!writes.create_ids.is_empty(), client.query(&statements.create, &create_values)),
+            client.execute(&statements.mark, &mark),
+            query(writes.has_new_users(), client, &statements.make_users, writes.new_users()),
+            query(true, client, &statements.touch, writes.users()),
+            query(writes.has_keys(), client, &statements.recall, writes.keys()),
+            query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
+            query(general_deletes.any(), client, &statements.delete_general, general_deletes.of_general_deletes()),
+            query(creates.any(), client, &statements.create, creates.of_creates()),
+            query(general_creates.any(), client, &statements.create_general, general_creates.of_general_creates()),
         );
         // In this order, too: whatever comes after an error fails because of it.
         begun?;
         if marked? == 0 {
-            return Ok(None);
+            return Ok(Staged::Marked);
         }
-        let (new, held, gone, made) = (new?, held?, gone?, made?);
-        let new = new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
-        let users = held.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<i64>, _>>()?;
-        Ok(Some(outcomes(batch, &new, &users, keys(&gone)?, keys(&made)?)))
+        let (new, held, known, deleted, general_deleted) = (new?, held?, known?, deleted?, general_deleted?);
+        let (created, general_created) = (created?, general_created?);
+        let answers = Answers { new, held, known, deleted, created, general_deleted, general_created };
+        Ok(answers.outcomes(batch)?.map_or(Staged::AtOdds, Staged::Ready))
     }
 
     /// The mark was not what it should be: either the doubtful commit has happened, or the database was put back.
@@ -304,6 +306,35 @@ impl Worker {
             Err(_) => Err(Fault::Lost(SILENT.to_owned())),
         }
     }
+}
+
+/// Keeps the answers under their keys and commits. An error without a fault leaves a doubt.
+async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Result<(), Option<Fault>> {
+    let keepings = Keepings::of(batch, outcomes);
+    let (kept, committed) = join!(
+        query(keepings.any(), &session.client, &session.statements.keep, keepings.values()),
+        session.client.batch_execute("COMMIT"),
+    );
+    match (kept, committed) {
+        // What follows a refused statement in a transaction does not happen, whatever is said of the commit.
+        (Err(error), _) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+            Err(Some(Fault::Again(describe(&error))))
+        }
+        (Err(error), _) if refuses(&error) => Err(Some(Fault::of(&error))),
+        (Ok(_), Ok(())) => Ok(()),
+        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(Fault::of(&error))),
+        (Err(_), _) | (_, Err(_)) => Err(None),
+    }
+}
+
+/// A transaction before its end.
+enum Staged {
+    /// All that is left is to keep the answers and to commit.
+    Ready(Vec<Outcome>),
+    /// The mark says that it is not to be done.
+    Marked,
+    /// Its statements found different keys, though nobody else can have changed them.
+    AtOdds,
 }
 
 /// What one attempt came to.
@@ -370,92 +401,12 @@ fn take_notes(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
         .unzip()
 }
 
-/// The writes of a batch as columns. Deletes come before creates. What is asked for twice is sent once, so that it is the
-/// first of them whose plant is stored.
-#[derive(Default)]
-struct Writes<'a> {
-    /// Names, and since when.
-    new_users: BTreeMap<&'a str, i64>,
-    users: Vec<i64>,
-    delete_users: Vec<i64>,
-    delete_ids: Vec<i64>,
-    create_users: Vec<i64>,
-    create_ids: Vec<i64>,
-    names: Vec<&'a str>,
-    tags: Vec<Option<&'a str>>,
-}
-
-impl<'a> Writes<'a> {
-    fn of(batch: &'a [Job]) -> Self {
-        let mut writes = Self::default();
-        let (mut users, mut deleted, mut created) = (BTreeSet::new(), HashSet::new(), HashSet::new());
-        for job in batch {
-            match job {
-                Job::Create { actor, plant, .. } => {
-                    users.extend([actor.user.get(), actor.owner.get()]);
-                    if created.insert((actor.owner.get(), plant.id.get())) {
-                        writes.create_users.push(actor.owner.get());
-                        writes.create_ids.push(plant.id.get());
-                        writes.names.push(plant.name.as_str());
-                        writes.tags.push(plant.tag.as_ref().map(Tag::as_str));
-                    }
-                }
-                Job::Delete { actor, id, .. } => {
-                    users.extend([actor.user.get(), actor.owner.get()]);
-                    if deleted.insert((actor.owner.get(), id.get())) {
-                        writes.delete_users.push(actor.owner.get());
-                        writes.delete_ids.push(id.get());
-                    }
-                }
-                Job::MakeUser { name, now, .. } => {
-                    writes.new_users.insert(name.as_str(), now.as_second());
-                }
-                Job::NoteUse { .. } | Job::Stop => {}
-            }
-        }
-        writes.users = users.into_iter().collect();
-        writes
-    }
-}
-
-async fn optional(wanted: bool, query: impl Future<Output = Result<Vec<Row>, Error>>) -> Result<Vec<Row>, Error> {
-    if wanted { query.await } else { Ok(Vec::new()) }
-}
-
-/// The plants, as user and id, that a statement returned in two arrays; there are none when there were no plants.
-fn keys(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
-    let Some(row) = rows.first() else {
-        return Ok(HashSet::new());
-    };
-    let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
-    Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
-}
-
-/// What each job came to: of those that ask for the same, the first has it.
-fn outcomes(
-    batch: &[Job],
-    new: &HashMap<&str, i64>,
-    users: &HashSet<i64>,
-    mut deleted: HashSet<(i64, i64)>,
-    mut created: HashSet<(i64, i64)>,
-) -> Vec<Outcome> {
-    let outcome = |job: &Job| match job {
-        Job::Create { actor, .. } if !users.contains(&actor.user.get()) => Outcome::Create(Creation::NoUser),
-        Job::Create { actor, .. } if !users.contains(&actor.owner.get()) => Outcome::Create(Creation::NoOwner),
-        Job::Create { actor, plant, .. } if created.remove(&(actor.owner.get(), plant.id.get())) => {
-            Outcome::Create(Creation::Created)
-        }
-        Job::Create { .. } => Outcome::Create(Creation::Duplicate),
-        Job::Delete { actor, .. } if !users.contains(&actor.user.get()) => Outcome::Delete(Deletion::NoUser),
-        Job::Delete { actor, .. } if !users.contains(&actor.owner.get()) => Outcome::Delete(Deletion::NoOwner),
-        Job::Delete { actor, id, .. } if deleted.remove(&(actor.owner.get(), id.get())) => {
-            Outcome::Delete(Deletion::Deleted)
-        }
-        Job::Delete { .. } => Outcome::Delete(Deletion::NoPlant),
-        Job::MakeUser { name, .. } => {
-            new.get(name.as_str()).map_or(Outcome::Done, |user| Outcome::User(UserId::new(*user)))
-        }
-        Job::NoteUse { .. } | Job::Stop => Outcome::Done,
-    };
-    batch.iter().map(outcome).collect()
+/// The rows of a statement, which is sent if it is wanted.
+async fn query<const N: usize>(
+    wanted: bool,
+    client: &Client,
+    statement: &Statement,
+    values: [&(dyn ToSql + Sync); N],
+) -> Result<Vec<Row>, Error> {
+    if wanted { client.query(statement, &values).await } else { Ok(Vec::new()) }
 }

@@ -15,7 +15,8 @@ use super::checkpoint::Checkpointer;
 use super::connect;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
 use crate::plant::{NewPlant, PlantId, Tag};
-use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, settle};
+use crate::store::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, settle};
+use crate::store::keys::{KEPT_SECONDS, Key, Known};
 use crate::store::{Actor, Creation, Deletion, later};
 use crate::user::{UserId, UserName};
 
@@ -108,25 +109,79 @@ fn commit(connection: &mut Connection, batch: &[Job]) -> Answer<Vec<Outcome>> {
 fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {
     let mut versions = Versions::default();
     let mut outcomes = Vec::with_capacity(batch.len());
+    let now = Timestamp::now().as_second();
     for job in batch {
-        outcomes.push(match job {
-            Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, &mut versions, *actor, plant)?),
-            Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, &mut versions, *actor, *id)?),
-            Job::MakeUser { name, now, .. } => Outcome::User(make_user(transaction, name, *now)?),
-            Job::NoteUse { token, day } => {
-                transaction
-                    .prepare_cached(
-                        "UPDATE tokens SET last_used_at = ?2
-                         WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
-                    )?
-                    .execute([token.get(), day.as_second()])?;
-                Outcome::Done
-            }
-            Job::Stop => Outcome::Done,
-        });
+        let known = match job.key() {
+            // Whoever was deleted is told so, and nothing else.
+            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => recall(transaction, user, key, now)?,
+            _ => None,
+        };
+        let outcome = match known {
+            Some(known) => Outcome::Known(known),
+            None => perform(transaction, &mut versions, job)?,
+        };
+        if let Some(keeping) = job.keeping(&outcome) {
+            keep(transaction, &keeping, now)?;
+        }
+        outcomes.push(outcome);
     }
     versions.store(transaction)?;
     Ok(outcomes)
+}
+
+fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) -> rusqlite::Result<Outcome> {
+    Ok(match job {
+        Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, versions, *actor, plant)?),
+        Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, versions, *actor, *id)?),
+        Job::Refuse { user, .. } => {
+            let exists = versions.next_of(transaction, *user)?.is_some();
+            if exists { Outcome::Refused } else { Outcome::Nothing }
+        }
+        Job::MakeUser { name, now, .. } => Outcome::User(make_user(transaction, name, *now)?),
+        Job::NoteUse { token, day } => {
+            transaction
+                .prepare_cached(
+                    "UPDATE tokens SET last_used_at = ?2
+                     WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                )?
+                .execute([token.get(), day.as_second()])?;
+            Outcome::Nothing
+        }
+        Job::Stop => Outcome::Nothing,
+    })
+}
+
+/// What is kept under a key. What has expired counts as absent, and makes room.
+fn recall(transaction: &Transaction<'_>, user: UserId, key: &Key, now: i64) -> rusqlite::Result<Option<Known>> {
+    let found = transaction
+        .prepare_cached(
+            "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
+        )?
+        .query_row(params![user.get(), key.hash], |row| {
+            let known = key.recall(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            Ok((row.get::<_, i64>(0)?, known))
+        })
+        .optional()?;
+    match found {
+        Some((expires_at, _)) if expires_at <= now => {
+            transaction
+                .prepare_cached("DELETE FROM idempotency_keys WHERE user_id = ?1 AND key = ?2")?
+                .execute(params![user.get(), key.hash])?;
+            Ok(None)
+        }
+        found => Ok(found.map(|(_, known)| known)),
+    }
+}
+
+fn keep(transaction: &Transaction<'_>, keeping: &Keeping<'_>, now: i64) -> rusqlite::Result<()> {
+    let Keeping { user, key, outcome, message } = keeping;
+    transaction
+        .prepare_cached(
+            "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![user.get(), key.hash, key.fingerprint, outcome, message, now + KEPT_SECONDS])?;
+    Ok(())
 }
 
 fn create(

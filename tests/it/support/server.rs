@@ -110,7 +110,16 @@ impl<'a> Site<'a> {
                 files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("its bytes")).collect()
             }
             Engine::Postgres => {
-                let tables = ["users", "tokens", "collections", "plants", "writers"];
+                let tables = [
+                    "users",
+                    "departed_users",
+                    "tokens",
+                    "collections",
+                    "plants",
+                    "writers",
+                    "idempotency_keys",
+                    "shares",
+                ];
                 tables.map(|table| self.psql(&format!("COPY {table} TO STDOUT"))).join("\n").into_bytes()
             }
         }
