@@ -117,8 +117,8 @@ struct LimitOptions {
 }
 
 impl LimitOptions {
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> Result<Limits, WrongUse> {
+        Ok(Limits {
             header_timeout: self.header_timeout,
             request_timeout: self.request_timeout,
             idle_timeout: self.idle_timeout,
@@ -132,9 +132,9 @@ impl LimitOptions {
             waiting_timeout: self.waiting_timeout,
             auth_failures_per_second: self.auth_failure_rate,
             auth_failures_burst: self.auth_failure_burst,
-            user_quota: self.rate.quota(),
+            user_quota: self.rate.quota()?,
             shutdown_grace: self.shutdown_grace,
-        }
+        })
     }
 }
 
@@ -147,16 +147,16 @@ fn address(text: &str) -> Result<String, String> {
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let cors = self.cors.cors()?;
+        let (limits, cors) = (self.limits.limits()?, self.cors.cors()?);
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, cors))
+        runtime.block_on(self.serve(&url, limits, cors))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl, cors: Option<Cors>) -> anyhow::Result<()> {
+    async fn serve(&self, url: &StoreUrl, limits: Limits, cors: Option<Cors>) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -187,7 +187,7 @@ impl Options {
         }
         sweep_in_background(&store);
 
-        let app = App::new(Arc::clone(&store), self.limits.limits(), cors);
+        let app = App::new(Arc::clone(&store), limits, cors);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
@@ -391,6 +391,6 @@ mod tests {
     fn the_options_start_from_the_limits_of_the_server() {
         let command = LimitOptions::augment_args(Command::new("serve"));
         let options = LimitOptions::from_arg_matches(&command.get_matches_from(["serve"])).expect("defaults");
-        assert_eq!(options.limits(), Limits::default());
+        assert_eq!(options.limits().expect("limits"), Limits::default());
     }
 }
