@@ -128,8 +128,8 @@ struct LimitOptions {
 }
 
 impl LimitOptions {
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> Result<Limits, WrongUse> {
+        Ok(Limits {
             header_timeout: self.header_timeout,
             request_timeout: self.request_timeout,
             idle_timeout: self.idle_timeout,
@@ -144,9 +144,9 @@ impl LimitOptions {
             auth_failures_per_second: self.auth_failure_rate,
             auth_failures_burst: self.auth_failure_burst,
             list_cache_bytes: self.list_cache_bytes as usize,
-            user_quota: self.rate.quota(),
+            user_quota: self.rate.quota()?,
             shutdown_grace: self.shutdown_grace,
-        }
+        })
     }
 }
 
@@ -156,20 +156,26 @@ fn address(text: &str) -> Result<String, String> {
     if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
+/// What the options come to, once they are found to make sense.
+struct Settings {
+    limits: Limits,
+    issuer: Option<Issuer>,
+    cors: Option<Cors>,
+}
+
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let issuer = self.oidc.issuer()?;
-        let cors = self.cors.cors()?;
+        let settings = Settings { limits: self.limits.limits()?, issuer: self.oidc.issuer()?, cors: self.cors.cors()? };
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, issuer, cors))
+        runtime.block_on(self.serve(&url, settings))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl, issuer: Option<Issuer>, cors: Option<Cors>) -> anyhow::Result<()> {
+    async fn serve(&self, url: &StoreUrl, settings: Settings) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -200,7 +206,7 @@ impl Options {
         }
         let sweeper = Sweeper::start(&store);
 
-        let app = App::new(Arc::clone(&store), self.limits.limits(), issuer, cors);
+        let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
@@ -425,6 +431,6 @@ mod tests {
     fn the_options_start_from_the_limits_of_the_server() {
         let command = LimitOptions::augment_args(Command::new("serve"));
         let options = LimitOptions::from_arg_matches(&command.get_matches_from(["serve"])).expect("defaults");
-        assert_eq!(options.limits(), Limits::default());
+        assert_eq!(options.limits().expect("limits"), Limits::default());
     }
 }

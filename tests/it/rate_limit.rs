@@ -271,7 +271,7 @@ fn wrong_rates_are_refused_in_one_clear_line() {
         (&["--rate-limit", "100/d"], "for example 100/s"),
         (&["--rate-limit", "0/s"], "the number must be from 1 to 1000000"),
         (&["--rate-limit", "1/s", "--rate-burst", "0"], "--rate-burst"),
-        (&["--rate-burst", "200"], "required arguments were not provided: --rate-limit"),
+        (&["--rate-burst", "200"], "error: --rate-burst needs a --rate-limit, for example 100/s"),
     ] {
         let output = site.run(&[&["serve"], options].concat());
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use crate::cli::WrongUse;
 use crate::http::{Quota, Rate};
 
 #[derive(Args)]
@@ -11,12 +12,16 @@ pub(super) struct RateOptions {
     #[arg(long, value_name = "NUMBER/UNIT", env = "PLANTSTORE_RATE_LIMIT")]
     rate_limit: Option<Rate>,
     /// Requests of one user at once; as many as the number of the rate unless given
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", requires = "rate_limit", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate_burst: Option<u32>,
 }
 
 impl RateOptions {
-    pub(super) fn quota(&self) -> Option<Quota> {
-        self.rate_limit.map(|rate| Quota::new(rate, self.rate_burst.unwrap_or(rate.number())))
+    pub(super) fn quota(&self) -> Result<Option<Quota>, WrongUse> {
+        match (self.rate_limit, self.rate_burst) {
+            (Some(rate), burst) => Ok(Some(Quota::new(rate, burst.unwrap_or(rate.number())))),
+            (None, Some(_)) => Err(WrongUse("--rate-burst needs a --rate-limit, for example 100/s".to_owned())),
+            (None, None) => Ok(None),
+        }
     }
 }
