@@ -21,6 +21,7 @@ mod logs;
 mod model;
 mod proxy;
 mod readme;
+mod retries;
 mod scale;
 mod shutdown;
 mod store_file;
