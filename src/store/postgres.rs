@@ -206,7 +206,9 @@ impl Postgres {
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.writer.ping(Instant::now() + self.connector.patience).await?;
+        let deadline = Instant::now() + self.connector.patience;
+        self.writer.ping(deadline).await?;
+        self.claims.ping(deadline).await?;
         self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 

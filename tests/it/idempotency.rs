@@ -597,6 +597,29 @@ fn a_node_that_is_killed_lets_go_of_its_keys() {
     assert_replays(&answer, &post(&other, "k1", &plant(1, "Rose")));
 }
 
+/// No node does this, and if one did: what is kept under a key is never replaced, and nothing happens without its key.
+#[test]
+fn a_key_that_comes_out_of_nowhere_stops_the_write() {
+    const APPEAR: &str = "
+        CREATE FUNCTION appear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
+          VALUES (1, sha256('k1'), sha256(''), 200, 9999999999) ON CONFLICT DO NOTHING;
+          RETURN NEW;
+        END $$;
+        GRANT EXECUTE ON FUNCTION appear() TO plantstore;
+        CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
+    let site = Site::new(Engine::Postgres);
+    let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
+    let ada = server.client(&site.token("ada", &[]));
+    site.execute(APPEAR);
+    let refused = post(&ada, "k1", &plant(1, "Rose"));
+    assert_eq!(refused.error(), 50300, "{}", refused.wire());
+    assert_eq!((ada.ids(), site.rows(KEPT)), (vec![], vec![0]), "{}", server.log());
+    site.execute("DROP TRIGGER appear ON plants");
+    let created = post(&ada, "k1", &plant(1, "Rose"));
+    assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
+}
+
 /// The database asks after the connection that holds the locks: otherwise a machine that lost its power would hold them for
 /// hours.
 #[test]

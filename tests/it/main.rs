@@ -25,6 +25,7 @@ mod oidc;
 mod proxy;
 mod rate_limit;
 mod readme;
+mod retries;
 mod scale;
 mod sharing;
 mod shutdown;

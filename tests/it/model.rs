@@ -6,17 +6,35 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 
-use crate::support::{Client, on_every_engine};
+use crate::support::{Answer, Client, on_every_engine};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Create { user: usize, id: i64, name: String, tag: Option<String> },
-    Delete { user: usize, id: i64 },
-    List { user: usize, limit: Option<i32> },
-    Pages { user: usize, limit: i32 },
+    Create {
+        user: usize,
+        id: i64,
+        name: String,
+        tag: Option<String>,
+        key: Option<u8>,
+    },
+    Delete {
+        user: usize,
+        id: i64,
+        key: Option<u8>,
+    },
+    List {
+        user: usize,
+        limit: Option<i32>,
+    },
+    Pages {
+        user: usize,
+        limit: i32,
+    },
+    /// The same as some operation before it.
+    Again(usize),
 }
 
 /// Few ids, so that they meet; the extremes among them.
@@ -29,47 +47,92 @@ fn text(most: usize) -> impl Strategy<Value = String> {
         .prop_map(|characters| characters.into_iter().collect())
 }
 
+/// Few, so that they are used again, for the same and for something else.
+fn keys() -> impl Strategy<Value = Option<u8>> {
+    proptest::option::of(0..6_u8)
+}
+
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let operation = prop_oneof![
-        5 => (0..USERS, ids(), text(20), proptest::option::of(text(5)))
-            .prop_map(|(user, id, name, tag)| Operation::Create { user, id, name: format!("x{name}"), tag }),
-        3 => (0..USERS, ids()).prop_map(|(user, id)| Operation::Delete { user, id }),
+        5 => (0..USERS, ids(), text(20), proptest::option::of(text(5)), keys())
+            .prop_map(|(user, id, name, tag, key)| Operation::Create { user, id, name: format!("x{name}"), tag, key }),
+        3 => (0..USERS, ids(), keys()).prop_map(|(user, id, key)| Operation::Delete { user, id, key }),
         2 => (0..USERS, proptest::option::of(0..12_i32)).prop_map(|(user, limit)| Operation::List { user, limit }),
         1 => (0..USERS, 1..6_i32).prop_map(|(user, limit)| Operation::Pages { user, limit }),
+        4 => any::<usize>().prop_map(Operation::Again),
     ];
     proptest::collection::vec(operation, 1..60)
 }
 
 type Plants = BTreeMap<i64, Value>;
 
-fn check(client: &Client, plants: &mut Plants, operation: &Operation) -> Result<(), TestCaseError> {
+/// What a user has: plants, and the answers to requests with a key.
+#[derive(Clone, Default)]
+struct Model {
+    plants: Plants,
+    kept: BTreeMap<u8, (Vec<u8>, Answer)>,
+}
+
+/// Sends a write, and gives its answer if the model has to say something about it that it has not said before.
+fn write(
+    client: &Client,
+    model: &mut Model,
+    key: Option<u8>,
+    (method, path, body): (&str, &str, Option<&str>),
+) -> Result<Option<Answer>, TestCaseError> {
+    let text = key.map(|key| format!("key {key}"));
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", text.as_deref().unwrap_or_default())];
+    let headers = &headers[..if key.is_some() { 2 } else { 1 }];
+    let bytes = client.bytes(method, path, headers, body.map(str::as_bytes));
+    let mut connection = client.connect();
+    connection.send(&bytes);
+    let answer = connection.answer(false);
+    let Some(key) = key else { return Ok(Some(answer)) };
+    if let Some((known, first)) = model.kept.get(&key) {
+        if *known == bytes {
+            prop_assert_eq!((answer.status, &answer.body), (first.status, &first.body));
+            prop_assert_eq!(answer.header("idempotency-replayed"), Some("true"));
+        } else {
+            prop_assert_eq!(answer.error(), 42200);
+        }
+        return Ok(None);
+    }
+    prop_assert_eq!(answer.header("idempotency-replayed"), None);
+    model.kept.insert(key, (bytes, answer.clone()));
+    Ok(Some(answer))
+}
+
+fn check(client: &Client, model: &mut Model, operation: &Operation) -> Result<(), TestCaseError> {
     let shown = |limit: usize, plants: &Plants| Value::Array(plants.values().take(limit).cloned().collect());
     match operation {
-        Operation::Create { id, name, tag, .. } => {
+        Operation::Create { id, name, tag, key, .. } => {
             let mut plant = json!({ "name": name });
             if let Some(tag) = tag {
                 plant["tag"] = json!(tag);
             }
-            let answer = client.post(json!({ "id": id, "name": name, "tag": tag }).to_string());
-            if plants.contains_key(id) {
+            let body = json!({ "id": id, "name": name, "tag": tag }).to_string();
+            let Some(answer) = write(client, model, *key, ("POST", "/plants", Some(&body)))? else { return Ok(()) };
+            if model.plants.contains_key(id) {
                 prop_assert_eq!(answer.error(), 40900);
             } else {
                 prop_assert_eq!((answer.status, answer.json()), (200, plant.clone()));
-                plants.insert(*id, plant);
+                model.plants.insert(*id, plant);
             }
         }
-        Operation::Delete { id, .. } => {
-            let expected = if plants.remove(id).is_some() { 204 } else { 404 };
-            prop_assert_eq!(client.delete(id).status, expected);
+        Operation::Delete { id, key, .. } => {
+            let path = format!("/plants/{id}");
+            let Some(answer) = write(client, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
+            let expected = if model.plants.remove(id).is_some() { 204 } else { 404 };
+            prop_assert_eq!(answer.status, expected);
         }
         Operation::List { limit: None, .. } => {
-            prop_assert_eq!(client.get("/plants").json(), shown(usize::MAX, plants));
+            prop_assert_eq!(client.get("/plants").json(), shown(usize::MAX, &model.plants));
         }
         Operation::List { limit: Some(limit), .. } => {
             let answer = client.get(&format!("/plants?limit={limit}"));
             let limit = usize::try_from(*limit).expect("not negative");
-            prop_assert_eq!(answer.json(), shown(limit, plants));
-            prop_assert_eq!(answer.next().is_some(), limit > 0 && plants.len() > limit);
+            prop_assert_eq!(answer.json(), shown(limit, &model.plants));
+            prop_assert_eq!(answer.next().is_some(), limit > 0 && model.plants.len() > limit);
         }
         Operation::Pages { limit, .. } => {
             let mut seen = Vec::new();
@@ -79,8 +142,9 @@ fn check(client: &Client, plants: &mut Plants, operation: &Operation) -> Result<
                 seen.extend(answer.ids());
                 next = answer.next();
             }
-            prop_assert_eq!(seen, plants.keys().copied().collect::<Vec<_>>());
+            prop_assert_eq!(seen, model.plants.keys().copied().collect::<Vec<_>>());
         }
+        Operation::Again(_) => {}
     }
     Ok(())
 }
@@ -95,16 +159,20 @@ on_every_engine! {
             case.set(case.get() + 1);
             let clients: Vec<Client> =
                 (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
-            let mut plants = vec![Plants::new(); USERS];
-            for operation in &operations {
+            let mut models = vec![Model::default(); USERS];
+            for (number, operation) in operations.iter().enumerate() {
+                let operation = if let Operation::Again(before) = operation { &operations[before % (number + 1)] } else { operation };
                 let (Operation::Create { user, .. }
                 | Operation::Delete { user, .. }
                 | Operation::List { user, .. }
-                | Operation::Pages { user, .. }) = operation;
-                check(&clients[*user], &mut plants[*user], operation)?;
+                | Operation::Pages { user, .. }) = operation
+                else {
+                    continue;
+                };
+                check(&clients[*user], &mut models[*user], operation)?;
             }
-            for (client, plants) in clients.iter().zip(&plants) {
-                prop_assert_eq!(client.ids(), plants.keys().copied().collect::<Vec<_>>());
+            for (client, model) in clients.iter().zip(&models) {
+                prop_assert_eq!(client.ids(), model.plants.keys().copied().collect::<Vec<_>>());
             }
             Ok(())
         });

@@ -27,6 +27,14 @@ impl Claims {
         Self { link: Link::new(connector, Role::Claim), patience: connector.patience }
     }
 
+    /// Whether keys can be claimed; nobody is asked before the first one came.
+    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+        if self.link.is_started() {
+            self.link.session(deadline).await?;
+        }
+        Ok(())
+    }
+
     /// Shows other nodes that a key of this user is at work here; `None` when it is at work on one of them. A lock can be
     /// had twice by one session: whoever asks has made sure that nobody else in this process does.
     pub(super) async fn lock(&self, user: UserId, key: &Key) -> Result<Option<Lock>, StoreError> {

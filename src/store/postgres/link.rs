@@ -320,6 +320,10 @@ impl<S: Prepared> Link<S> {
         self.keeper.get_or_init(|| tokio::spawn(keep(Arc::clone(&self.connector), self.role, self.state.clone())));
     }
 
+    pub(super) fn is_started(&self) -> bool {
+        self.keeper.get().is_some()
+    }
+
     /// Waits for a session until the deadline; not at all when there has been none for long.
     pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session<S>>, StoreError> {
         self.start();

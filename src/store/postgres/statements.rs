@@ -126,17 +126,15 @@ statements! {
            RETURNING user_id, plant_id)
          SELECT array_agg(user_id), array_agg(plant_id) FROM made",
     // What is kept under the keys of a batch. It is locked, so that nobody sweeps it away before the statements below have
-    // met it; what has expired makes room. All of a transaction's statements have the same clock.
+    // met it. All of a transaction's statements have the same clock. Each key is looked up by itself and, by the sum, not by
+    // its expiry, however few keys there were when this was planned.
     recall:
-        "WITH asked AS (
-           SELECT user_id, key FROM unnest($1::bigint[], $2::bytea[]) AS batch (user_id, key)),
-         expired AS (
-           DELETE FROM plantstore.idempotency_keys AS old USING asked
-           WHERE old.user_id = asked.user_id AND old.key = asked.key
-             AND old.expires_at <= extract(epoch FROM now())::bigint)
-         SELECT known.user_id, known.key, known.fingerprint, known.outcome, known.message
-         FROM asked JOIN plantstore.idempotency_keys AS known ON known.user_id = asked.user_id AND known.key = asked.key
-         WHERE known.expires_at > extract(epoch FROM now())::bigint FOR KEY SHARE OF known",
+        "SELECT asked.user_id, asked.key, known.fingerprint, known.outcome, known.message
+         FROM unnest($1::bigint[], $2::bytea[]) AS asked (user_id, key)
+         CROSS JOIN LATERAL (
+           SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS kept
+           WHERE kept.user_id = asked.user_id AND kept.key = asked.key
+             AND kept.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known",
     // Of writes that have a key, or are among somebody else's plants, those are done whose key is new and whose actor and
     // owner both exist. Of several that ask for the same, the first has it.
     delete_general:
@@ -147,7 +145,8 @@ statements! {
            JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
            WHERE NOT EXISTS (
              SELECT 1 FROM plantstore.idempotency_keys AS known
-             WHERE known.user_id = batch.user_id AND known.key = batch.key)),
+             WHERE known.user_id = batch.user_id AND known.key = batch.key
+               AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
          gone AS (
            DELETE FROM plantstore.plants USING asked
            WHERE plants.user_id = asked.owner_id AND plants.plant_id = asked.plant_id
@@ -162,7 +161,8 @@ statements! {
            JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
            WHERE NOT EXISTS (
              SELECT 1 FROM plantstore.idempotency_keys AS known
-             WHERE known.user_id = batch.user_id AND known.key = batch.key)),
+             WHERE known.user_id = batch.user_id AND known.key = batch.key
+               AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
          made AS (
            INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
            SELECT DISTINCT ON (owner_id, plant_id) owner_id, plant_id, name, tag, version FROM asked
@@ -170,21 +170,27 @@ statements! {
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
          SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM made",
-    // Fails when one of them is there already: then nothing of the transaction happens.
+    // In the place of what has expired. What has not is left without an outcome, which the table refuses: then nothing of
+    // the transaction happens.
     keep:
-        "INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+        "INSERT INTO plantstore.idempotency_keys AS kept (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
          FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
-           AS batch (user_id, key, fingerprint, outcome, message)",
+           AS batch (user_id, key, fingerprint, outcome, message)
+         ON CONFLICT (user_id, key) DO UPDATE SET
+           fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
+           outcome = CASE WHEN kept.expires_at <= extract(epoch FROM now())::bigint THEN excluded.outcome END",
     is_kept:
         "SELECT 1 FROM plantstore.idempotency_keys
-         WHERE user_id = $1 AND key = $2 AND expires_at > extract(epoch FROM now())::bigint",
-    // Whether deleted users or writers have left something behind.
+         WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
+    // Whether deleted users or writers have left something behind; in the order of an index, or several processes would be
+    // started to look.
     left_behind:
-        "SELECT 1 FROM plantstore.departed_users
-         WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1::bigint
+        "(SELECT 1 FROM plantstore.departed_users
+          WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1::bigint ORDER BY user_id LIMIT 1)
          UNION ALL
-         SELECT 1 FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $2::bigint LIMIT 1",
+         (SELECT 1 FROM plantstore.writers
+          WHERE seen_at < extract(epoch FROM now())::bigint - $2::bigint ORDER BY writer_id LIMIT 1)",
     expired_key:
         "SELECT 1 FROM plantstore.idempotency_keys WHERE expires_at <= extract(epoch FROM now())::bigint LIMIT 1",
 }

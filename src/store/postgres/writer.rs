@@ -317,8 +317,8 @@ async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Resul
     );
     match (kept, committed) {
         // What follows a refused statement in a transaction does not happen, whatever is said of the commit.
-        (Err(error), _) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
-            Err(Some(Fault::Again(describe(&error))))
+        (Err(error), _) if error.code() == Some(&SqlState::NOT_NULL_VIOLATION) => {
+            Err(Some(Fault::Again("a key came in between".to_owned())))
         }
         (Err(error), _) if refuses(&error) => Err(Some(Fault::of(&error))),
         (Ok(_), Ok(())) => Ok(()),

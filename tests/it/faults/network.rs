@@ -6,7 +6,7 @@ use super::{
     ANSWERED_UNDER_LOAD, COMMIT, HEALED, QUIET, assert_out_of_reach, first_use, in_time, is_ready, load, plant, plants,
     settle, wait_for_writes, wait_until_healed, wait_until_not_ready,
 };
-use crate::support::{Answer, Cluster, History, Proxy, Site, Stage, wait_for};
+use crate::support::{Answer, Client, Cluster, History, Proxy, Site, Stage, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&Proxy)) {
@@ -80,6 +80,40 @@ fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
         wait_until_healed(&nodes[1..]);
         assert_eq!(ada.delete(1).status, if done { 404 } else { 204 }, "{stage:?}");
         assert_eq!(plants(&other), [there()]);
+    }
+}
+
+/// With its key it is found out after all, on whichever node.
+#[test]
+fn a_fate_in_the_dark_is_found_out_with_the_key() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let proxy = Proxy::start(cluster.address());
+    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
+    let token = site.token("ada", &[]);
+    let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
+    first_use(&ada, &site);
+    let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)];
+    for ((stage, done), id) in stages.into_iter().zip(1..) {
+        let (path, body) = (format!("/plants/{id}"), plant(id, "new"));
+        for (method, path, body, success) in [("POST", "/plants", Some(&*body), 200), ("DELETE", &path, None, 204)] {
+            let key = format!("{method} {id}");
+            let headers = [("Content-Type", "application/json"), ("Idempotency-Key", &key)];
+            let call = |client: &Client| in_time(|| client.call(method, path, &headers, body.map(str::as_bytes)));
+            let about = format!("{key} {stage:?}");
+            proxy.cut_for_good_at(stage, COMMIT);
+            let unknown = call(&ada);
+            assert_eq!(unknown.error(), 50301, "{about}: {}", unknown.text());
+            assert!(unknown.message().contains("send the same again with the same `Idempotency-Key`"));
+            assert_eq!(call(&ada).error(), 50300, "{about}: nobody can be asked");
+            let found = call(&other);
+            assert_eq!(found.status, success, "{about}: {}", found.text());
+            assert_eq!(found.header("idempotency-replayed").is_some(), done, "{about}");
+            proxy.heal();
+            wait_until_healed(&nodes[1..]);
+            let again = call(&ada);
+            assert_eq!((again.status, again.header("idempotency-replayed")), (success, Some("true")), "{about}");
+        }
     }
 }
 

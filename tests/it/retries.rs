@@ -1,0 +1,155 @@
+//! Clients send every write again, with its key, until it is answered, while the service, its database and the way between
+//! them break at random moments: every write happens once, and every client ends with the true answer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::support::{
+    Answered, Cluster, Engine, History, Proxy, Random, Retrying, Server, Site, Stage, Workload, on_every_engine,
+    wait_for,
+};
+
+const QUIET: &[&str] = &["--log-level", "error"];
+const COMMIT: &[u8] = b"COMMIT\0";
+const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer];
+
+/// Kills in the suite; a campaign asks for more.
+fn kills() -> usize {
+    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
+    std::env::var("PLANTSTORE_KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"))
+}
+
+/// Many nodes where the engine allows it.
+fn nodes(site: &Site) -> Vec<Server> {
+    let count = if matches!(site.engine, Engine::Sqlite) { 1 } else { 2 };
+    (0..count).map(|_| site.serve(QUIET)).collect()
+}
+
+/// The same node again, where it was.
+fn start_again(site: &Site, address: SocketAddr) -> Server {
+    let listen = address.to_string();
+    Server::start(site.command(&[&["serve", "--no-first-token", "--listen", &listen], QUIET].concat()))
+}
+
+struct Campaign {
+    clients: Retrying,
+    /// Who look on.
+    listers: Workload,
+    history: History,
+    answered: Vec<Answered>,
+}
+
+impl Campaign {
+    fn on(site: &Site, nodes: &[Server], keys: bool) -> Self {
+        let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
+        let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
+        let clients = Retrying { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
+        let listers = Workload { nodes, tokens, writers: 0, listers: 1, ids: 3, pause: Duration::from_millis(2) };
+        Self { clients, listers, history: History::new(), answered: Vec::new() }
+    }
+
+    /// Lets everybody work while things break.
+    fn run(&mut self, breaking: impl FnOnce(&History)) {
+        let Self { clients, listers, history, answered } = self;
+        let (mut more, _) = listers.run(history, || clients.run(history, || breaking(history)));
+        listers.look(history);
+        answered.append(&mut more);
+    }
+
+    /// That all of it is explained by writes that happened once, and that what is kept is what clients were told.
+    fn check(&self, site: &Site) {
+        self.history.check().unwrap();
+        let mut told: Vec<([u8; 32], i64)> =
+            self.answered.iter().map(|answered| (Sha256::digest(&answered.key).into(), answered.number)).collect();
+        told.sort_unstable();
+        let told: Vec<i64> = told.into_iter().map(|(_, number)| number).collect();
+        assert_eq!(site.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), told);
+        let replayed = self.answered.iter().filter(|answered| answered.replayed).count();
+        assert!(replayed > 0, "some had to ask again, of {}", self.answered.len());
+    }
+}
+
+#[track_caller]
+fn wait_for_writes(history: &History, more: usize) {
+    let enough = history.acknowledged() + more;
+    wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
+}
+
+on_every_engine! {
+    fn every_write_happens_once_though_the_service_is_killed(site) {
+        let mut nodes = nodes(site);
+        let mut campaign = Campaign::on(site, &nodes, true);
+        campaign.run(|history| {
+            let mut random = Random::new(1);
+            for _ in 0..kills() {
+                wait_for_writes(history, 10 + random.below(60));
+                let victim = random.below(nodes.len());
+                nodes[victim].kill();
+                nodes[victim] = start_again(site, nodes[victim].address());
+            }
+            wait_for_writes(history, 50);
+        });
+        campaign.check(site);
+    }
+
+    // What the above would find: the same clients without keys are told what is not so.
+    fn without_keys_some_writes_happen_twice(site) {
+        let nodes = nodes(site);
+        let mut campaign = Campaign::on(site, &nodes, false);
+        wait_for("a violation", || {
+            campaign.run(|history| wait_for_writes(history, 100));
+            campaign.history.check().err()
+        });
+    }
+}
+
+#[test]
+fn every_write_happens_once_though_the_database_is_killed() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes = nodes(&site);
+    let mut campaign = Campaign::on(&site, &nodes, true);
+    campaign.run(|history| {
+        let mut random = Random::new(2);
+        for _ in 0..kills().div_ceil(2) {
+            wait_for_writes(history, 10 + random.below(60));
+            cluster.kill();
+            cluster.restart();
+        }
+        wait_for_writes(history, 50);
+    });
+    campaign.check(&site);
+}
+
+/// Of some cuts the node recovers in time, and finds out; the others leave it with an outcome that it does not know.
+#[test]
+fn every_write_happens_once_though_commits_are_cut_off() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let proxy = Proxy::start(cluster.address());
+    let impatient = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
+    let nodes = [site.serve(QUIET), impatient];
+    let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
+    let mut campaign = Campaign::on(&site, &nodes, true);
+    campaign.run(|history| {
+        let mut random = Random::new(3);
+        for cut in 1..=3 * kills() {
+            wait_for_writes(history, 5 + random.below(20));
+            let stage = STAGES[random.below(STAGES.len())];
+            let before = failures("5030");
+            if cut % 3 > 0 {
+                proxy.cut_at(stage, COMMIT);
+                wait_for("the cut", || (proxy.cuts() == cut).then_some(()));
+            } else {
+                proxy.cut_for_good_at(stage, COMMIT);
+                wait_for("its failures", || (failures("5030") > before).then_some(()));
+                proxy.heal();
+            }
+        }
+        wait_for_writes(history, 50);
+    });
+    campaign.check(&site);
+    assert!(failures("50301") > 0, "some outcomes were unknown to the node");
+}

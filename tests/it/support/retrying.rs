@@ -1,0 +1,143 @@
+//! Clients who do not give up: they send every write again until it is answered, and hang up now and then before it is.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::history::{Action, History, Operation, Outcome};
+use super::stop::Stop;
+use super::{Answer, Client, Connection, PATIENCE, Random};
+
+/// How long a client waits for an answer before it gives up on the connection.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause before the next try.
+const PAUSE: Duration = Duration::from_millis(5);
+/// One of so many tries is hung up on as soon as it is sent.
+const HANG_UPS: usize = 8;
+
+pub(crate) struct Retrying {
+    pub(crate) nodes: Vec<SocketAddr>,
+    /// One for each user.
+    pub(crate) tokens: Vec<String>,
+    pub(crate) clients: usize,
+    /// How many ids each user has plants of: few, so that what happens twice is seen.
+    pub(crate) ids: i64,
+    /// Whether each write has a key of its own, the same in all of its tries.
+    pub(crate) keys: bool,
+}
+
+/// A write and the answer that it ended with.
+pub(crate) struct Answered {
+    pub(crate) key: String,
+    /// The status of a success, or the number of an error.
+    pub(crate) number: i64,
+    pub(crate) replayed: bool,
+}
+
+impl Retrying {
+    /// Runs while `during` does, and until every write is answered.
+    pub(crate) fn run(&self, history: &History, during: impl FnOnce()) -> Vec<Answered> {
+        let stop = AtomicBool::new(false);
+        let tries = AtomicUsize::new(0);
+        let seed = u64::from(history.now().subsec_nanos()) << 32;
+        std::thread::scope(|scope| {
+            let stop_at_end = Stop(&stop);
+            let clients: Vec<_> = (0..self.clients)
+                .zip(seed..)
+                .map(|(number, seed)| {
+                    let mut work =
+                        Work { all: self, history, tries: &tries, random: Random::new(seed), connection: None };
+                    let stop = &stop;
+                    scope.spawn(move || {
+                        let mut answered = Vec::new();
+                        while !stop.load(Ordering::Relaxed) {
+                            let key = format!("{seed:x}-{number}-{}", answered.len());
+                            answered.push(work.write(key));
+                        }
+                        answered
+                    })
+                })
+                .collect();
+            during();
+            drop(stop_at_end);
+            let join = |client: std::thread::ScopedJoinHandle<'_, Vec<Answered>>| {
+                client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            clients.into_iter().flat_map(join).collect()
+        })
+    }
+}
+
+/// One client.
+struct Work<'a> {
+    all: &'a Retrying,
+    history: &'a History,
+    /// Of all clients: each goes to the next node.
+    tries: &'a AtomicUsize,
+    random: Random,
+    connection: Option<(SocketAddr, Connection)>,
+}
+
+impl Work<'_> {
+    /// Does one write, however often it has to be sent.
+    fn write(&mut self, key: String) -> Answered {
+        let user = self.random.below(self.all.tokens.len());
+        let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("some"))).expect("small");
+        let name = (self.random.below(2) == 0).then(|| self.history.name(user, id));
+        let called = self.history.now();
+        let answer = loop {
+            assert!(self.history.now() < called + 4 * PATIENCE, "no answer to {key}");
+            if let Some(answer) = self.try_once(user, id, name.as_deref(), &key) {
+                break answer;
+            }
+            std::thread::park_timeout(PAUSE);
+        };
+        let number = if answer.status < 300 { answer.status.into() } else { answer.error() };
+        let outcome = match number {
+            200 | 204 => Outcome::Done,
+            40900 | 40400 => Outcome::Denied,
+            _ => panic!("an answer that no write should get: {}", answer.wire()),
+        };
+        let action = match name {
+            Some(name) => Action::Create(id, name, outcome),
+            None => Action::Delete(id, outcome),
+        };
+        self.history.record(Operation { user, called, returned: self.history.now(), action });
+        Answered { key, number, replayed: answer.header("idempotency-replayed").is_some() }
+    }
+
+    /// Sends it once; nothing when that tells nothing of what became of it.
+    fn try_once(&mut self, user: usize, id: i64, name: Option<&str>, key: &str) -> Option<Answer> {
+        let (node, mut connection) = self.connection.take().or_else(|| self.connect())?;
+        let client = Client { address: node, token: Some(self.all.tokens[user].clone()) };
+        let mut headers = vec![("Content-Type", "application/json")];
+        if self.all.keys {
+            headers.push(("Idempotency-Key", key));
+        }
+        let bytes = match name {
+            Some(name) => {
+                let body = serde_json::json!({ "id": id, "name": name }).to_string();
+                client.bytes("POST", "/plants", &headers, Some(body.as_bytes()))
+            }
+            None => client.bytes("DELETE", &format!("/plants/{id}"), &headers, None),
+        };
+        connection.try_send(bytes).ok()?;
+        if self.random.below(HANG_UPS) == 0 {
+            return None;
+        }
+        let answer = connection.try_answer(false).ok()?;
+        if answer.status >= 500 || (answer.status == 409 && answer.error() == 40901) {
+            return None;
+        }
+        if answer.header("connection") != Some("close") {
+            self.connection = Some((node, connection));
+        }
+        Some(answer)
+    }
+
+    fn connect(&self) -> Option<(SocketAddr, Connection)> {
+        let nodes = &self.all.nodes;
+        let node = nodes[self.tries.fetch_add(1, Ordering::Relaxed) % nodes.len()];
+        Connection::try_open_with(node, ANSWER_PATIENCE).ok().map(|connection| (node, connection))
+    }
+}
