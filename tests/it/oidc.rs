@@ -555,6 +555,9 @@ fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
         bad.push(("a changed signature".to_owned(), format!("{signed}.{}", encode(&raw))));
         raw[at] ^= 1;
     }
+    for nothing in ["AA", "AAAA"] {
+        bad.push(("next to no signature".to_owned(), format!("{signed}.{nothing}")));
+    }
     bad.push(("a short signature".to_owned(), format!("{signed}.{}", encode(&raw[..raw.len() - 1]))));
     bad.push(("a long signature".to_owned(), format!("{signed}.{}", encode([&raw[..], &[0]].concat()))));
     bad.push(("a signature of zeros".to_owned(), format!("{signed}.{}", encode(vec![0; raw.len()]))));
@@ -637,6 +640,8 @@ fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     for signer in keys {
         for other in keys.iter().filter(|other| other.id != signer.id) {
+            let header = json!({ "alg": other.algorithm(), "kid": signer.id, "typ": "JWT" });
+            bad.push((format!("{} by a key of another kind", other.algorithm()), signer.token_with(&header, claims)));
             for algorithm in [signer.algorithm(), other.algorithm()] {
                 let header = json!({ "alg": algorithm, "kid": other.id, "typ": "JWT" });
                 // Of the own algorithm and another's key there is none: that is to ask the issuer, and no more.

@@ -53,40 +53,50 @@ impl Keeper {
         self.state.borrow().keys.clone()
     }
 
-    /// The keys, once they are such as `suffice`. Otherwise waits for the fetch that is under way; if there is none, asks
-    /// for one, unless that was done a moment ago.
+    /// The keys, once they are such as `suffice`: waits for the fetch that is under way; if there is none, asks for one,
+    /// unless that was done a moment ago.
     pub(super) async fn keys_with(&self, suffice: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, Missing> {
         let mut state = self.state.subscribe();
         let deadline = Instant::now() + FETCH_PATIENCE;
         loop {
-            let keys = state.borrow_and_update().keys.clone();
-            let missing = match keys {
-                Some(keys) if suffice(&keys) => return Ok(keys),
-                Some(_) => Missing::Key,
-                None => Missing::Keys,
-            };
-            let waited = self.is_coming() && matches!(timeout_at(deadline, state.changed()).await, Ok(Ok(())));
-            if !waited {
-                return Err(missing);
+            match self.look(&suffice) {
+                Look::Found(keys) => return Ok(keys),
+                Look::Coming(missing) if timeout_at(deadline, state.changed()).await.is_err() => return Err(missing),
+                Look::Coming(_) => {}
+                Look::Missing(missing) => return Err(missing),
             }
         }
     }
 
-    /// Whether a fetch is under way, or is begun now.
-    fn is_coming(&self) -> bool {
-        let mut coming = true;
+    /// All of it at one moment: what a fetch brings just now is not missed.
+    fn look(&self, suffice: impl Fn(&KeySet) -> bool) -> Look {
+        let mut look = Look::Missing(Missing::Keys);
         self.state.send_if_modified(|state| {
-            if state.fetching {
-                return false;
-            }
-            coming = state.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
-            if coming {
+            let missing = match &state.keys {
+                Some(keys) if suffice(keys) => {
+                    look = Look::Found(Arc::clone(keys));
+                    return false;
+                }
+                Some(_) => Missing::Key,
+                None => Missing::Keys,
+            };
+            let may_ask = state.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
+            let asks = !state.fetching && may_ask;
+            if asks {
                 (state.fetching, state.asked) = (true, Some(Instant::now()));
             }
-            coming
+            look = if state.fetching { Look::Coming(missing) } else { Look::Missing(missing) };
+            asks
         });
-        coming
+        look
     }
+}
+
+enum Look {
+    Found(Arc<KeySet>),
+    /// A fetch is under way, and may bring it.
+    Coming(Missing),
+    Missing(Missing),
 }
 
 /// Fetches the keys for ever.
