@@ -25,7 +25,7 @@ use crate::user::{Role, UserId, UserName};
 pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
-pub use self::span::{Span, end_with, move_past};
+pub use self::span::{Span, end_with};
 pub use self::url::{StoreUrl, StoreUrlFault};
 
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
@@ -218,10 +218,10 @@ impl Store {
 
     /// Hands the first plants of the spans to `each`, with the place of their span, in ascending order of id and then of
     /// that place, all from one moment: until `rows` were handed over or `each` breaks (the plant it broke on counts as
-    /// handed over), or, after some, earlier.
+    /// handed over), or, after some, earlier. Takes them out of the spans, which then hold what is left.
     pub async fn list(
         &self,
-        spans: &[Span],
+        spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<Listed, StoreError> {
@@ -277,11 +277,9 @@ impl Store {
                 (last, remaining) = (Some((id, span)), remaining - 1);
                 if remaining == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            let more = self.list(&spans, before, count).await?.more;
-            let Some(last) = last.filter(|_| more) else {
+            if !self.list(&mut spans, before, count).await?.more {
                 return Ok(None);
-            };
-            move_past(&mut spans, last);
+            }
             tokio::task::yield_now().await;
         }
         Ok(last)

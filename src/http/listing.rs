@@ -30,7 +30,7 @@ use super::collections::{OwnerName, Readable};
 use super::context::Context;
 use super::error::ApiError;
 use crate::plant::{Plant, PlantId};
-use crate::store::{Collection, Span, StoreError, Version, end_with, move_past};
+use crate::store::{Collection, Span, StoreError, Version, end_with};
 
 /// Bytes of JSON after which a step ends; the plant that crosses the line is the last.
 const STEP_BYTES: usize = 64 * 1024;
@@ -120,6 +120,12 @@ impl View {
         }
     }
 
+    /// Bytes of the texts in it.
+    fn bytes(&self) -> usize {
+        let after = self.after.as_ref().and_then(|cursor| cursor.owner.as_ref());
+        after.map_or(0, |owner| owner.as_str().len()) + self.owner.0.as_ref().map_or(0, String::len)
+    }
+
     /// What is to be read of each collection.
     fn spans(&self, readable: &Readable) -> Vec<Span> {
         let span = |collection: &Collection| {
@@ -157,9 +163,13 @@ impl ListQuery {
 /// Answers a list: that nothing has changed, from memory, in one step, or streamed.
 pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQuery) -> Result<Response, ApiError> {
     query.view.settle(&readable);
+    let mut slot = None;
     // Read before the plants are: a list may be newer than its tag says, but never older.
     let known = match app.store.versions_at_hand(&readable.owners()) {
-        None if query.if_none_match.is_some() => Some(app.store.versions(&readable.owners()).await?),
+        None if query.if_none_match.is_some() => {
+            slot = Some(app.reads.enter().await?);
+            Some(app.store.versions(&readable.owners()).await?)
+        }
         known => known,
     };
     if let Some(versions) = &known {
@@ -173,35 +183,28 @@ pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQue
         }
     }
 
-    let spans = query.view.spans(&readable);
+    let _slot = match slot {
+        Some(slot) => slot,
+        None => app.reads.enter().await?,
+    };
+    let mut spans = query.view.spans(&readable);
     let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut step = Step::new(readable.collections(), query.view.include, b'[');
-    let slot = app.reads.enter().await?;
-    let listed = app.store.list(&spans, most, |place, id, name, tag| step.push(place, id, name, tag)).await?;
-    drop(slot);
+    let listed = app.store.list(&mut spans, most, |place, id, name, tag| step.push(place, id, name, tag)).await?;
     readable.check(&listed.versions)?;
-    let versions = known.unwrap_or(listed.versions);
-    let tag = readable.tag(&versions);
+    let tag = readable.tag(known.as_ref().unwrap_or(&listed.versions));
 
     match step.last.filter(|_| listed.more) {
-        Some(last) if step.count < most => {
-            let (rows, first) = (step.rows_of_next(), step.bytes);
-            let taken = step.count;
-            let rest = Rest {
-                app,
-                rows,
-                versions,
-                spans,
-                include: query.view.include,
-                context: query.context,
-                first: Some(first),
-                readable,
-            };
-            rest.respond(&query.view, tag, last, taken).await
+        Some(_) if step.count < most => {
+            let (rows, taken, first) = (step.rows_of_next(), step.count, Some(step.bytes));
+            let (versions, include) = (listed.versions, query.view.include);
+            let app = Arc::clone(&app);
+            let rest = Rest { app, readable, versions, spans, rows, include, context: query.context, first };
+            rest.respond(&query.view, tag, taken).await
         }
         last => {
             let next = last.and_then(|last| query.view.next(&readable, last));
-            let page = Page { body: step.finish().into(), next, tag: tag.header() };
+            let page = Page { body: step.finish().into_boxed_slice().into(), next, tag: tag.header() };
             app.pages.keep(tag, query.view, &page);
             Ok(page.respond())
         }
@@ -285,7 +288,7 @@ impl<'a> Step<'a> {
 struct Rest {
     app: Arc<App>,
     readable: Readable,
-    /// The owners' versions when the list began.
+    /// The owners' versions with the first step.
     versions: Vec<Option<Version>>,
     spans: Vec<Span>,
     rows: usize,
@@ -295,19 +298,12 @@ struct Rest {
 }
 
 impl Rest {
-    /// The answer whose first step ends with `last`. Where all of it ends is settled before the first byte goes out,
-    /// because the header that names the next page does too.
-    async fn respond(
-        mut self,
-        view: &View,
-        tag: Tag,
-        last: (PlantId, usize),
-        taken: usize,
-    ) -> Result<Response, ApiError> {
+    /// The answer whose first step has taken so many plants. Where all of it ends is settled before the first byte goes
+    /// out, because the header that names the next page does too.
+    async fn respond(mut self, view: &View, tag: Tag, taken: usize) -> Result<Response, ApiError> {
         for (span, version) in self.spans.iter_mut().zip(&self.versions) {
             *span = span.as_of(*version);
         }
-        move_past(&mut self.spans, last);
         let mut next = None;
         if let Some(limit) = view.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
@@ -336,18 +332,16 @@ impl Rest {
     async fn read(mut self) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
         let mut step = Step::new(self.readable.collections(), self.include, b',');
         let push = |place, id, name: &str, tag: Option<&str>| step.push(place, id, name, tag);
-        let listed = self.app.store.list(&self.spans, self.rows, push).await?;
+        let listed = self.app.store.list(&mut self.spans, self.rows, push).await?;
         // The plants of a deleted user vanish: what is left of them is not the list.
         if self.versions.iter().zip(&listed.versions).any(|(before, now)| before.is_some() && now.is_none()) {
             return Err(Cut::UserGone);
         }
-        let Some(last) = step.last.filter(|_| listed.more) else {
+        if !listed.more {
             return Ok(Some((step.finish().into(), None)));
-        };
+        }
         self.rows = step.rows_of_next();
-        let bytes = step.bytes.into();
-        move_past(&mut self.spans, last);
-        Ok(Some((bytes, Some(self))))
+        Ok(Some((step.bytes.into(), Some(self))))
     }
 }
 

@@ -11,12 +11,14 @@ pub struct Span {
     pub(super) from: i64,
     pub(super) through: i64,
     pub(super) as_of: i64,
+    /// How many plants the next look at several spans reads of this one; 0 before the first.
+    pub(super) look: usize,
 }
 
 impl Span {
     /// All plants of the owner.
     pub fn all_of(owner: UserId) -> Self {
-        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX }
+        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, look: 0 }
     }
 
     /// The same span without the plants before `id`.
@@ -55,8 +57,15 @@ impl Span {
         version.map_or_else(|| self.emptied(), |version| Self { as_of: version.0, ..self })
     }
 
-    fn emptied(self) -> Self {
+    /// The same span without any plants.
+    #[must_use]
+    pub(super) fn emptied(self) -> Self {
         Self { from: i64::MAX, through: i64::MIN, ..self }
+    }
+
+    /// Whether it is known to hold nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.from > self.through
     }
 
     /// Whether it ends anywhere but with the owner's last plant.
@@ -65,17 +74,10 @@ impl Span {
     }
 }
 
-/// Leaves out of the spans what comes up to a plant of the span at `place`.
-pub fn move_past(spans: &mut [Span], (id, place): (PlantId, usize)) {
-    for (index, span) in spans.iter_mut().enumerate() {
-        // In the order of a list, a plant of the same id in a later span comes after it.
-        *span = if index <= place { span.past(id) } else { span.starting_at(id) };
-    }
-}
-
 /// Leaves out of the spans what comes after a plant of the span at `place`.
 pub fn end_with(spans: &mut [Span], (id, place): (PlantId, usize)) {
     for (index, span) in spans.iter_mut().enumerate() {
+        // In the order of a list, a plant of the same id in a later span comes after it.
         *span = if index <= place { span.through(id) } else { span.before(id) };
     }
 }

@@ -331,6 +331,29 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
     }
 }
 
+/// What 0.2.0 left behind is brought up to date, with all that is in it.
+#[test]
+fn a_database_of_the_release_before_is_brought_up_to_date() {
+    let site = Site::new(Engine::Postgres);
+    let token = site.token("ada", &[]);
+    site.token("bob", &[]);
+    // The second migration only adds: without what it has added, the schema is that of 0.2.0, whose versions were small.
+    site.execute(
+        "DROP TABLE shares, idempotency_keys; DELETE FROM schema_versions WHERE version = 2;
+         UPDATE collections SET version = 1 WHERE user_id = 1;
+         INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
+    );
+    assert!(Operator::at(site.url()).refusal_to_serve(&["--no-migrate"]).contains("is at version 1"));
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    assert_eq!(ada.ids(), [1]);
+    ada.plant(2, "Fern");
+    assert_eq!(ada.ids(), [1, 2]);
+    let shared = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
+    assert!(shared.status.success());
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2]);
+}
+
 /// The first step of an upgrade, under the nodes of the release before.
 #[test]
 fn a_running_node_works_on_while_the_schema_is_added_to() {

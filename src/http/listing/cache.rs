@@ -12,7 +12,7 @@ use super::View;
 use super::tag::Tag;
 
 /// Bytes that an entry takes besides the list itself, about.
-const ENTRY_BYTES: usize = 256;
+const ENTRY_BYTES: usize = 512;
 /// Bytes of a list, about, from which the number of entries is guessed.
 const USUAL_BYTES: usize = 2_048;
 
@@ -28,8 +28,8 @@ pub(crate) struct Page {
 struct ByBytes;
 
 impl Weighter<(Tag, View), Page> for ByBytes {
-    fn weight(&self, _key: &(Tag, View), page: &Page) -> u64 {
-        (page.body.len() + ENTRY_BYTES) as u64
+    fn weight(&self, (_, view): &(Tag, View), page: &Page) -> u64 {
+        (page.body.len() + page.next.as_ref().map_or(0, HeaderValue::len) + view.bytes() + ENTRY_BYTES) as u64
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{Postgres, get};
 use crate::plant::PlantId;
-use crate::store::merge::{Found, Stretch, merge, rows_of_each};
+use crate::store::merge::{Found, Stretch, looks, merge};
 use crate::store::{Listed, Span, StoreError, Version};
 use crate::user::UserId;
 
@@ -24,46 +24,30 @@ const BOUNDARY_STEP: u32 = 20_000;
 impl Postgres {
     pub(in crate::store) async fn list(
         &self,
-        spans: &[Span],
+        spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<Listed, StoreError> {
-        match spans {
-            [span] => self.list_one(*span, rows, each).await,
-            spans => self.list_many(spans, rows, each).await,
-        }
-    }
-
-    async fn list_one(
-        &self,
-        span: Span,
-        rows: usize,
-        mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
+        let [span] = spans else {
+            return self.list_many(spans, rows, each).await;
+        };
         let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
         // One row more than asked for tells whether there are more.
         let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
-        let (mut found, mut unread) = self.rows_of(span, beyond).await?;
-        let mut version = found.first().map(|row| get::<Option<i64>>(row, 0)).transpose()?.flatten().map(Version);
-        if found.is_empty() {
-            // Without plants there is no version with them: one that was read before another look at them holds.
-            version = self.versions(&[span.owner]).await?[0];
-            (found, unread) = self.rows_of(span, beyond).await?;
-        }
-        // Plants without an owner are left over from one who was deleted.
-        let plants = if version.is_some() { &found[..] } else { &[] };
-        let (mut stopped, mut more) = (false, unread);
-        for (handed_over, row) in plants.iter().enumerate() {
-            if stopped || handed_over == most {
-                more = true;
-                break;
-            }
-            stopped = each(0, PlantId::new(get(row, 1)?), get(row, 2)?, get(row, 3)?).is_break();
-        }
-        Ok(Listed { more, versions: vec![version] })
+        let (found, unread) = self.rows_of(*span, beyond).await?;
+        let Some(first) = found.first() else {
+            // Without plants there is no version with them.
+            return self.list_many(spans, rows, each).await;
+        };
+        let Some(version) = get::<Option<i64>>(first, 0)? else {
+            // Plants without an owner are left over from one who was deleted.
+            return Ok(Listed { more: false, versions: vec![None] });
+        };
+        let more = hand_over(span, &found, most, each)? || unread;
+        Ok(Listed { more, versions: vec![Some(Version(version))] })
     }
 
-    /// The first rows of the span, and whether some of those asked for were left unread.
+    /// The first rows of the span, and whether some of those asked for were left out.
     async fn rows_of(&self, span: Span, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
         self.read(|session| async move {
             let values = [span.owner.get(), span.from, limit, span.through, span.as_of];
@@ -76,42 +60,43 @@ impl Postgres {
             let stream = session.client.query_raw(statement, values).await?;
             pin_mut!(stream);
             let (mut found, mut bytes) = (Vec::new(), 0);
-            // What is beyond the bytes is left unread, and is asked for again by whoever wants it.
+            // What is beyond the bytes is left out, and is asked for again by whoever wants it.
             while bytes < LIST_BYTES
                 && let Some(row) = stream.try_next().await?
             {
                 bytes += row.raw_size_bytes();
                 found.push(row);
             }
-            Ok((found, bytes >= LIST_BYTES))
+            let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
+            Ok((found, unread))
         })
         .await
     }
 
     async fn list_many(
         &self,
-        spans: &[Span],
+        spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<Listed, StoreError> {
-        let most = rows_of_each(spans.len(), rows);
+        let looks = looks(spans, rows);
         let column = |value: fn(&Span) -> i64| spans.iter().map(value).collect::<Vec<_>>();
         let columns = [
             column(|span| span.owner.get()),
             column(|span| span.from),
             column(|span| span.through),
             column(|span| span.as_of),
+            looks.iter().map(|look| i64::try_from(look + 1).unwrap_or(i64::MAX)).collect(),
         ];
-        let (columns, limit) = (&columns, i64::try_from(most).unwrap_or(i64::MAX));
+        let columns = &columns;
         let found = self
             .read(|session| async move {
-                let [owners, from, through, as_of] = columns;
-                let values: [&(dyn ToSql + Sync); 5] = [owners, from, through, as_of, &limit];
+                let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
                 session.client.query(&session.statements.list_many, &values).await
             })
             .await?;
-        let (versions, stretches) = stretches(&found, spans.len(), most)?;
-        Ok(Listed { more: merge(&stretches, rows, each), versions })
+        let (versions, stretches) = stretches(&found, &looks)?;
+        Ok(Listed { more: merge(spans, &stretches, rows, each), versions })
     }
 
     pub(in crate::store) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
@@ -142,18 +127,37 @@ impl Postgres {
     }
 }
 
-/// Sorts the rows of several lists by list.
-fn stretches(found: &[Row], lists: usize, most: usize) -> Result<(Vec<Option<Version>>, Vec<Stretch>), StoreError> {
-    let mut versions = vec![None; lists];
-    let mut stretches: Vec<Stretch> = std::iter::repeat_with(Stretch::default).take(lists).collect();
+/// Hands plants over and takes them out of the span; true when some of those found are left.
+fn hand_over(
+    span: &mut Span,
+    found: &[Row],
+    most: usize,
+    mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
+) -> Result<bool, StoreError> {
+    for (handed_over, row) in found.iter().enumerate() {
+        if handed_over == most {
+            return Ok(true);
+        }
+        let id = PlantId::new(get(row, 1)?);
+        *span = span.past(id);
+        if each(0, id, get(row, 2)?, get(row, 3)?).is_break() {
+            return Ok(handed_over + 1 < found.len());
+        }
+    }
+    Ok(false)
+}
+
+/// Sorts the rows of several lists by list, given how many were wanted of each.
+fn stretches(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<Stretch>), StoreError> {
+    let mut versions = vec![None; wanted.len()];
+    let mut plants: Vec<Vec<Found>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
     for row in found {
-        let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < lists);
+        let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < wanted.len());
         let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
         versions[place] = Some(Version(get(row, 1)?));
-        let Some(id) = get(row, 2)? else { continue };
-        let stretch = &mut stretches[place];
-        stretch.plants.push(Found { id, name: get(row, 3)?, tag: get(row, 4)? });
-        stretch.more = stretch.plants.len() == most;
+        if let Some(id) = get(row, 2)? {
+            plants[place].push(Found { id, name: get(row, 3)?, tag: get(row, 4)? });
+        }
     }
-    Ok((versions, stretches))
+    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| Stretch::new(plants, *wanted)).collect()))
 }

@@ -49,14 +49,14 @@ statements! {
     // Of several owners at once; of one without plants there is a row without an id.
     list_many:
         "SELECT spans.place, collections.version, listed.plant_id, listed.name, listed.tag
-         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALITY
-           AS spans (user_id, first_id, last_id, as_of, place)
+         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
+           AS spans (user_id, first_id, last_id, as_of, look, place)
          JOIN plantstore.collections ON collections.user_id = spans.user_id
          LEFT JOIN LATERAL (
            SELECT plant_id, name, tag FROM plantstore.plants
            WHERE plants.user_id = spans.user_id AND plant_id >= spans.first_id AND plant_id <= spans.last_id
              AND plants.version <= spans.as_of
-           ORDER BY plant_id LIMIT $5) AS listed ON true
+           ORDER BY plant_id LIMIT spans.look) AS listed ON true
          ORDER BY spans.place, listed.plant_id",
     versions:
         "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])",

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_ite
 
 use super::Sqlite;
 use crate::plant::PlantId;
-use crate::store::merge::{Found, Stretch, merge, rows_of_each};
+use crate::store::merge::{Found, Stretch, looks, merge};
 use crate::store::{Listed, Span, StoreError, Version};
 use crate::user::UserId;
 
@@ -17,12 +17,12 @@ const BOUNDARY_STEP: u32 = 4_096;
 impl Sqlite {
     pub(in crate::store) async fn list(
         &self,
-        spans: &[Span],
+        spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<Listed, StoreError> {
         let moment = self.watch.moment();
-        let listed = self.read(|connection| match spans {
+        let listed = self.read(|connection| match &mut *spans {
             [span] => list_one(connection, span, rows, each),
             spans => list_many(connection, spans, rows, each),
         })?;
@@ -120,43 +120,45 @@ fn query(
 
 fn list_one(
     connection: &Connection,
-    span: &Span,
+    span: &mut Span,
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<Listed> {
     // One row more than asked for tells whether there are more.
     let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
     let (mut handed_over, mut stopped, mut more) = (0, false, false);
+    let mut last = None;
     let version = query(connection, span, beyond, |row| {
         if stopped || handed_over == rows {
             more = true;
             return Ok(ControlFlow::Break(()));
         }
-        let (name, tag) = (row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?);
-        stopped = each(0, PlantId::new(row.get(1)?), name, tag).is_break();
+        let id = PlantId::new(row.get(1)?);
+        stopped = each(0, id, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?).is_break();
         handed_over += 1;
+        last = Some(id);
         Ok(ControlFlow::Continue(()))
     })?;
+    *span = last.map_or(*span, |last| span.past(last));
     Ok(Listed { more, versions: vec![version] })
 }
 
 fn list_many(
     connection: &Connection,
-    spans: &[Span],
+    spans: &mut [Span],
     rows: usize,
     each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<Listed> {
     let moment = connection.unchecked_transaction()?;
-    let most = rows_of_each(spans.len(), rows);
     let mut versions = Vec::with_capacity(spans.len());
     let mut stretches = Vec::with_capacity(spans.len());
-    for span in spans {
+    for (span, look) in spans.iter().zip(looks(spans, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&moment, span, i64::try_from(most).unwrap_or(i64::MAX), |row| {
+        versions.push(query(&moment, span, i64::try_from(look + 1).unwrap_or(i64::MAX), |row| {
             plants.push(Found { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
             Ok(ControlFlow::Continue(()))
         })?);
-        stretches.push(Stretch { more: plants.len() == most, plants });
+        stretches.push(Stretch::new(plants, look));
     }
-    Ok(Listed { more: merge(&stretches, rows, each), versions })
+    Ok(Listed { more: merge(spans, &stretches, rows, each), versions })
 }
