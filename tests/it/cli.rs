@@ -375,6 +375,7 @@ fn help_and_version() {
             "sqlite:plantstore.db",
             "info",
             "auto",
+            "sub",
             "10s",
             "30s",
             "75s",
