@@ -1,8 +1,9 @@
 //! One list out of several, in the order of ids and, for the same id, of the lists.
 //!
 //! A look reads a stretch of each list, and hands plants over as long as it is known what comes next. How much the next look
-//! reads of each follows from what this one needed: of a list that held the others up more, of one that was not needed yet
-//! a single plant. So what is read is about what is handed over, however unlike the lists are.
+//! reads of each follows from what this one needed: more of a list that held the others up, little of one that was not needed
+//! yet, and more of all when little was handed over. So what is read is about what is handed over, however unlike the lists
+//! are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,6 +17,8 @@ const FIRST_LOOK: usize = 256;
 /// How much further the next look reads in a list that held the others up, and the furthest.
 const STRIDE: usize = 4;
 const LOOK_MAX: usize = 1_024;
+/// Plants handed over that are too few for a look.
+const TOO_FEW: usize = 64;
 
 /// How many plants to read of each span in order to hand over `rows`; one more tells whether there are more.
 pub(super) fn looks(spans: &[Span], rows: usize) -> Vec<usize> {
@@ -38,6 +41,7 @@ pub(super) struct Stretch {
     pub(super) plants: Vec<Found>,
     /// Whether others follow them.
     pub(super) more: bool,
+    wanted: usize,
 }
 
 impl Stretch {
@@ -45,17 +49,17 @@ impl Stretch {
     pub(super) fn new(mut plants: Vec<Found>, wanted: usize) -> Self {
         let more = plants.len() > wanted;
         plants.truncate(wanted);
-        Self { plants, more }
+        Self { plants, more, wanted }
     }
 
-    /// What is left of the span after so many of the plants.
-    fn rest_of(&self, span: Span, taken: usize) -> Span {
-        let last = taken.checked_sub(1).and_then(|index| self.plants.get(index));
-        let rest = last.map_or(span, |last| span.past(PlantId::new(last.id)));
+    /// What is left of the span after so many of the plants, of which the next look is to read at least so many.
+    fn rest_of(&self, span: Span, taken: usize, least: usize) -> Span {
+        let newest = taken.checked_sub(1).and_then(|index| self.plants.get(index));
+        let rest = newest.map_or(span, |plant| span.past(PlantId::new(plant.id)));
         match (taken == self.plants.len(), self.more) {
-            (true, true) => Span { look: (taken * STRIDE).clamp(1, LOOK_MAX), ..rest },
+            (true, true) => Span { look: (taken * STRIDE).clamp(least, LOOK_MAX), ..rest },
             (true, false) => rest.emptied(),
-            (false, _) => Span { look: (taken + 1).min(LOOK_MAX), ..rest },
+            (false, _) => Span { look: (taken + 1).clamp(least, LOOK_MAX), ..rest },
         }
     }
 }
@@ -94,8 +98,11 @@ pub(super) fn merge(
             break !heads.is_empty();
         }
     };
+    let live = stretches.iter().filter(|stretch| !stretch.plants.is_empty()).count();
+    let most = (LOOK_MAX / live.max(1)).max(1);
     for ((span, stretch), taken) in spans.iter_mut().zip(stretches).zip(taken) {
-        *span = stretch.rest_of(*span, taken);
+        let least = if handed_over < TOO_FEW { (2 * stretch.wanted).min(most) } else { 1 };
+        *span = stretch.rest_of(*span, taken, least);
     }
     more
 }
@@ -126,7 +133,7 @@ mod tests {
             let all = lists.iter().map(Vec::len).sum::<usize>();
             assert_eq!(more, found.len() < all, "after {} of {all}", found.len());
             if !more {
-                assert!(read <= 8 * all + looked * lists.len() + FIRST_LOOK, "{read} were read for {all}");
+                assert!(read <= 8 * all + looked * 2 * FIRST_LOOK, "{read} were read for {all} in {looked} looks");
                 return (found, looked);
             }
             assert!(found.len() > before, "every look hands something over");

@@ -192,20 +192,27 @@ fn lists_are_remembered_within_bounds() {
     let server = site.serve(&["--list-cache-bytes", "1000000"]);
     let ada = server.client(&site.token("ada", &[]));
     let name = "x".repeat(1_000);
-    (1..=60).for_each(|id| ada.plant(id, &name));
+    (1..=70).for_each(|id| ada.plant(id, &name));
+    let after = (1..=10).map(|limit| ada.get(&format!("/plants?limit={limit}")).next().expect("another page"));
+    let cursors: Vec<String> = after.map(|next| next.split("after=").nth(1).expect("a cursor").to_owned()).collect();
     let mut connection = ada.connect();
-    let mut list = |limit: usize| {
-        connection.send(ada.bytes("GET", &format!("/plants?limit={}&include=id", limit % 60 + 1), &[], None));
-        assert_eq!(connection.answer(false).ids().len(), limit % 60 + 1);
+    let mut list = |limit: usize, cursor: &str, include: &str| {
+        let path = format!("/plants?limit={limit}&after={cursor}{include}");
+        connection.send(ada.bytes("GET", &path, &[], None));
+        assert_eq!(connection.answer(false).json().as_array().expect("a list").len(), limit);
     };
-    (0..120).for_each(&mut list);
+    (1..=60).for_each(|limit| list(limit, &cursors[0], ""));
     let before = server.resident();
-    // Other views of the same plants, each remembered under its own cursor, many times what fits.
-    (0..2_000).for_each(&mut list);
+    // 2,400 views of some 30 KB each: seventy times what is to be remembered.
+    for cursor in &cursors {
+        for include in ["", "&include=id", "&include=owner", "&include=id,owner"] {
+            (1..=60).for_each(|limit| list(limit, cursor, include));
+        }
+    }
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 16 * 1024, "it grew by {grown} KiB");
     let off = site.serve(&["--list-cache-bytes", "0"]);
     let ada = off.client(ada.token.as_deref().expect("a token"));
-    (0..2).for_each(|_| assert_eq!(ada.ids().len(), 60));
+    (0..2).for_each(|_| assert_eq!(ada.ids().len(), 70));
     assert_eq!(get(&ada, "/plants", &tag(&ada, "/plants")).status, 304);
 }

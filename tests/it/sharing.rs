@@ -248,6 +248,27 @@ on_every_engine! {
         }
     }
 
+    // Whatever is read at a time: a page that ends with the last plant leads nowhere.
+    fn the_last_page_of_several_owners_has_no_next(site) {
+        let server = site.serve(&[]);
+        let [_ada, bob] = clients(site, &server, ["ada", "bob"]);
+        grant(site, "ada", "bob", "reader");
+        for count in [127_i64, 128, 129, 255, 256, 257, 512, 1_024, 1_025] {
+            site.execute(&format!(
+                "DELETE FROM plants; WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
+                 INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'Rose', 0 FROM numbers"
+            ));
+            // As a change of ada's plants does.
+            let users = if matches!(site.engine, crate::support::Engine::Postgres) { "collections" } else { "users" };
+            site.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
+            for (limit, next) in [(count - 1, true), (count, false), (count + 1, false)] {
+                let page = bob.get(&format!("/plants?limit={limit}&include=id"));
+                assert_eq!(page.ids().len(), usize::try_from(limit.min(count)).expect("few"), "{limit} of {count}");
+                assert_eq!(page.next().is_some(), next, "{limit} of {count}");
+            }
+        }
+    }
+
     fn deleting_a_user_ends_what_they_share_and_what_is_shared_with_them(site) {
         let server = site.serve(&[]);
         let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
