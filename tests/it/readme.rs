@@ -1,10 +1,11 @@
-//! The README's examples work as printed.
+//! The examples of the README, and of the documents for users, work as printed.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Engine, Server, Site};
 
-/// What a block of the README types and what it shows, line by line.
+/// What a block of a document types and what it shows, line by line.
 struct Example {
     command: String,
     shown: Vec<String>,
@@ -12,10 +13,10 @@ struct Example {
 
 /// The examples of all `console` blocks, in order: a line after `$ ` is typed, one that ends in a backslash goes on, and
 /// the lines until the next are shown.
-fn examples() -> Vec<Example> {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+fn examples(document: &str) -> Vec<Example> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
     let mut examples: Vec<Example> = Vec::new();
-    for block in readme.split("```console\n").skip(1) {
+    for block in text.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
         for line in block.lines() {
             let unfinished = examples.last().is_some_and(|example| example.command.ends_with('\\'));
@@ -32,7 +33,7 @@ fn examples() -> Vec<Example> {
     examples
 }
 
-/// Whether a line is as printed; `…` in the README stands for what differs from run to run.
+/// Whether a line is as printed; `…` in a document stands for what differs from run to run.
 fn matches(shown: &str, found: &str) -> bool {
     let mut rest = found;
     let pieces: Vec<&str> = shown.split('…').collect();
@@ -45,17 +46,29 @@ fn matches(shown: &str, found: &str) -> bool {
 }
 
 #[test]
-fn the_examples_work_as_printed() {
+fn the_examples_of_the_readme_work_as_printed() {
+    let examples = examples("README.md");
+    assert!(examples.len() >= 8, "the README has examples");
+    work_as_printed("", &examples);
+}
+
+#[test]
+fn so_do_those_of_the_document_on_retries() {
+    let examples = examples("docs/retries.md");
+    assert!(examples.len() >= 3, "it has examples");
+    work_as_printed("TOKEN=$(cat plantstore.db.first-token)\n", &examples);
+}
+
+/// Types the examples, after some other commands, into a shell beside a new server.
+fn work_as_printed(before: &str, examples: &[Example]) {
     let site = Site::new(Engine::Sqlite);
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(site.directory());
     let server = Server::start(serve);
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
-    let examples = examples();
-    assert!(examples.len() >= 8, "the README has examples");
-    let mut shell = String::from("set -u\n");
-    for example in &examples {
+    let mut shell = format!("set -u\n{before}");
+    for example in examples {
         // Building and serving was done above; everything else is typed as it stands.
         let typed = example.command.replace("127.0.0.1:8080", &server.address().to_string());
         if !typed.starts_with("cargo run") {
@@ -74,7 +87,7 @@ fn the_examples_work_as_printed() {
         .unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let mut found = output.split("----\n");
-    for example in &examples {
+    for example in examples {
         let found: Vec<&str> =
             found.next().unwrap().lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
         if example.command.starts_with("cargo run") {
