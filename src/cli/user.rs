@@ -100,7 +100,10 @@ impl Delete {
         // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
-            writeln!(io::stderr(), "their room is freed when the service is next started: {error}")?;
+            writeln!(
+                io::stderr(),
+                "their room is freed by the service, which looks for it after a start and every minute: {error}"
+            )?;
         }
         Ok(())
     }

@@ -200,6 +200,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/sharing.md",
         "docs/scaling.md",
         "docs/postgresql.md",
+        "docs/retries.md",
     ];
     for document in documents {
         let text = read(root().join(document));

@@ -1,9 +1,9 @@
 //! The writer: a task that drains the queue into transactions, on a connection of its own.
 //!
-//! A transaction is sent in one go, and its commit when its answers are there, so that only a commit can be in doubt. In
-//! the same transaction the writer marks a row of its own with the commit's number. When the connection dies under a commit, the
-//! next attempt finds that mark, or waits for whoever still holds the row, or takes the row and does it all anew: of the
-//! two attempts exactly one happens, and the outcomes are known from the first.
+//! A transaction is sent in one go, and its commit, with what is kept under keys, when its answers are there, so that only a
+//! commit can be in doubt. In the same transaction the writer marks a row of its own with the commit's number. When the
+//! connection dies under a commit, the next attempt finds that mark, or waits for whoever still holds the row, or takes the
+//! row and does it all anew: of the two attempts exactly one happens, and the outcomes are known from the first.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -168,36 +168,27 @@ impl Answers {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
             users: self.held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
             known: known(&self.known)?,
-            plain: [plants(&self.deleted)?, plants(&self.created)?],
-            general: [plants(&self.general_deleted)?, plants(&self.general_created)?],
-            to_do: [to_do(&self.general_deleted)?, to_do(&self.general_created)?],
+            deletes: Effect::of(&self.deleted, &self.general_deleted)?,
+            creates: Effect::of(&self.created, &self.general_created)?,
         };
         let outcomes = batch.iter().map(|job| effects.outcome(job)).collect::<Result<_, _>>()?;
-        Ok((effects.to_do == [0, 0]).then_some(outcomes))
+        Ok((effects.deletes.to_do == 0 && effects.creates.to_do == 0).then_some(outcomes))
     }
 }
 
-/// A plant, as user and id.
-type Plants = HashSet<(i64, i64)>;
-
-/// What happened, less what jobs have taken as theirs. Deletes stand before creates.
+/// What happened, less what jobs have taken as theirs.
 struct Effects<'a> {
     new: HashMap<&'a str, i64>,
     users: HashSet<i64>,
     known: HashMap<(i64, &'a [u8]), &'a Row>,
-    plain: [Plants; 2],
-    general: [Plants; 2],
-    /// Writes that the general statements found to be done.
-    to_do: [i64; 2],
+    deletes: Effect,
+    creates: Effect,
 }
-
-const DELETES: usize = 0;
-const CREATES: usize = 1;
 
 impl Effects<'_> {
     fn outcome(&mut self, job: &Job) -> Result<Outcome, Error> {
         let known = match job.key() {
-            Some((user, key)) if self.users.contains(&user.get()) => self.recall(user, key)?,
+            Some((user, key)) if self.has(user) => self.recall(user, key)?,
             _ => None,
         };
         if let Some(known) = known {
@@ -207,13 +198,13 @@ impl Effects<'_> {
             Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(Creation::NoUser),
             Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(Creation::NoOwner),
             Job::Create { actor, plant, key, .. } => {
-                let created = self.take(CREATES, *actor, plant.id, key.as_deref());
+                let created = self.creates.take(*actor, plant.id, key.as_deref());
                 Outcome::Create(if created { Creation::Created } else { Creation::Duplicate })
             }
             Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(Deletion::NoUser),
             Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(Deletion::NoOwner),
             Job::Delete { actor, id, key, .. } => {
-                let deleted = self.take(DELETES, *actor, *id, key.as_deref());
+                let deleted = self.deletes.take(*actor, *id, key.as_deref());
                 Outcome::Delete(if deleted { Deletion::Deleted } else { Deletion::NoPlant })
             }
             Job::Refuse { user, .. } if self.has(*user) => Outcome::Refused,
@@ -234,15 +225,30 @@ impl Effects<'_> {
         };
         Ok(Some(key.recall(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
     }
+}
+
+/// The plants, as user and id, that the deletes of a batch removed, or its creates made.
+struct Effect {
+    plain: HashSet<(i64, i64)>,
+    general: HashSet<(i64, i64)>,
+    /// How many writes the general statement found to be done.
+    to_do: i64,
+}
+
+impl Effect {
+    fn of(plain: &[Row], general: &[Row]) -> Result<Self, Error> {
+        let to_do = general.first().map_or(Ok(0), |row| row.try_get(2))?;
+        Ok(Self { plain: plants(plain)?, general: plants(general)?, to_do })
+    }
 
     /// Whether this write happened: of those that ask for the same, the first has it.
-    fn take(&mut self, kind: usize, actor: Actor, id: PlantId, key: Option<&Claimed>) -> bool {
+    fn take(&mut self, actor: Actor, id: PlantId, key: Option<&Claimed>) -> bool {
         let plant = (actor.owner.get(), id.get());
         if is_plain(actor, key) {
-            return self.plain[kind].remove(&plant);
+            return self.plain.remove(&plant);
         }
-        self.to_do[kind] -= 1;
-        self.general[kind].remove(&plant)
+        self.to_do -= 1;
+        self.general.remove(&plant)
     }
 }
 
@@ -251,17 +257,12 @@ fn known(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
 }
 
 /// The plants that a statement returned in two arrays; there are none when there were no plants.
-fn plants(rows: &[Row]) -> Result<Plants, Error> {
+fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     let Some(row) = rows.first() else {
-        return Ok(Plants::new());
+        return Ok(HashSet::new());
     };
     let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
     Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
-}
-
-/// How many writes a general statement found to be done.
-fn to_do(rows: &[Row]) -> Result<i64, Error> {
-    rows.first().map_or(Ok(0), |row| row.try_get(2))
 }
 
 /// What is to be kept under the keys of a batch.
