@@ -100,10 +100,7 @@ impl Delete {
         // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
-            writeln!(
-                io::stderr(),
-                "their room is freed by the service, which looks for it after a start and every minute: {error}"
-            )?;
+            writeln!(io::stderr(), "a service that runs on this store frees their room within minutes: {error}")?;
         }
         Ok(())
     }

@@ -134,14 +134,10 @@ impl ApiError {
         }
     }
 
-    /// Whether the same request would be refused in the same way whoever sent it and whenever: then it is kept under the
-    /// request's key. What depends on the token, on the rate, or on the moment is not.
+    /// Whether it is about the request itself, which would be refused in the same way whoever sent it and whenever: then it
+    /// is kept under the request's key.
     pub(crate) fn is_lasting(&self) -> bool {
-        let (_, status) = self.code();
-        matches!(
-            status,
-            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::UNSUPPORTED_MEDIA_TYPE
-        )
+        matches!(self.code().1, StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE)
     }
 
     /// The header that belongs to the error, if one does.

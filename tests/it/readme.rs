@@ -90,8 +90,13 @@ fn check(options: &[&str], token: &str, examples: &[Example]) {
 
 #[test]
 fn the_examples_work_as_printed() {
-    let documents =
-        [("README.md", 8), ("docs/limits-and-browsers.md", 6), ("docs/rereads.md", 4), ("docs/sharing.md", 8), ("docs/retries.md", 3)];
+    let documents = [
+        ("README.md", 8),
+        ("docs/limits-and-browsers.md", 6),
+        ("docs/rereads.md", 4),
+        ("docs/sharing.md", 8),
+        ("docs/retries.md", 3),
+    ];
     for (document, least) in documents {
         let examples = examples(document);
         assert!(examples.len() >= least, "{document} has examples");

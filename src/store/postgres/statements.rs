@@ -73,13 +73,15 @@ statements! {
          WHERE shares.grantee_id = $1",
     find_user:
         "SELECT user_id FROM plantstore.users WHERE name = $1",
-    // In the order of their names, so that two nodes wait for each other, never in a circle. Whom another node has just made
-    // is touched without being changed, because only then the number comes back.
+    // In the order of their names, so that two nodes that make users wait for each other, never in a circle. Whom another
+    // node has just made is touched without being changed, because only then the number comes back; and not in a column of
+    // a key, because that would wait for everybody who refers to the user. With a deletion of the same user there may be a
+    // circle even so: PostgreSQL breaks it up, and the writer tries again.
     make_users:
         "WITH made AS (
            INSERT INTO plantstore.users (name, created_at)
            SELECT name, created_at FROM unnest($1::text[], $2::bigint[]) AS batch (name, created_at) ORDER BY name
-           ON CONFLICT (name) DO UPDATE SET name = excluded.name
+           ON CONFLICT (name) DO UPDATE SET created_at = users.created_at
            RETURNING user_id, name),
          opened AS (
            INSERT INTO plantstore.collections (user_id) SELECT user_id FROM made ON CONFLICT (user_id) DO NOTHING)
