@@ -58,14 +58,25 @@ pub(crate) struct Verified {
 
 /// Why a token is not accepted.
 pub(crate) enum Refusal {
-    Invalid(Fault),
+    Invalid(Fault, Lasting),
     /// The issuer's keys were never there: it may be valid.
     NoKeys,
 }
 
+/// How long a token that is not accepted stays so.
+#[derive(Clone)]
+pub(crate) enum Lasting {
+    /// For good.
+    Always,
+    /// As long as these are the issuer's keys.
+    With(Arc<KeySet>),
+    /// Nobody knows: time, or a key that is yet to come, may make it valid.
+    Unknown,
+}
+
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        Self::Invalid(fault)
+        Self::Invalid(fault, if fault.may_pass() { Lasting::Unknown } else { Lasting::Always })
     }
 }
 
@@ -83,12 +94,12 @@ impl Logins {
         let keys =
             self.keeper.keys_with(|keys| keys.fitting(&jwt).next().is_some()).await.map_err(
                 |missing| match missing {
-                    Missing::Key => Refusal::Invalid(Fault::UnknownKey),
+                    Missing::Key => Fault::UnknownKey.into(),
                     Missing::Keys => Refusal::NoKeys,
                 },
             )?;
         if !keys.fitting(&jwt).any(|key| key.has_signed(&jwt)) {
-            return Err(Fault::Signature.into());
+            return Err(Refusal::Invalid(Fault::Signature, Lasting::With(keys)));
         }
         // Again, because it may have waited for the keys.
         let claims = jwt.check(&self.expected, Timestamp::now())?;

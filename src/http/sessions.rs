@@ -1,28 +1,34 @@
 //! Whom a token acts for, remembered for a moment.
 //!
 //! A token is believed for [`FRESH`] after it was looked up or verified, so that a revocation holds on every node well within
-//! 5 seconds; one of an issuer no longer than the keys it was verified with are the issuer's. A token of ours that was
-//! refused is remembered too, so that repeating it costs no look-up: tokens are random, so one that is unknown is never
-//! created later. One of an issuer is not: the key that it needs may come any moment. A token that was never seen is looked
-//! up at once, so that a creation holds at once.
+//! 5 seconds; one of an issuer no longer than the keys it was verified with are the issuer's. A token that was refused is
+//! remembered too, so that repeating it costs neither a look-up nor a verification: tokens of ours are random, so one that is
+//! unknown is never created later; one of an issuer that its keys have not signed is refused while they stay the same. One
+//! that time or a new key may make valid is not remembered. A token that was never seen is looked up at once, so that a
+//! creation holds at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::error::ApiError;
-use super::oidc::{self, Issuer, KeySet, Logins, Refusal};
+use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
 use crate::store::{Collection, Store, StoreError};
 use crate::token::{PlainToken, Scopes, TokenHash, TokenId};
 use crate::user::{Role, UserId, UserName};
 
 /// How long the store's word on a token is believed, or a signature.
 const FRESH: Duration = Duration::from_secs(2);
-/// Valid tokens remembered at the most.
-const SESSIONS_MAX: usize = 50_000;
+/// Collections that the valid tokens remembered may read, all together, at the most. A token whose user nobody shares with
+/// counts as one.
+const COLLECTIONS_MAX: u64 = 100_000;
+/// Valid tokens that this is usually enough for, which decides into how many parts the memory is divided: few enough for each
+/// to hold users with whom everybody shares.
+const SESSIONS_USUAL: usize = 10_000;
 /// Refused tokens remembered at the most.
 const REFUSED_MAX: usize = 10_000;
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -77,9 +83,38 @@ enum Proof {
     Signed(Arc<KeySet>),
 }
 
+/// A token that was refused.
+#[derive(Clone)]
+struct Refused {
+    lasting: Lasting,
+    checked: Instant,
+}
+
+/// Why there is no session.
+enum NoSession {
+    Refused(Lasting),
+    Failed(ApiError),
+}
+
+impl<E: Into<ApiError>> From<E> for NoSession {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A session weighs as much as it holds.
+#[derive(Clone)]
+struct ByCollections;
+
+impl Weighter<TokenHash, Arc<Session>> for ByCollections {
+    fn weight(&self, _hash: &TokenHash, session: &Arc<Session>) -> u64 {
+        session.collections.len() as u64
+    }
+}
+
 pub(crate) struct Sessions {
-    valid: Cache<TokenHash, Arc<Session>>,
-    refused: Cache<TokenHash, Instant>,
+    valid: Cache<TokenHash, Arc<Session>, ByCollections>,
+    refused: Cache<TokenHash, Refused>,
     logins: Option<Logins>,
 }
 
@@ -87,7 +122,8 @@ impl Sessions {
     /// Sessions of our own tokens and, if there is one, of an issuer's.
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let logins = issuer.map(Logins::start);
-        Self { valid: Cache::new(SESSIONS_MAX), refused: Cache::new(REFUSED_MAX), logins }
+        let valid = Cache::with_weighter(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
+        Self { valid, refused: Cache::new(REFUSED_MAX), logins }
     }
 
     /// The session of a token; `None` when the token is unknown, expired, revoked, or not what it claims to be.
@@ -95,20 +131,23 @@ impl Sessions {
         let (hash, moment) = (bearer.hash(), Instant::now());
         let session = match self.valid.get(&hash) {
             Some(session) if is_fresh(session.checked, moment) && self.holds(&session.holder.proof) => session,
-            _ if self.refused.get(&hash).is_some_and(|refused| is_fresh(refused, moment)) => return Ok(None),
-            known => {
-                let Some(session) = self.open(store, bearer, known.as_deref(), moment).await? else {
-                    self.refuse(&hash, bearer, moment);
+            _ if self.is_refused(&hash, moment) => return Ok(None),
+            known => match self.open(store, bearer, known.as_deref(), moment).await {
+                Ok(session) => {
+                    let session = Arc::new(session);
+                    self.valid.insert(hash, Arc::clone(&session));
+                    session
+                }
+                Err(NoSession::Refused(lasting)) => {
+                    self.refuse(hash, lasting, moment);
                     return Ok(None);
-                };
-                let session = Arc::new(session);
-                self.valid.insert(hash, Arc::clone(&session));
-                session
-            }
+                }
+                Err(NoSession::Failed(error)) => return Err(error),
+            },
         };
         let now = Timestamp::now();
         if session.holder.expires.is_some_and(|expires| expires <= now) {
-            self.refuse(&hash, bearer, moment);
+            self.refuse(hash, Lasting::Always, moment);
             return Ok(None);
         }
         session.note_use(store, now);
@@ -122,76 +161,87 @@ impl Sessions {
         bearer: &Bearer<'_>,
         known: Option<&Session>,
         checked: Instant,
-    ) -> Result<Option<Session>, ApiError> {
-        let found = match bearer {
+    ) -> Result<Session, NoSession> {
+        let holder = match bearer {
             Bearer::Token(token) => stored(store, token, known).await?,
             Bearer::Jwt(text) => self.signed(store, text).await?,
         };
-        let Some(holder) = found else {
-            return Ok(None);
-        };
         let collections = collections(store, &holder).await?;
-        Ok(Some(Session { holder, collections, checked }))
+        Ok(Session { holder, collections, checked })
     }
 
     /// Whom a token of the issuer acts for, who is made at the first use.
-    async fn signed(&self, store: &Store, text: &str) -> Result<Option<Holder>, ApiError> {
+    async fn signed(&self, store: &Store, text: &str) -> Result<Holder, NoSession> {
         let Some(logins) = &self.logins else {
-            return Ok(None);
+            return Err(NoSession::Refused(Lasting::Always));
         };
-        let verified = match logins.verify(text).await {
-            Ok(verified) => verified,
-            Err(Refusal::NoKeys) => return Err(ApiError::NoIssuerKeys),
-            Err(Refusal::Invalid(fault)) => {
+        let verified = logins.verify(text).await.map_err(|refusal| match refusal {
+            Refusal::NoKeys => NoSession::Failed(ApiError::NoIssuerKeys),
+            Refusal::Invalid(fault, lasting) => {
                 tracing::debug!(reason = %fault, "a token of the issuer was refused");
-                return Ok(None);
+                NoSession::Refused(lasting)
             }
-        };
+        })?;
         let user_id = store.ensure_user(&verified.claims.user).await.map_err(|error| match error {
             // Whether there is a user now or not: of what the client asked for, nothing was done.
             StoreError::OutcomeUnknown(_) => ApiError::Unavailable(error.to_string()),
             error => error.into(),
         })?;
-        Ok(Some(Holder {
+        Ok(Holder {
             user: verified.claims.user,
             user_id,
             scopes: verified.claims.scopes,
             shared_with: true,
             expires: Some(verified.claims.expires),
             proof: Proof::Signed(verified.keys),
-        }))
+        })
     }
 
     fn holds(&self, proof: &Proof) -> bool {
         match proof {
             Proof::Stored { .. } => true,
-            Proof::Signed(keys) => self.logins.as_ref().is_some_and(|logins| logins.are_current(keys)),
+            Proof::Signed(keys) => self.are_current(keys),
         }
     }
 
-    fn refuse(&self, hash: &TokenHash, bearer: &Bearer<'_>, moment: Instant) {
-        self.valid.remove(hash);
-        if let Bearer::Token(_) = bearer {
-            self.refused.insert(*hash, moment);
+    fn are_current(&self, keys: &Arc<KeySet>) -> bool {
+        self.logins.as_ref().is_some_and(|logins| logins.are_current(keys))
+    }
+
+    /// Whether a token was refused a moment ago, and would be again.
+    fn is_refused(&self, hash: &TokenHash, moment: Instant) -> bool {
+        let still = |refused: Refused| match &refused.lasting {
+            _ if !is_fresh(refused.checked, moment) => false,
+            Lasting::Always => true,
+            Lasting::With(keys) => self.are_current(keys),
+            Lasting::Unknown => false,
+        };
+        self.refused.get(hash).is_some_and(still)
+    }
+
+    fn refuse(&self, hash: TokenHash, lasting: Lasting, checked: Instant) {
+        self.valid.remove(&hash);
+        if !matches!(lasting, Lasting::Unknown) {
+            self.refused.insert(hash, Refused { lasting, checked });
         }
     }
 }
 
 /// Whom a token of ours acts for.
-async fn stored(store: &Store, token: &PlainToken, known: Option<&Session>) -> Result<Option<Holder>, StoreError> {
+async fn stored(store: &Store, token: &PlainToken, known: Option<&Session>) -> Result<Holder, NoSession> {
     let Some(token) = store.find_token(&token.hash()).await?.filter(|token| token.revoked.is_none()) else {
-        return Ok(None);
+        return Err(NoSession::Refused(Lasting::Always));
     };
     let stored = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     let noted = known.map_or(stored, |session| session.noted().max(stored));
-    Ok(Some(Holder {
+    Ok(Holder {
         user: token.user,
         user_id: token.user_id,
         scopes: token.grant.scopes,
         shared_with: token.shared_with,
         expires: token.grant.expires,
         proof: Proof::Stored { token: token.id, noted: AtomicI64::new(noted) },
-    }))
+    })
 }
 
 /// All that somebody may read.

@@ -154,6 +154,54 @@ on_every_engine! {
         assert_eq!(call(&server, &key.token(&issuer.claims("bob"))).status, 200, "even one that was never seen before");
     }
 
+    // What a token is verified for is a line of the log at this level.
+    fn a_refused_token_that_is_repeated_is_not_verified_again(site) {
+        const REPEATED: usize = 50;
+        let key = SigningKey::p256("e");
+        let issuer = Issuer::start(&[&key]);
+        let server = serve(site, &issuer, &["--log-level", "debug", "--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
+        let claims = issuer.claims("ada");
+        assert_eq!(call(&server, &key.token(&claims)).status, 200);
+        let repeat = |token: &str, reason: &str| {
+            for _ in 0..REPEATED {
+                assert!([401, 429].contains(&call(&server, token).status));
+            }
+            // Lines come in their order: after this one, all are there.
+            let critical = json!({ "alg": "ES256", "kid": "e", "crit": [reason] });
+            let marks = occurrences(&server, "(`crit`)");
+            call(&server, &key.token_with(&critical, &claims));
+            wait_for("the line after", || (occurrences(&server, "(`crit`)") > marks).then_some(()));
+            occurrences(&server, reason)
+        };
+        for (token, reason) in [
+            (SigningKey::p256("e").token(&claims), "its signature is not that"),
+            (key.token(&with(claims.clone(), json!({ "aud": "others" }))), "its `aud` does not hold"),
+            (key.token(&with(claims.clone(), json!({ "exp": now() - 60.0 }))), "it has expired"),
+        ] {
+            let verified = repeat(&token, reason);
+            assert!((1..REPEATED).contains(&verified), "{reason}: {verified} times");
+        }
+        for (token, reason) in [
+            (SigningKey::p256("unknown").token(&claims), "the issuer has no such key"),
+            (key.token(&with(claims.clone(), json!({ "nbf": now() + 600.0 }))), "it is not valid yet"),
+        ] {
+            assert_eq!(repeat(&token, reason), REPEATED, "{reason}: that may change any moment");
+        }
+    }
+
+    // The same name for another key: an issuer should not, but what was refused must not stay so.
+    fn what_was_refused_is_verified_anew_with_new_keys(site) {
+        let [old, new] = [SigningKey::p256("e"), SigningKey::p256("e")];
+        let issuer = Issuer::start(&[&old]);
+        let server = serve(site, &issuer, &[]);
+        let of_new = new.token(&issuer.claims("ada"));
+        assert_eq!(call(&server, &of_new).status, 401);
+        issuer.publish(&[&new]);
+        // Makes the service ask, and waits for the answer.
+        assert_eq!(call(&server, &SigningKey::p256("unknown").token(&issuer.claims("ada"))).status, 401);
+        assert_eq!(call(&server, &of_new).status, 200);
+    }
+
     fn the_scopes_are_those_of_the_token(site) {
         let key = SigningKey::ed25519("d");
         let issuer = Issuer::start(&[&key]);

@@ -2,13 +2,16 @@
 //! without following it anywhere else.
 
 use std::error::Error as _;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
@@ -23,6 +26,8 @@ use crate::trust::{self, TrustFault};
 
 /// Bytes of an answer at the most.
 const ANSWER_MAX: usize = 1 << 20;
+/// Addresses of one name that are tried at the most.
+const ADDRESSES_MAX: usize = 16;
 /// Characters of what somebody else calls himself that are repeated in the log.
 const SHOWN_CHARS: usize = 200;
 /// Where an issuer tells of itself, below its own address.
@@ -128,7 +133,7 @@ pub(super) enum FetchFault {
     #[error("the issuer did not answer in time")]
     Silent,
     #[error("cannot connect to {0}: {1}")]
-    Unreachable(String, std::io::Error),
+    Unreachable(String, io::Error),
     #[error("no certificates are known by which {0} could be trusted: name a file of them with --oidc-ca")]
     NobodyTrusted(String),
     #[error("{0} gives no usable answer: {1}")]
@@ -178,17 +183,29 @@ impl Client {
             return exchange(stream, address).await;
         }
         let tls = self.tls.as_ref().ok_or_else(|| FetchFault::NobodyTrusted(address.authority.clone()))?;
-        let name =
-            ServerName::try_from(address.host.clone()).map_err(|error| unreachable(std::io::Error::other(error)))?;
+        let name = ServerName::try_from(address.host.clone()).map_err(|error| unreachable(io::Error::other(error)))?;
         exchange(tls.connect(name, stream).await.map_err(unreachable)?, address).await
     }
 }
 
-async fn connect(address: &Address) -> std::io::Result<TcpStream> {
+async fn connect(address: &Address) -> io::Result<TcpStream> {
     let found = lookup_host((address.host.as_str(), address.port)).await?;
     // In clear not even a name that leads elsewhere leads elsewhere.
-    let allowed: Vec<_> = found.filter(|found| address.encrypted || found.ip().is_loopback()).collect();
-    TcpStream::connect(allowed.as_slice()).await
+    let allowed = found.filter(|found| address.encrypted || found.ip().is_loopback());
+    connect_to_any(allowed.take(ADDRESSES_MAX)).await
+}
+
+/// Connects to whichever answers first. All are asked at once: one that hangs must not keep us from the one that answers.
+async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut attempts: FuturesUnordered<_> = addresses.map(TcpStream::connect).collect();
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name leads to no address that may be used");
+    while let Some(attempt) = attempts.next().await {
+        match attempt {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// One request on a connection of its own.
@@ -221,4 +238,54 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, address: &Address
 
 fn describe(error: &hyper::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// An address on which connections are neither made nor refused: its listener has as many waiting as it takes. They
+    /// wait for as long as what is handed over with it lives.
+    async fn black_hole() -> (SocketAddr, impl Sized) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let listener = socket.listen(1).expect("a listener");
+        let address = listener.local_addr().expect("its address");
+        let mut waiting = Vec::new();
+        // On this machine a connection is made at once or not at all.
+        while let Ok(made) = timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
+            waiting.push(made.expect("a connection"));
+        }
+        (address, (listener, waiting))
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_silent_keeps_nobody_from_one_that_answers() {
+        let (silent, _kept) = black_hole().await;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let answering = listener.local_addr().expect("its address");
+        let refusing = (Ipv4Addr::LOCALHOST, 1).into();
+        for addresses in [vec![silent, answering], vec![refusing, silent, answering], vec![answering, silent]] {
+            let connecting = connect_to_any(addresses.into_iter());
+            let stream = timeout(PATIENCE, connecting).await.expect("in time").expect("a connection");
+            assert_eq!(stream.peer_addr().expect("whom it is to"), answering);
+        }
+    }
+
+    #[tokio::test]
+    async fn without_an_address_that_answers_the_reason_is_told() {
+        let refusing = (Ipv4Addr::LOCALHOST, 1).into();
+        let error = connect_to_any([refusing].into_iter()).await.expect_err("nobody listens there");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        let error = connect_to_any(std::iter::empty()).await.expect_err("there is nowhere to go");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
 }

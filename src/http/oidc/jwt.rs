@@ -53,6 +53,13 @@ pub(crate) enum Fault {
     Signature,
 }
 
+impl Fault {
+    /// Whether a token that has it may be valid later, by itself or by a change of the issuer's keys.
+    pub(super) fn may_pass(self) -> bool {
+        matches!(self, Self::NotYet | Self::UnknownKey | Self::Signature)
+    }
+}
+
 /// Whether a bearer's text looks like a token of an issuer: three parts in base64url, separated by dots.
 pub(crate) fn has_the_shape(text: &str) -> bool {
     let is_encoded =
