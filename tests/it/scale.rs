@@ -67,6 +67,7 @@ on_every_engine! {
                     let mut last = Vec::new();
                     while !last.ends_with(b"]\r\n0\r\n\r\n") {
                         let length = connection.read(&mut buffer).expect("more of the list");
+                        assert_ne!(length, 0, "the list was cut");
                         last = buffer[length.saturating_sub(16)..length].to_vec();
                     }
                 });
