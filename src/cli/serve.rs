@@ -27,7 +27,7 @@ use self::oidc::OidcOptions;
 use self::rate::RateOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Cors, Issuer, Limits};
+use crate::http::{self, App, Limits, Settings};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -59,6 +59,9 @@ pub(super) struct Options {
     /// Refuse a database whose schema is not up to date instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
     no_migrate: bool,
+    /// Do not serve the web console at `/`
+    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = FalseyValueParser::new())]
+    no_console: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -156,23 +159,26 @@ fn address(text: &str) -> Result<String, String> {
     if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// What the options come to, once they are found to make sense.
-struct Settings {
-    limits: Limits,
-    issuer: Option<Issuer>,
-    cors: Option<Cors>,
-}
-
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let settings = Settings { limits: self.limits.limits()?, issuer: self.oidc.issuer()?, cors: self.cors.cors()? };
+        let settings = self.settings()?;
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
         runtime.block_on(self.serve(&url, settings))
         // Dropping the runtime cuts the connections that outlived the grace.
+    }
+
+    /// What the options come to, once they are found to make sense.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            limits: self.limits.limits()?,
+            issuer: self.oidc.issuer()?,
+            cors: self.cors.cors()?,
+            console: !self.no_console,
+        })
     }
 
     async fn serve(&self, url: &StoreUrl, settings: Settings) -> anyhow::Result<()> {
@@ -197,7 +203,7 @@ impl Options {
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, url, first.as_ref()) {
+        if let Err(error) = announce(address, url, first.as_ref(), settings.console) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -206,7 +212,7 @@ impl Options {
         }
         let sweeper = Sweeper::start(&store);
 
-        let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
+        let app = App::new(Arc::clone(&store), settings);
         let stopped = http::serve(listener, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
@@ -315,10 +321,13 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
-fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>, console: bool) -> anyhow::Result<()> {
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+        if console {
+            writeln!(io::stderr(), "and shows them in a browser at http://{address}/")?;
+        }
     }
     let mut file_note = String::new();
     match first {

@@ -8,6 +8,7 @@ mod auth;
 mod browser;
 mod cli;
 mod cluster;
+mod console;
 mod cors;
 mod create;
 mod database;
