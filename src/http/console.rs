@@ -69,7 +69,8 @@ static TAG: LazyLock<String> = LazyLock::new(|| {
     for asset in &ASSETS {
         hash.update(asset.bytes);
     }
-    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let hash: [u8; 32] = hash.finalize().into();
+    format!("{:032x}", hash.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte)))
 });
 
 /// The addresses of the console.
