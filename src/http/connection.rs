@@ -129,9 +129,12 @@ async fn drive_http1(
         // What the library does not even answer by itself: another version of HTTP, for one.
         ending = ending.or(error.is_parse().then_some(Ending::Malformed));
     }
-    if let Some(error) = ending.and_then(Ending::error) {
+    if let Some(ending) = ending {
         let (stream, _) = take_back(connection);
-        stream.last_words(&raw_answer(&app, &error, client, line.since())).await;
+        match ending.error() {
+            Some(error) => stream.last_words(&raw_answer(&app, &error, client, line.since())).await,
+            None => stream.close().await,
+        }
     } else if line.lingers() {
         let (stream, _) = take_back(connection);
         stream.linger().await;

@@ -20,7 +20,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -64,10 +64,15 @@ pub(super) async fn drive(
         return;
     };
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
-    if let Err(error) = session.run(stage).await {
-        tracing::debug!(%error, %client, "a connection ended early");
-        // The client was told why, and may still be sending.
-        if let Ok(stream) = returned.try_recv() {
+    let ended = session.run(stage).await;
+    let Ok(stream) = returned.try_recv() else {
+        return;
+    };
+    match ended {
+        Ok(()) => stream.close().await,
+        Err(error) => {
+            tracing::debug!(%error, %client, "a connection ended early");
+            // The client was told why, and may still be sending.
             stream.linger().await;
         }
     }
@@ -166,7 +171,10 @@ async fn answer(
     // A date is a header value.
     head.headers.extend(HeaderValue::try_from(date()).ok().map(|date| (DATE, date)));
     let ends = to_head || body.is_end_stream();
-    if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
+    if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        // The router adds it.
+        head.headers.remove(CONTENT_LENGTH);
+    } else if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
     // Fails when the client has gone.

@@ -86,6 +86,11 @@ impl Stream {
         }
     }
 
+    /// Ends what is encrypted with a word, so that the client knows it for the end.
+    pub(crate) async fn close(mut self) {
+        let _ = tokio::time::timeout(LAST_WORDS, self.shutdown()).await;
+    }
+
     /// Throws away what the client is still sending, for a while.
     pub(crate) async fn linger(mut self) {
         let discard = async {

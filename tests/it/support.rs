@@ -2,6 +2,7 @@
 
 mod client;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 mod postgres;
 mod proxy;
