@@ -202,6 +202,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/scaling.md",
         "docs/postgresql.md",
         "docs/retries.md",
+        "docs/tls.md",
     ];
     for document in documents {
         let text = read(root().join(document));
