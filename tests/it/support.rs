@@ -3,6 +3,7 @@
 mod browser;
 mod client;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 mod postgres;
 mod proxy;
