@@ -8,6 +8,7 @@ mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};
