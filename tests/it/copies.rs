@@ -196,6 +196,7 @@ on_every_engine! {
     fn a_copy_under_load_is_one_moment(site) {
         let server = site.serve(&["--log-level", "warn"]);
         import(site, &[], &lines(&["much"], 20_000));
+        many_keys(site);
         let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
         let (stop, done, begun) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
         std::thread::scope(|scope| {
@@ -226,6 +227,9 @@ on_every_engine! {
                 };
                 let (first, second) = (plants("ada"), plants("bob"));
                 assert!(first == second || first == second + 1, "{first} and {second}");
+                let ahead = "SELECT count(*) FROM users WHERE version IS NOT (SELECT max(version) FROM plants WHERE plants.user_id = users.user_id)";
+                let file = rusqlite::Connection::open_with_flags(site.directory().join(&name), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+                assert_eq!(file.query_row(ahead, [], |row| row.get::<_, i64>(0)), Ok(0), "users and plants are of the same moment");
                 assert!(second >= least && first <= begun.load(Ordering::SeqCst), "{first}, {second}, at least {least}");
             }
         });
@@ -252,6 +256,19 @@ on_every_engine! {
         table(&restored.run(&["restore", file.to_str().unwrap()]));
         assert_eq!(export(&restored), lines(&["ada", "bob"], 20_000));
     }
+}
+
+/// Keys enough that plants are read some time after users.
+fn many_keys(site: &Site) {
+    let key = match site.engine {
+        Engine::Sqlite => "randomblob(32), zeroblob(32)",
+        Engine::Postgres => "sha256(n::text::bytea), sha256('')",
+    };
+    site.execute(&format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 40000)
+         INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+         SELECT 1, {key}, 200, NULL, 9999999999 FROM numbers"
+    ));
 }
 
 fn quietly(site: &Site, arguments: &[&str]) -> Child {
