@@ -10,6 +10,7 @@ mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};
