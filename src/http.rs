@@ -7,6 +7,7 @@
 mod auth;
 mod collections;
 mod connection;
+mod console;
 mod context;
 mod cors;
 mod error;
@@ -56,6 +57,18 @@ pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
 
+/// What the service is to be, beside its store.
+pub struct Settings {
+    /// Of everything.
+    pub limits: Limits,
+    /// Whose tokens are accepted beside our own.
+    pub issuer: Option<Issuer>,
+    /// The origins whose pages may call the service.
+    pub cors: Option<Cors>,
+    /// Whether the web console is served.
+    pub console: bool,
+}
+
 /// What all requests share.
 pub struct App {
     store: Arc<Store>,
@@ -67,13 +80,14 @@ pub struct App {
     auth_failures: RateLimiter<ClientAddress>,
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
+    console: bool,
     activity: Activity,
 }
 
 impl App {
-    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
-    /// these origins.
-    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
+    /// A service on this store, with these settings.
+    pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
+        let Settings { limits, issuer, cors, console } = settings;
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
         Arc::new(Self {
             sessions: Sessions::new(issuer),
@@ -83,6 +97,7 @@ impl App {
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
             cors,
+            console,
             activity: Activity::default(),
             store,
             limits: Arc::new(limits),
@@ -112,11 +127,13 @@ impl App {
 }
 
 fn router(app: Arc<App>) -> Router {
+    let console = if app.console { console::routes() } else { Router::new() };
     Router::new()
         .route("/plants", get(plants::list).post(plants::create))
         .route("/plants/{id}", delete(plants::delete))
         .route("/livez", get(probes::livez))
         .route("/readyz", get(probes::readyz))
+        .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
@@ -128,6 +145,8 @@ fn route_of(path: &str) -> &'static str {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/" => "/",
+        _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
         _ => "-",
     }
@@ -240,7 +259,7 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), limits, None, Some(cors));
+        let app = App::new(Arc::new(store), Settings { limits, issuer: None, cors: Some(cors), console: true });
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

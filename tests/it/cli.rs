@@ -261,6 +261,7 @@ fn on_a_terminal_the_banner_shows_the_token() {
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
     assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
+    assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
     assert!(!site.directory().join("plants.db.first-token").exists());
     let server = site.serve(&[]);
     assert_eq!(server.client(token).get("/plants").status, 200);

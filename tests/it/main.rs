@@ -8,6 +8,7 @@ mod auth;
 mod browser;
 mod cli;
 mod cluster;
+mod console;
 mod copies;
 mod cors;
 mod create;

@@ -50,8 +50,12 @@ impl IfNoneMatch {
 
     /// Whether the client has what the tag stands for, weakly compared (RFC 9110). What is not well-formed matches nothing.
     pub(crate) fn matches(&self, tag: Tag) -> bool {
-        let opaque = tag.opaque();
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, &opaque))
+        self.names(&tag.opaque())
+    }
+
+    /// The same for a tag by what stands between its quotes.
+    pub(crate) fn names(&self, opaque: &str) -> bool {
+        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, opaque))
     }
 }
 
