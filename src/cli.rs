@@ -2,6 +2,7 @@
 //! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
 
 mod migrate;
+mod openapi;
 mod serve;
 mod share;
 mod table;
@@ -41,6 +42,7 @@ enum Command {
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
+    Openapi(openapi::Options),
 }
 
 /// Parses, runs, and tells the truth in the exit code.
@@ -65,6 +67,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(options) => options.run(),
         Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
+        Command::Openapi(options) => options.run(),
     }
 }
 

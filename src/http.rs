@@ -8,12 +8,14 @@ mod auth;
 mod collections;
 mod context;
 mod cors;
+mod docs;
 mod error;
 mod extract;
 mod idempotency;
 mod limits;
 mod listing;
 mod oidc;
+mod openapi;
 mod plants;
 mod probes;
 mod rate;
@@ -28,12 +30,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode};
 use tower_service::Service as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
@@ -49,6 +52,7 @@ use crate::store::Store;
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
 
@@ -107,12 +111,19 @@ impl App {
     }
 }
 
+/// The operations: what is here is in the OpenAPI document, and the other way round.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(docs::openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/plants", get(plants::list).post(plants::create))
-        .route("/plants/{id}", delete(plants::delete))
-        .route("/livez", get(probes::livez))
-        .route("/readyz", get(probes::readyz))
+    Router::from(routes())
+        .merge(docs::pages())
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
@@ -124,7 +135,10 @@ fn route_of(path: &str) -> &'static str {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/openapi.json" => "/openapi.json",
+        "/docs" | "/docs/" => "/docs",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ if path.starts_with("/docs/") => "/docs/{file}",
         _ => "-",
     }
 }
@@ -205,6 +219,7 @@ impl Service {
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
