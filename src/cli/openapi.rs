@@ -13,6 +13,9 @@ pub(super) struct Options {}
 impl Options {
     #[expect(clippy::unused_self, reason = "commands are run alike")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        super::print(|output| writeln!(output, "{}", http::openapi()))
+        super::print(|output| {
+            serde_json::to_writer_pretty(&mut *output, &http::openapi())?;
+            writeln!(output)
+        })
     }
 }

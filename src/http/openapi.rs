@@ -9,11 +9,9 @@ mod headers;
 mod parameters;
 mod schemas;
 
-use std::sync::LazyLock;
-
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Components, Info, LicenseBuilder, OpenApi, RefOr, Server, Tag};
+use utoipa::openapi::{Components, Info, License, OpenApi, RefOr, Tag};
 use utoipa::{PartialSchema as _, ToSchema as _};
 
 pub(crate) use self::answers::{CreateAnswers, DeleteAnswers, ListAnswers, LiveAnswers, OpenapiAnswers, ReadyAnswers};
@@ -31,19 +29,10 @@ const BEARER: &str = "bearer";
 pub(crate) const PLANTS: &str = "plants";
 pub(crate) const SERVICE: &str = "service";
 
-/// The document as text, rendered once.
-pub fn openapi() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let text = document().to_pretty_json();
-        text.expect("a document of strings, numbers and lists of them is always JSON")
-    });
-    &TEXT
-}
-
-fn document() -> OpenApi {
+/// The document.
+pub fn openapi() -> OpenApi {
     let mut document = super::routes().into_openapi();
     document.info = info();
-    document.servers = Some(vec![Server::new("/")]);
     document.tags = Some(vec![
         Tag::builder().name(PLANTS).description(Some("Create, list and delete plants.")).build(),
         Tag::builder().name(SERVICE).description(Some("About the service itself; no token is needed.")).build(),
@@ -62,12 +51,11 @@ fn info() -> Info {
         stable: match on them, and show the message to people. Beside the errors of each operation, an address that does not \
         exist is answered as `components/responses/NoSuchAddress` says, a method that an address does not have as \
         `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as `Preflight`.";
-    let license = LicenseBuilder::new().name("MIT OR Apache-2.0").identifier(Some("MIT OR Apache-2.0"));
     Info::builder()
         .title("plantstore")
         .version(INTERFACE_VERSION)
         .description(Some(description))
-        .license(Some(license.build()))
+        .license(Some(License::new("MIT or Apache 2.0")))
         .build()
 }
 

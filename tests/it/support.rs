@@ -2,6 +2,7 @@
 
 mod browser;
 mod client;
+mod contract;
 mod history;
 pub(crate) mod issuer;
 mod postgres;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use contract::document;
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};

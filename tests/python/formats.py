@@ -1,4 +1,4 @@
-"""What the document cannot say in JSON Schema, for Schemathesis to send what is valid and to know what is not."""
+"""What the document cannot say in JSON Schema: what is valid beyond its looks. Nothing that is invalid is held back."""
 
 import itertools
 import zlib
@@ -6,6 +6,7 @@ import zlib
 import schemathesis
 from hypothesis import strategies as st
 
+KEY = "Idempotency-Key"
 KEYS = itertools.count()
 
 
@@ -16,8 +17,16 @@ def cursor(plant_id: int) -> str:
 
 
 schemathesis.openapi.format("cursor", st.integers(-(2**63), 2**63 - 1).map(cursor))
-# A new one for every new request.
-schemathesis.openapi.format("idempotency-key", st.builds(lambda: f"key-{next(KEYS)}"))
+# Herself, one whose plants she may edit, and one whose plants she may read.
+schemathesis.openapi.format("user-name", st.sampled_from(["ada", "bob", "eve"]))
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    """A valid key is a new one: no two requests share theirs. What is no key is sent as it is."""
+    header = case.meta.components.get("header")
+    if header is not None and header.mode.is_positive and KEY in case.headers:
+        case.headers[KEY] = f"key-{next(KEYS)}"
 
 
 @schemathesis.hook

@@ -90,7 +90,8 @@ fn include() -> Parameter {
 }
 
 fn owner(description: &str) -> Parameter {
-    optional(ParameterIn::Query, "owner", description, text()).build()
+    let schema = text().format(Some(SchemaFormat::Custom("user-name".to_owned())));
+    optional(ParameterIn::Query, "owner", description, schema).build()
 }
 
 fn path_id() -> Parameter {
@@ -101,7 +102,7 @@ fn path_id() -> Parameter {
 fn idempotency_key() -> Parameter {
     // Bare, or a string of RFC 8941; neither starts nor ends with a space, which HTTP takes away.
     let pattern = r#"^(?:[!#-~](?:[ -~]{0,253}[!-~])?|"(?:[ !#-\[\]-~]|\\["\\]){1,255}")$"#;
-    let schema = text().format(Some(SchemaFormat::Custom("idempotency-key".to_owned()))).pattern(Some(pattern));
+    let schema = text().pattern(Some(pattern));
     let description = "A new one for every new request: sent again with the same key, a request is done once, and its first \
         answer is given again";
     optional(ParameterIn::Header, "Idempotency-Key", description, schema).build()
