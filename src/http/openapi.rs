@@ -5,6 +5,7 @@
 //! fields of errors from the errors themselves.
 
 mod answers;
+mod errors;
 mod headers;
 mod parameters;
 mod schemas;

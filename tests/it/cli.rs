@@ -411,6 +411,7 @@ fn help_and_version() {
       token    Issue, list and revoke access tokens; works beside a running server
       share    Share the plants of one user with another; works beside a running server
       user     List and delete users; works beside a running server
+      openapi  Print the OpenAPI document that the service answers at /openapi.json
       help     Print this message or the help of the given subcommand(s)
 
     Options:

@@ -1,25 +1,25 @@
-//! The answers of each operation. Errors are samples of what the handlers give: their statuses, numbers, messages and
-//! header fields are taken from them.
+//! The answers of each operation.
 
 use std::collections::BTreeMap;
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 use utoipa::openapi::content::ContentBuilder;
-use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::link::LinkBuilder;
-use utoipa::openapi::{AllOfBuilder, ArrayBuilder, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Schema, Type};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Type};
 use utoipa::{IntoResponses, ToSchema};
 
+use super::errors::{answer, anybody, calling, errors, faults_of_bodies, writing};
 use super::headers;
-use super::schemas::Error;
+use crate::http::Limits;
 use crate::http::error::ApiError;
-use crate::plant::{IdFault, NewPlant, Plant, PlantId};
+use crate::plant::{IdFault, Plant, PlantId};
 use crate::token::Scope;
 
-type Answers = BTreeMap<String, RefOr<Response>>;
+/// Answers by their status, or by their name.
+pub(super) type Answers = BTreeMap<String, RefOr<Response>>;
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 /// What tells a client how long a list holds.
 const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
 
@@ -42,7 +42,7 @@ impl IntoResponses for CreateAnswers {
             .operation_id("deletePlant")
             .parameter("id", "$request.body#/id")
             .description("The id that was chosen is the one to delete by.");
-        let content = ContentBuilder::new().schema(Some(Plant::reference()));
+        let content = ContentBuilder::new().schema(Some(reference::<Plant<'_>>()));
         let content = content.example(Some(json!({"name": "Monstera", "tag": "indoor"})));
         let created = ResponseBuilder::new()
             .description("The plant, as it was created; its id is in `Location`")
@@ -50,7 +50,7 @@ impl IntoResponses for CreateAnswers {
             .link("delete", delete.build());
         let mut answers = errors(writing(Scope::Write).chain(faults_of_bodies()).chain([
             ApiError::Duplicate(PlantId::new(1)),
-            ApiError::BodyTooLarge { limit: 16_384, close: true },
+            ApiError::BodyTooLarge { limit: Limits::default().body_bytes, close: true },
             ApiError::BodyUnreadable,
             ApiError::NotJsonType,
         ]));
@@ -62,7 +62,7 @@ impl IntoResponses for CreateAnswers {
 
 impl IntoResponses for ListAnswers {
     fn responses() -> Answers {
-        let schema = ArrayBuilder::new().items(Plant::reference());
+        let schema = ArrayBuilder::new().items(reference::<Plant<'_>>());
         let content =
             ContentBuilder::new().schema(Some(schema)).example(Some(json!([{"name": "Monstera", "tag": "indoor"}])));
         let listed = ResponseBuilder::new()
@@ -140,46 +140,6 @@ fn probed(description: &str, status: &str, mut answers: Answers) -> Answers {
     answers
 }
 
-/// What can go wrong for anybody who connects.
-fn anybody() -> impl Iterator<Item = ApiError> {
-    [
-        ApiError::BadRequest("send exactly one `Host` header"),
-        ApiError::RequestTimeout,
-        ApiError::HeadersTooLarge,
-        ApiError::Internal(String::new()),
-        ApiError::Draining,
-        ApiError::Overloaded,
-    ]
-    .into_iter()
-}
-
-/// What can go wrong for somebody who needs this scope.
-fn calling(scope: Scope) -> impl Iterator<Item = ApiError> {
-    // The last two: users of an issuer are made at their first request.
-    anybody().chain([
-        ApiError::NoToken,
-        ApiError::InvalidToken,
-        ApiError::ScopeMissing(scope),
-        ApiError::TooManyFailures(1),
-        ApiError::TooManyRequests(1),
-        ApiError::NoIssuerKeys,
-        ApiError::Unavailable(String::new()),
-        ApiError::OutcomeUnknown(String::new()),
-        ApiError::StorageFull(String::new()),
-    ])
-}
-
-/// What can go wrong for somebody who changes something.
-fn writing(scope: Scope) -> impl Iterator<Item = ApiError> {
-    calling(scope).chain([ApiError::ReaderOnly, ApiError::NoCollection, ApiError::KeyInFlight, ApiError::KeyReused])
-}
-
-/// One fault of each kind.
-fn faults_of_bodies() -> impl Iterator<Item = ApiError> {
-    let bodies = [r"{", r#"{"id": 1}"#, r#"{"id": "1", "name": "Rose"}"#, r#"{"id": 1, "name": ""}"#];
-    bodies.into_iter().filter_map(|body| NewPlant::from_json(body.as_bytes()).err().map(ApiError::BadBody))
-}
-
 /// Marks what may be given again to a request with a key: the success, this refusal, and whatever is wrong with a request
 /// itself.
 fn mark_replayed(answers: &mut Answers, done: StatusCode, refused: &ApiError) {
@@ -201,61 +161,12 @@ fn told_of_quota(mut answers: Answers) -> Answers {
     answers
 }
 
-/// One answer for each status of these errors.
-fn errors(errors: impl IntoIterator<Item = ApiError>) -> Answers {
-    let mut by_status: BTreeMap<String, Vec<ApiError>> = BTreeMap::new();
-    for error in errors {
-        by_status.entry(code(error.code().1)).or_default().push(error);
-    }
-    by_status.into_iter().map(|(status, errors)| (status, answer(&errors).into())).collect()
-}
-
-/// The answer to requests that meet one of these errors, which have the same status.
-fn answer(errors: &[ApiError]) -> Response {
-    let mut numbers: Vec<i32> = errors.iter().map(|error| error.code().0).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let reason = errors.first().and_then(|error| error.code().1.canonical_reason()).unwrap_or_default();
-    let listed = numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-    let examples = errors.iter().map(|error| {
-        let (number, _) = error.code();
-        let message = error.to_string();
-        let value = json!({"error": number, "message": message});
-        (example_name(errors, error), ExampleBuilder::new().summary(message).value(Some(value)))
-    });
-    let content = ContentBuilder::new().schema(Some(error_of(&numbers))).examples_from_iter(examples).build();
-    let response = ResponseBuilder::new().description(format!("{reason} ({listed})")).content(JSON, content);
-    let rendered: Vec<_> = errors.iter().flat_map(|error| error.render().1).filter_map(|(name, _)| name).collect();
-    let names = rendered.iter().filter_map(|name| headers::documented(name.as_str()));
-    headers::with(response, names).build()
-}
-
-/// The number, and a letter where several errors share it.
-fn example_name(errors: &[ApiError], error: &ApiError) -> String {
-    let number = error.code().0;
-    let same: Vec<_> = errors.iter().filter(|other| other.code().0 == number).collect();
-    let place = same.iter().position(|other| std::ptr::eq(*other, error)).unwrap_or_default();
-    let letter = u8::try_from(place).ok().and_then(|place| b'a'.checked_add(place)).map_or('z', char::from);
-    if same.len() == 1 { number.to_string() } else { format!("{number}{letter}") }
-}
-
-/// The shape of an error whose number is one of these.
-fn error_of(numbers: &[i32]) -> Schema {
-    let numbers: Vec<Value> = numbers.iter().map(|number| json!(number)).collect();
-    let known = ObjectBuilder::new().schema_type(Type::Integer).enum_values(Some(numbers));
-    let narrowed = ObjectBuilder::new().property("error", known);
-    AllOfBuilder::new().item(Error::reference()).item(narrowed).into()
-}
-
 /// The schema of a type, by its name among the document's components.
-trait Reference: ToSchema {
-    fn reference() -> Ref {
-        Ref::from_schema_name(Self::name())
-    }
+pub(super) fn reference<T: ToSchema>() -> Ref {
+    Ref::from_schema_name(T::name())
 }
 
-impl<T: ToSchema> Reference for T {}
-
-fn code(status: StatusCode) -> String {
+/// A status as the document names it.
+pub(super) fn code(status: StatusCode) -> String {
     status.as_str().to_owned()
 }

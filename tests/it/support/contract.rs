@@ -86,20 +86,20 @@ pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
         return;
     }
     let listed = listed(request, answer.status);
-    let asked = format!("{request:?} is answered {}", answer.wire());
-    let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {asked}"));
+    let asked = || format!("{request:?} is answered {}", answer.wire());
+    let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", asked()));
     let headers = listed["headers"].as_object().expect("header fields");
     for (name, _) in answer.headers.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
         let known = headers.keys().any(|known| known.eq_ignore_ascii_case(name));
-        assert!(known, "the document does not list `{name}`: {asked}");
+        assert!(known, "the document does not list `{name}`: {}", asked());
     }
     // The answer to HEAD tells the type of the body that it does not have.
     if let Some(media_type) = answer.header("content-type").filter(|_| !answer.body.is_empty()) {
         let content = &listed["content"][media_type];
-        assert!(content.is_object(), "the document does not list the media type: {asked}");
+        assert!(content.is_object(), "the document does not list the media type: {}", asked());
         if answer.status >= 400 {
             let numbers = content["schema"]["allOf"][1]["properties"]["error"]["enum"].as_array().expect("numbers");
-            assert!(numbers.contains(&answer.json()["error"]), "the document does not list the number: {asked}");
+            assert!(numbers.contains(&answer.json()["error"]), "the document does not list the number: {}", asked());
         }
     }
 }
