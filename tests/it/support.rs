@@ -4,12 +4,14 @@ mod browser;
 mod client;
 mod contract;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 mod postgres;
 mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};

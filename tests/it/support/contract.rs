@@ -29,6 +29,15 @@ pub(crate) struct Request {
     path: String,
 }
 
+impl Request {
+    pub(crate) fn new(method: &str, target: &str) -> Self {
+        // The absolute form names a server, too.
+        let target = target.split_once("://").map_or(target, |(_, rest)| &rest[rest.find('/').unwrap_or(rest.len())..]);
+        let path = target.split('?').next().unwrap_or_default().to_owned();
+        Self { method: method.to_lowercase(), path }
+    }
+}
+
 /// What was sent on a connection and is not answered yet.
 #[derive(Default)]
 pub(crate) struct Sent {
@@ -60,10 +69,7 @@ impl Sent {
                 self.bytes.drain(..end);
             }
         }
-        // The absolute form names a server, too.
-        let target = target.split_once("://").map_or(target, |(_, rest)| &rest[rest.find('/').unwrap_or(rest.len())..]);
-        let path = target.split('?').next().unwrap_or_default().to_owned();
-        Some(Request { method: method.to_lowercase(), path })
+        Some(Request::new(method, target))
     }
 
     fn drop_body(&mut self, length: usize) {
