@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{document, on_every_engine};
+use crate::support::contract::{self, Request, document};
+use crate::support::{Answer, on_every_engine};
 
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
@@ -172,6 +173,33 @@ fn the_command_prints_it_also_to_somebody_who_stops_reading() {
     let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.stdout, b"{");
+}
+
+/// The check that every answer of every test goes through.
+#[test]
+fn what_the_document_does_not_list_is_noticed() {
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let listed = Answer {
+        status: 400,
+        reason: "Bad Request".to_owned(),
+        headers: vec![header("content-type", "application/json"), header("date", "today"), header("x-request-id", "1")],
+        body: br#"{"error":40004,"message":"`limit` is given more than once"}"#.to_vec(),
+    };
+    let passes = |method: &str, path: &str, change: &dyn Fn(&mut Answer)| {
+        let mut answer = listed.clone();
+        change(&mut answer);
+        std::panic::catch_unwind(|| contract::check(Some(&Request::new(method, path)), &answer)).is_ok()
+    };
+    assert!(passes("GET", "/plants?limit=1&limit=2", &|_| {}));
+    assert!(passes("HEAD", "http://plants.example/plants?limit=x", &|answer| answer.body.clear()));
+    assert!(!passes("GET", "/plants", &|answer| answer.status = 418), "a status");
+    assert!(!passes("GET", "/plants", &|answer| answer.headers.push(header("x-surprise", "1"))), "a header field");
+    assert!(!passes("GET", "/plants", &|answer| answer.headers[0].1 = "text/plain".to_owned()), "a media type");
+    assert!(!passes("POST", "/plants", &|_| {}), "a number of another operation");
+    assert!(!passes("PUT", "/plants", &|answer| answer.status = 200), "a success of no operation");
+    assert!(!passes("GET", "/nothing", &|answer| answer.status = 200), "a success at no address");
+    assert!(passes("GET", "/docs/page.css", &|answer| answer.headers.push(header("x-surprise", "1"))), "a page");
+    assert!(!passes("GET", "/docsx", &|answer| answer.headers.push(header("x-surprise", "1"))), "no page");
 }
 
 on_every_engine! {

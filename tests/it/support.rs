@@ -2,7 +2,7 @@
 
 mod browser;
 mod client;
-mod contract;
+pub(crate) mod contract;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;
@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
-pub(crate) use contract::document;
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
