@@ -6,6 +6,7 @@ mod copy;
 mod export;
 mod import;
 mod migrate;
+mod openapi;
 mod progress;
 mod restore;
 mod serve;
@@ -47,6 +48,7 @@ enum Command {
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
+    Openapi(openapi::Options),
     Export(export::Options),
     Import(import::Options),
     Backup(backup::Options),
@@ -76,6 +78,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(options) => options.run(),
         Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
+        Command::Openapi(options) => options.run(),
         Command::Export(options) => options.run(),
         Command::Import(options) => options.run(),
         Command::Backup(options) => options.run(),

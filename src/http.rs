@@ -10,6 +10,7 @@ mod connection;
 mod console;
 mod context;
 mod cors;
+mod docs;
 mod error;
 mod extract;
 mod http2;
@@ -17,6 +18,7 @@ mod idempotency;
 mod limits;
 mod listing;
 mod oidc;
+mod openapi;
 mod plants;
 mod probes;
 mod rate;
@@ -33,11 +35,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
@@ -53,6 +56,7 @@ use crate::store::Store;
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
@@ -126,13 +130,20 @@ impl App {
     }
 }
 
+/// The operations: what is here is in the OpenAPI document, and the other way round.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(docs::openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
     let console = if app.console { console::routes() } else { Router::new() };
-    Router::new()
-        .route("/plants", get(plants::list).post(plants::create))
-        .route("/plants/{id}", delete(plants::delete))
-        .route("/livez", get(probes::livez))
-        .route("/readyz", get(probes::readyz))
+    Router::from(routes())
+        .merge(docs::pages())
         .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
@@ -145,9 +156,12 @@ fn route_of(path: &str) -> &'static str {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/openapi.json" => "/openapi.json",
+        "/docs" | "/docs/" => "/docs",
         "/" => "/",
         _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ if path.starts_with("/docs/") => "/docs/{file}",
         _ => "-",
     }
 }
@@ -236,6 +250,7 @@ impl Service {
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 

@@ -2,6 +2,7 @@
 
 mod browser;
 mod client;
+pub(crate) mod contract;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;

@@ -79,6 +79,7 @@ fn things_stand_where_they_belong() {
         (&["StatusCode", "hyper::", "axum::"], "src/http"),
         (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
         (&["anyhow"], "src/cli"),
+        (&["utoipa"], "src/http"),
         (&["use ring", "base64"], "src/http/oidc/"),
         (&["process::exit"], "src/cli src/store/sqlite/fault.rs src/store/postgres/writer.rs"),
         (&["stderr()"], "src/cli src/telemetry.rs"),
