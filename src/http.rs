@@ -13,10 +13,12 @@ mod extract;
 mod idempotency;
 mod limits;
 mod listing;
+mod metrics;
 mod oidc;
 mod plants;
 mod probes;
 mod rate;
+mod scrape;
 mod serve;
 mod sessions;
 mod wire;
@@ -40,16 +42,19 @@ use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Logged};
 use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
+use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
 use self::wire::Line;
+use crate::metrics::Page;
 use crate::store::Store;
 
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
 pub use self::rate::{Quota, Rate, RateFault};
+pub use self::scrape::serve_metrics;
 pub use self::serve::{Stopped, serve};
 
 /// What all requests share.
@@ -64,25 +69,54 @@ pub struct App {
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
     activity: Activity,
+    surface: &'static Surface,
+    metrics: Metrics,
 }
+
+/// What is served on a listener.
+struct Surface {
+    /// As the log and the metrics name them; the last is for what is none of them.
+    routes: &'static [&'static str],
+    /// The one of a path.
+    route_of: fn(&str) -> &'static str,
+}
+
+const PLANTS: Surface = Surface { routes: &["/plants", "/plants/{id}", "/livez", "/readyz", "-"], route_of };
 
 impl App {
     /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
     /// these origins.
     pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
+        let sessions = Sessions::new(issuer);
+        Arc::new(Self { sessions, cors, ..Self::on_surface(&PLANTS, store, limits) })
+    }
+
+    /// What serves this surface, for tokens of our own and pages of our own origin.
+    fn on_surface(surface: &'static Surface, store: Arc<Store>, limits: Limits) -> Self {
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
-        Arc::new(Self {
-            sessions: Sessions::new(issuer),
+        Self {
+            sessions: Sessions::new(None),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
-            cors,
+            cors: None,
             activity: Activity::default(),
+            surface,
+            metrics: Metrics::new(surface.routes),
             store,
             limits: Arc::new(limits),
-        })
+        }
+    }
+
+    /// Writes what the service counts, but for what the store does.
+    fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+        self.activity.write_metrics(page);
+        Admission::write_metrics(&[("read", &self.reads), ("write", &self.writes)], page);
+        self.pages.write_metrics(page);
+        self.sessions.write_metrics(page);
     }
 
     fn draining(&self) -> bool {
@@ -118,7 +152,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The route of a path as the log names it.
+/// The route of a path as [`PLANTS`] lists it.
 fn route_of(path: &str) -> &'static str {
     match path {
         "/plants" => "/plants",
@@ -159,7 +193,7 @@ impl Service {
         let working = Working::begin(&self.app, line);
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
-        let route = route_of(parts.uri.path());
+        let route = (self.app.surface.route_of)(parts.uri.path());
         let context = Arc::new(Context::new(&parts.headers, client, arrived, Some(parts.method.clone()), route));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
@@ -210,6 +244,13 @@ mod tests {
 
     use super::*;
     use crate::store::{OpenOptions, StoreUrl};
+
+    #[test]
+    fn every_route_is_the_route_of_a_path() {
+        for route in PLANTS.routes {
+            assert_eq!((PLANTS.route_of)(route), *route);
+        }
+    }
 
     async fn panicking() {
         panic!("{}", "something secret");

@@ -4,6 +4,7 @@
 //!
 //! - [`plant`], [`user`], [`token`]: what there is, and its rules; they know nothing of HTTP or SQL.
 //! - [`trust`]: whose certificates are trusted.
+//! - [`metrics`]: what is counted, and the page it is told on.
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`http`]: how it is served; the one place that knows status codes.
 //! - [`telemetry`], [`config`]: logs; the options that several commands share.
@@ -12,6 +13,7 @@
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod metrics;
 pub mod plant;
 pub mod store;
 pub mod telemetry;

@@ -15,6 +15,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 
 use super::limits::ClientAddress;
+use super::metrics::{Ended, Metrics};
 use super::rate::Level;
 use super::serve::Working;
 use super::sessions::Session;
@@ -80,19 +81,30 @@ impl Context {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// The one line that every request gets, once its answer has ended; without a status when it never got one.
-    pub(crate) fn log(&self, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
+    /// Counts a request whose answer has ended, and gives it its one line in the log; without a status when it never got
+    /// one.
+    pub(crate) fn end(
+        &self,
+        metrics: &Metrics,
+        status: Option<StatusCode>,
+        error: Option<i32>,
+        bytes: u64,
+        complete: bool,
+    ) {
+        let took = self.arrived.elapsed();
+        let (method, route) = (self.method.as_ref(), self.route);
+        metrics.ended(&Ended { method, route, status, error, bytes, complete, took });
         let session = self.session.get();
         tracing::info!(
             request_id = self.id(),
             client = %self.client,
-            method = self.method.as_ref().map(Method::as_str),
-            route = self.route,
+            method = method.map(Method::as_str),
+            route,
             status = status.map(|status| status.as_u16()),
             error,
             user = session.map(|session| session.holder.user.as_str()),
             token = session.and_then(|session| session.token()).map(TokenId::get),
-            duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
+            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             bytes,
             complete,
             "request"
@@ -126,12 +138,12 @@ pub(crate) struct Exchange {
     error: Option<i32>,
     bytes: u64,
     complete: bool,
-    _working: Working,
+    working: Working,
 }
 
 impl Exchange {
     pub(crate) fn new(context: Arc<Context>, working: Working) -> Self {
-        Self { context, status: None, error: None, bytes: 0, complete: false, _working: working }
+        Self { context, status: None, error: None, bytes: 0, complete: false, working }
     }
 
     pub(crate) fn answered(&mut self, status: StatusCode, error: Option<i32>) {
@@ -142,7 +154,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.context.log(self.status, self.error, self.bytes, self.complete);
+        self.context.end(self.working.metrics(), self.status, self.error, self.bytes, self.complete);
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) use self::jwt::has_the_shape;
 use self::jwt::{Claims, Expected, Fault, Jwt};
 use self::keeper::{Keeper, Missing};
 pub(crate) use self::keys::KeySet;
+use crate::metrics::Page;
 use crate::trust::TrustFault;
 
 /// Whose tokens are accepted, and how they are read.
@@ -104,6 +105,10 @@ impl Logins {
         // Again, because it may have waited for the keys.
         let claims = jwt.check(&self.expected, Timestamp::now())?;
         Ok(Verified { claims, keys })
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.keeper.write_metrics(page);
     }
 
     /// Whether these are the issuer's keys, as far as is known.

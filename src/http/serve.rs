@@ -19,8 +19,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::context::Context;
 use super::error::ApiError;
+use super::metrics::Metrics;
 use super::wire::{Ending, Line, Wire};
 use super::{App, Service};
+use crate::metrics::Page;
 
 /// How long the loop pauses after the system refused it a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +42,13 @@ pub(crate) struct Activity {
 impl Activity {
     pub(crate) fn draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        let working = self.working.load(Ordering::SeqCst);
+        page.gauge("plantstore_http_requests_in_flight", "Requests whose answer has not ended.").sample(&[], working);
+        page.gauge("plantstore_draining", "Whether the service is about to stop.")
+            .sample(&[], u8::from(self.draining()));
     }
 
     /// Resolves when no request is at work.
@@ -65,6 +74,10 @@ impl Working {
     pub(crate) fn begin(app: &Arc<App>, line: &Arc<Line>) -> Self {
         app.activity.working.fetch_add(1, Ordering::SeqCst);
         Self { app: Arc::clone(app), line: Arc::clone(line), arrived: line.begin() }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.app.metrics
     }
 }
 
@@ -151,6 +164,7 @@ async fn drive(
     // Without it, small answers would wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
     let app = Arc::clone(&service.app);
+    let _open = app.metrics.connections.accept();
     let limits = Arc::clone(&app.limits);
     let line = Arc::new(Line::new());
     let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits));
@@ -183,6 +197,9 @@ async fn drive(
         // What the library does not even answer by itself: another version of HTTP, for one.
         ending = ending.or(error.is_parse().then_some(Ending::Malformed));
     }
+    if let Some(ending) = ending {
+        app.metrics.connections.cut(ending);
+    }
     let error = ending.and_then(Ending::error);
     let take_back = |connection: Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
         Pin::into_inner(connection).into_parts().io.into_inner()
@@ -196,6 +213,7 @@ async fn drive(
 
 /// Tells a client that there are too many connections, without making any other wait.
 fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc<Semaphore>) {
+    app.metrics.connections.turn_away();
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
         return;
     };
@@ -220,7 +238,7 @@ fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: Instant) -> 
     }
     let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
-    context.log(Some(status), Some(error.code().0), body.len() as u64, true);
+    context.end(&app.metrics, Some(status), Some(error.code().0), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes

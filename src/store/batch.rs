@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::keys::{Claimed, Key, Known, Written};
 use super::{Actor, Creation, Deletion, StoreError};
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::TokenId;
 use crate::user::{UserId, UserName};
@@ -225,6 +226,12 @@ impl Queue {
     /// Best effort: when the queue is full the note is dropped.
     pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::NoteUse { token, day });
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
+        page.gauge("plantstore_write_queue_depth", "Writes that wait for the writer.").sample(&[], most - free);
+        page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
     }
 
     /// Whether the writer has stopped.

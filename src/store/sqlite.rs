@@ -13,7 +13,7 @@ mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -24,9 +24,11 @@ use self::fault::store_error;
 use self::watch::Watch;
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
+use super::metrics::{SweepMetrics, WalMetrics, WriteMetrics};
 use super::{
     Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
 use crate::user::{UserId, UserName};
@@ -45,6 +47,15 @@ pub struct Sqlite {
     writer: Writer,
     watch: Watch,
     at_work: AtWork,
+    metrics: Arc<SqliteMetrics>,
+}
+
+/// What the engine counts.
+#[derive(Default)]
+struct SqliteMetrics {
+    writes: WriteMetrics,
+    wal: WalMetrics,
+    sweeps: SweepMetrics,
 }
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -54,7 +65,8 @@ impl Sqlite {
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
         let readers = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
-        let writer = Writer::start(path, options.write_queue).map_err(unusable)?;
+        let metrics = Arc::<SqliteMetrics>::default();
+        let writer = Writer::start(path, options.write_queue, &metrics).map_err(unusable)?;
         let engine = Self {
             path: path.to_owned(),
             readers: Mutex::new(readers),
@@ -63,6 +75,7 @@ impl Sqlite {
             writer,
             watch: Watch::new(path).map_err(unusable)?,
             at_work: AtWork::default(),
+            metrics,
         };
         Ok((engine, created))
     }
@@ -204,7 +217,7 @@ impl Sqlite {
         if self.read(departed)?.is_none() {
             return Ok(0);
         }
-        self.change(|connection| {
+        let removed = self.change(|connection| {
             while let Some(user) = departed(connection)? {
                 for step in [PLANTS, KEYS] {
                     let removed = connection.execute(step, [user, i64::from(SWEEP_STEP)])?;
@@ -215,7 +228,8 @@ impl Sqlite {
                 connection.execute("DELETE FROM departed_users WHERE user_id = ?1", [user])?;
             }
             Ok(0)
-        })
+        });
+        removed.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
     }
 
     pub(super) async fn sweep_keys(&self) -> Result<u64, StoreError> {
@@ -227,7 +241,8 @@ impl Sqlite {
         if !self.read(|connection| connection.prepare_cached(EXPIRED)?.exists([now]))? {
             return Ok(0);
         }
-        self.change(|connection| Ok(connection.execute(STEP, [now, i64::from(SWEEP_STEP)])? as u64))
+        let removed = self.change(|connection| Ok(connection.execute(STEP, [now, i64::from(SWEEP_STEP)])? as u64));
+        removed.inspect(|removed| self.metrics.sweeps.expired_keys.add(*removed))
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
@@ -235,6 +250,13 @@ impl Sqlite {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        self.writer.queue().write_metrics(page);
+        self.metrics.writes.write(page);
+        self.metrics.wal.write(page);
+        self.metrics.sweeps.write(page);
     }
 
     pub(super) async fn close(&self) {
