@@ -5,6 +5,7 @@
 //! wrong as an [`error::ApiError`].
 
 mod auth;
+mod client;
 mod collections;
 mod context;
 mod cors;
@@ -21,6 +22,7 @@ mod rate;
 mod scrape;
 mod serve;
 mod sessions;
+mod traces;
 mod wire;
 
 use std::net::IpAddr;
@@ -46,6 +48,7 @@ use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
+use self::traces::{Trace, Tracer};
 use self::wire::Line;
 use crate::metrics::Page;
 use crate::store::Store;
@@ -56,6 +59,7 @@ pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::scrape::serve_metrics;
 pub use self::serve::{Stopped, serve};
+pub use self::traces::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
 
 /// What all requests share.
 pub struct App {
@@ -71,6 +75,7 @@ pub struct App {
     activity: Activity,
     surface: &'static Surface,
     metrics: Metrics,
+    tracer: Option<Tracer>,
 }
 
 /// What is served on a listener.
@@ -85,10 +90,23 @@ const PLANTS: Surface = Surface { routes: &["/plants", "/plants/{id}", "/livez",
 
 impl App {
     /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
-    /// these origins.
-    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
-        let sessions = Sessions::new(issuer);
-        Arc::new(Self { sessions, cors, ..Self::on_surface(&PLANTS, store, limits) })
+    /// these origins, and tells this collector of requests.
+    pub fn new(
+        store: Arc<Store>,
+        limits: Limits,
+        issuer: Option<Issuer>,
+        cors: Option<Cors>,
+        collector: Option<Collector>,
+    ) -> Arc<Self> {
+        let (sessions, tracer) = (Sessions::new(issuer), collector.map(Tracer::start));
+        Arc::new(Self { sessions, cors, tracer, ..Self::on_surface(&PLANTS, store, limits) })
+    }
+
+    /// Hands what waits for the collector to it; to be called when no request is at work any more.
+    pub async fn flush_traces(&self) {
+        if let Some(tracer) = &self.tracer {
+            tracer.finish().await;
+        }
     }
 
     /// What serves this surface, for tokens of our own and pages of our own origin.
@@ -105,6 +123,7 @@ impl App {
             activity: Activity::default(),
             surface,
             metrics: Metrics::new(surface.routes),
+            tracer: None,
             store,
             limits: Arc::new(limits),
         }
@@ -117,6 +136,9 @@ impl App {
         Admission::write_metrics(&[("read", &self.reads), ("write", &self.writes)], page);
         self.pages.write_metrics(page);
         self.sessions.write_metrics(page);
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
+        }
     }
 
     fn draining(&self) -> bool {
@@ -194,7 +216,9 @@ impl Service {
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.app.surface.route_of)(parts.uri.path());
-        let context = Arc::new(Context::new(&parts.headers, client, arrived, Some(parts.method.clone()), route));
+        let trace = Trace::of(self.app.tracer.as_ref(), parts.version, &parts.headers);
+        let context = Context::new(&parts.headers, client, arrived, Some(parts.method.clone()), route);
+        let context = Arc::new(context.within(trace));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
@@ -204,7 +228,11 @@ impl Service {
         let mut response = if allowed_origin.is_some() && cors::is_preflight(&parts) {
             check_host(&parts).map(|()| cors::preflight()).into_response()
         } else {
-            self.handle(Request::from_parts(parts, Body::new(body))).await
+            let request = Request::from_parts(parts, Body::new(body));
+            match context.notes() {
+                Some(notes) => notes.during(self.handle(request)).await,
+                None => self.handle(request).await,
+            }
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
@@ -269,7 +297,7 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), limits, None, Some(cors));
+        let app = App::new(Arc::new(store), limits, None, Some(cors), None);
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

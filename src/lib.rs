@@ -4,7 +4,7 @@
 //!
 //! - [`plant`], [`user`], [`token`]: what there is, and its rules; they know nothing of HTTP or SQL.
 //! - [`trust`]: whose certificates are trusted.
-//! - [`metrics`]: what is counted, and the page it is told on.
+//! - [`metrics`], [`trace`]: what is counted, and the page it is told on; what a request spends its time on.
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`http`]: how it is served; the one place that knows status codes.
 //! - [`telemetry`], [`config`]: logs; the options that several commands share.
@@ -18,5 +18,6 @@ pub mod plant;
 pub mod store;
 pub mod telemetry;
 pub mod token;
+pub mod trace;
 pub mod trust;
 pub mod user;

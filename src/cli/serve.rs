@@ -29,7 +29,7 @@ use self::oidc::OidcOptions;
 use self::rate::RateOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Cors, Issuer, Limits};
+use crate::http::{self, App, Collector, Cors, Issuer, Limits};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -165,12 +165,18 @@ struct Settings {
     limits: Limits,
     issuer: Option<Issuer>,
     cors: Option<Cors>,
+    collector: Option<Collector>,
 }
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let settings = Settings { limits: self.limits.limits()?, issuer: self.oidc.issuer()?, cors: self.cors.cors()? };
+        let settings = Settings {
+            limits: self.limits.limits()?,
+            issuer: self.oidc.issuer()?,
+            cors: self.cors.cors()?,
+            collector: self.monitoring.collector()?,
+        };
         let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
@@ -216,9 +222,10 @@ impl Options {
         }
         let sweeper = Sweeper::start(&store);
 
-        let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
+        let Settings { limits, issuer, cors, collector } = settings;
+        let app = App::new(Arc::clone(&store), limits, issuer, cors, collector);
         let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));
-        let stopped = http::serve(listener, app, shutdown).await;
+        let stopped = http::serve(listener, Arc::clone(&app), shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -228,6 +235,9 @@ impl Options {
             tracing::warn!(connections, store_closed, "stopped; the grace was over before everything had finished");
         } else {
             tracing::info!("stopped");
+        }
+        if tokio::time::timeout_at(deadline.into(), app.flush_traces()).await.is_err() {
+            tracing::warn!("the collector did not take the last spans before the grace was over");
         }
         if let Some(scraped) = scraped {
             // Until now, so that the end can be watched. What it holds of the store goes with it.

@@ -14,12 +14,15 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode};
 
+use super::App;
 use super::limits::ClientAddress;
-use super::metrics::{Ended, Metrics};
+use super::metrics::Ended;
 use super::rate::Level;
 use super::serve::Working;
 use super::sessions::Session;
+use super::traces::{Request, Trace};
 use crate::token::{TOKEN_PREFIX, TokenId};
+use crate::trace::Notes;
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -38,6 +41,7 @@ pub(crate) struct Context {
     session: OnceLock<Arc<Session>>,
     /// What is left of the user's quota, when there is one.
     level: OnceLock<Level>,
+    trace: Option<Trace>,
 }
 
 impl Context {
@@ -49,7 +53,17 @@ impl Context {
         route: &'static str,
     ) -> Self {
         let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
-        Self { id, arrived, client, method, route, session: OnceLock::new(), level: OnceLock::new() }
+        Self { id, arrived, client, method, route, session: OnceLock::new(), level: OnceLock::new(), trace: None }
+    }
+
+    /// The same as part of a trace.
+    pub(crate) fn within(self, trace: Option<Trace>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// Where what is done for it is noted, if anybody asks.
+    pub(crate) fn notes(&self) -> Option<&Notes> {
+        self.trace.as_ref()?.notes()
     }
 
     /// The context that the server puts into every request.
@@ -81,22 +95,21 @@ impl Context {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// Counts a request whose answer has ended, and gives it its one line in the log; without a status when it never got
-    /// one.
-    pub(crate) fn end(
-        &self,
-        metrics: &Metrics,
-        status: Option<StatusCode>,
-        error: Option<i32>,
-        bytes: u64,
-        complete: bool,
-    ) {
+    /// Counts a request whose answer has ended, tells its trace of it and gives it its one line in the log; without a status
+    /// when it never got one.
+    pub(crate) fn end(&self, app: &App, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
         let took = self.arrived.elapsed();
         let (method, route) = (self.method.as_ref(), self.route);
-        metrics.ended(&Ended { method, route, status, error, bytes, complete, took });
+        app.metrics.ended(&Ended { method, route, status, error, bytes, complete, took });
         let session = self.session.get();
+        if let (Some(tracer), Some(trace)) = (&app.tracer, &self.trace) {
+            let user = session.map(|session| session.holder.user_id);
+            let (id, arrived) = (self.id(), self.arrived);
+            tracer.tell(trace, &Request { id, method, route, status, error, user, bytes, complete, arrived });
+        }
         tracing::info!(
             request_id = self.id(),
+            trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
             client = %self.client,
             method = method.map(Method::as_str),
             route,
@@ -154,7 +167,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.context.end(self.working.metrics(), self.status, self.error, self.bytes, self.complete);
+        self.context.end(self.working.app(), self.status, self.error, self.bytes, self.complete);
     }
 }
 

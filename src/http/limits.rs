@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::error::ApiError;
 use super::rate::Quota;
 use crate::metrics::{Counter, Page};
+use crate::trace;
 
 /// What the server bounds. The defaults are the service's contract; operators may change each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +99,10 @@ impl Admission {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
-        self.wait().await.ok_or(ApiError::Overloaded).inspect_err(|_| self.turned_away.count())
+        let begun = trace::begin();
+        let slot = self.wait().await;
+        begun.end("wait for a slot");
+        slot.ok_or(ApiError::Overloaded).inspect_err(|_| self.turned_away.count())
     }
 
     /// A slot that another request gives back, if one does in time and not too many wait already.

@@ -25,7 +25,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(2);
 /// Connections at the same time: more than the few that have business here.
 const CONNECTIONS_MAX: usize = 16;
 /// For a request to arrive, and for a client to take some of its answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SURFACE: Surface = Surface { routes: &["/metrics", "-"], route_of };
 

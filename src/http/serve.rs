@@ -19,7 +19,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::context::Context;
 use super::error::ApiError;
-use super::metrics::Metrics;
 use super::wire::{Ending, Line, Wire};
 use super::{App, Service};
 use crate::metrics::Page;
@@ -76,8 +75,8 @@ impl Working {
         Self { app: Arc::clone(app), line: Arc::clone(line), arrived: line.begin() }
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.app.metrics
+    pub(crate) fn app(&self) -> &App {
+        &self.app
     }
 }
 
@@ -238,7 +237,7 @@ fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: Instant) -> 
     }
     let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
-    context.end(&app.metrics, Some(status), Some(error.code().0), body.len() as u64, true);
+    context.end(app, Some(status), Some(error.code().0), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes

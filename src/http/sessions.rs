@@ -20,6 +20,7 @@ use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
 use crate::metrics::{Counter, Page};
 use crate::store::{Collection, Store, StoreError};
 use crate::token::{PlainToken, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{Role, UserId, UserName};
 
 /// How long the store's word on a token is believed, or a signature.
@@ -144,7 +145,10 @@ impl Sessions {
             }
             known => {
                 self.looked_up.count();
-                match self.open(store, bearer, known.as_deref(), moment).await {
+                let begun = trace::begin();
+                let opened = self.open(store, bearer, known.as_deref(), moment).await;
+                begun.end("authenticate");
+                match opened {
                     Ok(session) => {
                         let session = Arc::new(session);
                         self.valid.insert(hash, Arc::clone(&session));

@@ -42,6 +42,7 @@ use super::{
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{UserId, UserName};
 
 /// How long opening waits for a database that does not answer yet.
@@ -287,12 +288,14 @@ impl Postgres {
         &self,
         query: impl Fn(Arc<Session>) -> F,
     ) -> Result<T, StoreError> {
+        let begun = trace::begin();
         let deadline = Instant::now() + self.connector.patience;
         loop {
             let session = self.reader(deadline).await?;
             let sent = Instant::now();
             if let Some(found) = session.answer(query(Arc::clone(&session)), deadline).await? {
                 self.metrics.database.queries.time(sent.elapsed());
+                begun.end("read");
                 return Ok(found);
             }
         }

@@ -31,6 +31,7 @@ use super::{
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{UserId, UserName};
 
 /// How long a statement waits for another process that is writing.
@@ -268,10 +269,12 @@ impl Sqlite {
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let begun = trace::begin();
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = idle.map_or_else(|| reader(&self.path), Ok).map_err(|error| store_error(&error))?;
         // On an error the connection is dropped with whatever state it is in.
         let found = query(&connection).map_err(|error| store_error(&error))?;
+        begun.end("read");
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         if readers.len() < self.readers_kept {
             readers.push(connection);

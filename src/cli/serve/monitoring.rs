@@ -1,6 +1,7 @@
 //! Options of `plantstore serve`: how it is watched.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -9,16 +10,32 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::{address, bind};
-use crate::http::{App, serve_metrics};
+use crate::cli::WrongUse;
+use crate::http::{App, Collector, Endpoint, SampleRatio, serve_metrics};
 use crate::metrics::{Page, Process};
 
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]
 pub(super) struct MonitoringOptions {
-    /// Serve metrics for Prometheus at http://HOST:PORT/metrics; a PORT alone is on this machine, and port 0 takes a free
+    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`; a PORT alone is on this machine, and port 0 takes a free
     /// one. Not served unless given
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = metrics_address)]
     metrics_listen: Option<String>,
+    /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
+    #[arg(long = "otlp-endpoint", value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
+    endpoint: Option<Endpoint>,
+    /// How many of the requests that come without a trace are told of, from 0 (none) to 1 (all)
+    #[arg(
+        long = "otlp-sample",
+        value_name = "SHARE",
+        env = "PLANTSTORE_OTLP_SAMPLE",
+        default_value = "1",
+        requires = "endpoint"
+    )]
+    sample: SampleRatio,
+    /// Certificates of authorities to trust instead of the system's
+    #[arg(long = "otlp-ca", value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "endpoint")]
+    ca: Option<PathBuf>,
 }
 
 /// A port alone is one of this machine.
@@ -32,6 +49,15 @@ fn metrics_address(text: &str) -> Result<String, String> {
 }
 
 impl MonitoringOptions {
+    /// Whom to tell of requests, if anybody.
+    pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
+        let Some(endpoint) = &self.endpoint else {
+            return Ok(None);
+        };
+        let collector = Collector::new(endpoint.clone(), self.ca.as_deref(), self.sample);
+        Ok(Some(collector.map_err(|fault| WrongUse(format!("--otlp-ca: {fault}")))?))
+    }
+
     /// Takes the port for metrics, if there is to be one.
     pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
         let Some(listen) = &self.metrics_listen else {

@@ -51,9 +51,9 @@ impl PageCache {
     pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {
         let found = self.pages.as_ref()?.get(&(tag, view.clone()));
         if found.is_some() {
-            self.hits.count()
+            self.hits.count();
         } else {
-            self.misses.count()
+            self.misses.count();
         }
         found
     }

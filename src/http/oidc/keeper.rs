@@ -9,8 +9,9 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::client::{Address, Client, FetchFault, IssuerUrl};
+use super::issuer::{FetchFault, IssuerUrl, IssuerUrlFault, fetch_document};
 use super::keys::KeySet;
+use crate::http::client::{Address, Clear, Client};
 use crate::metrics::{Counter, Gauge, Page};
 
 /// How long after one fetch the next begins. With [`FETCH_PATIENCE`] it bounds how long a key that was removed works on; the
@@ -188,11 +189,12 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<KeySet, FetchFault> {
         issuer: String,
         jwks_uri: String,
     }
-    let document = client.get(url.discovery()).await?;
+    let document = fetch_document(client, url.discovery()).await?;
     let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchFault::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
         return Err(FetchFault::another_issuer(&discovery.issuer));
     }
-    let keys = Address::parse(&discovery.jwks_uri).map_err(FetchFault::BadKeysAddress)?;
-    KeySet::parse(&client.get(&keys).await?).ok_or(FetchFault::NoKeySet)
+    let keys = Address::parse(&discovery.jwks_uri, Clear::Here).map_err(IssuerUrlFault::from);
+    let keys = keys.map_err(FetchFault::BadKeysAddress)?;
+    KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchFault::NoKeySet)
 }
