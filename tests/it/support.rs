@@ -1,8 +1,10 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 mod client;
+pub(crate) mod collector;
 mod history;
 pub(crate) mod issuer;
+mod metrics;
 mod postgres;
 mod proxy;
 mod retrying;
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
+pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use retrying::{Answered, Retrying};

@@ -197,6 +197,7 @@ fn links_between_documents_lead_somewhere() {
         "SECURITY.md",
         "docs/errors.md",
         "docs/limits-and-browsers.md",
+        "docs/monitoring.md",
         "docs/openid-connect.md",
         "docs/rereads.md",
         "docs/sharing.md",

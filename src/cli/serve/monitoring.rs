@@ -22,20 +22,14 @@ pub(super) struct MonitoringOptions {
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = metrics_address)]
     metrics_listen: Option<String>,
     /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
-    #[arg(long = "otlp-endpoint", value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
-    endpoint: Option<Endpoint>,
+    #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<Endpoint>,
     /// How many of the requests that come without a trace are told of, from 0 (none) to 1 (all)
-    #[arg(
-        long = "otlp-sample",
-        value_name = "SHARE",
-        env = "PLANTSTORE_OTLP_SAMPLE",
-        default_value = "1",
-        requires = "endpoint"
-    )]
-    sample: SampleRatio,
+    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE", default_value = "1", requires = "otlp_endpoint")]
+    otlp_sample: SampleRatio,
     /// Certificates of authorities to trust instead of the system's
-    #[arg(long = "otlp-ca", value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "endpoint")]
-    ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "otlp_endpoint")]
+    otlp_ca: Option<PathBuf>,
 }
 
 /// A port alone is one of this machine.
@@ -51,10 +45,10 @@ fn metrics_address(text: &str) -> Result<String, String> {
 impl MonitoringOptions {
     /// Whom to tell of requests, if anybody.
     pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
-        let Some(endpoint) = &self.endpoint else {
+        let Some(endpoint) = &self.otlp_endpoint else {
             return Ok(None);
         };
-        let collector = Collector::new(endpoint.clone(), self.ca.as_deref(), self.sample);
+        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
         Ok(Some(collector.map_err(|fault| WrongUse(format!("--otlp-ca: {fault}")))?))
     }
 

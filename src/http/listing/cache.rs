@@ -50,12 +50,12 @@ impl PageCache {
 
     pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {
         let found = self.pages.as_ref()?.get(&(tag, view.clone()));
-        if found.is_some() {
-            self.hits.count();
-        } else {
-            self.misses.count();
-        }
-        found
+        found.inspect(|_| self.hits.count())
+    }
+
+    /// A list has to be made.
+    pub(crate) fn missed(&self) {
+        self.misses.count();
     }
 
     pub(crate) fn keep(&self, tag: Tag, view: View, page: &Page) {
@@ -67,7 +67,7 @@ impl PageCache {
     /// Where lists are not remembered, there is nothing to write.
     pub(crate) fn write_metrics(&self, page: &mut MetricsPage) {
         let Some(cache) = &self.pages else { return };
-        page.counter("plantstore_list_cache_lookups_total", "Lists that were looked for in memory.")
+        page.counter("plantstore_list_cache_lookups_total", "Lists by whether they were in memory.")
             .sample(&[("found", "yes".into())], self.hits.get())
             .sample(&[("found", "no".into())], self.misses.get());
         page.gauge("plantstore_list_cache_bytes", "Lists in memory.").sample(&[], cache.weight());

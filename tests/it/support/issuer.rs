@@ -196,7 +196,7 @@ impl Authority {
         self.directory.path().join("root.crt")
     }
 
-    fn server(&self) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let file = |name: &str| self.directory.path().join(name);
         let certificate = CertificateDer::from_pem_file(file("server.crt")).expect("a certificate");
         let key = PrivateKeyDer::from_pem_file(file("server.key")).expect("a key");
