@@ -184,6 +184,8 @@ impl Connections {
             Ending::HeadTimeout => self.slow_head.count(),
             Ending::HeadTooLarge => self.large_head.count(),
             Ending::Malformed => self.malformed.count(),
+            // It goes on.
+            Ending::Http2 => {}
         }
     }
 

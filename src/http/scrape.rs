@@ -47,7 +47,7 @@ pub async fn serve_metrics(listener: TcpListener, app: Arc<App>, more: impl Fn(&
         .fallback(async |_: Public| ApiError::NoMetricsHere)
         .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed)
         .with_state(Arc::clone(&own));
-    serve_with(listener, Service { app: own, router }, std::future::pending()).await;
+    serve_with(listener, None, Service { app: own, router }, std::future::pending()).await;
 }
 
 fn route_of(path: &str) -> &'static str {

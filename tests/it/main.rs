@@ -5,6 +5,7 @@
 mod support;
 
 mod auth;
+mod browser;
 mod cli;
 mod cluster;
 mod cors;
@@ -16,6 +17,7 @@ mod errors;
 mod etags;
 mod faults;
 mod history;
+mod http2;
 mod idempotency;
 mod limits;
 mod list;
@@ -33,4 +35,5 @@ mod sharing;
 mod shutdown;
 mod store_file;
 mod tidy;
+mod tls;
 mod traces;

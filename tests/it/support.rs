@@ -1,8 +1,10 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
+mod browser;
 mod client;
 pub(crate) mod collector;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 mod metrics;
 mod postgres;
@@ -14,6 +16,7 @@ mod workload;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};

@@ -73,7 +73,8 @@ on_every_engine! {
         let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
         let token = site.token("somebody", &[]);
         let client = server.client(&token);
-        let headers = [JSON, ("Cookie", "hidden"), ("tracestate", &format!("a={token}")), ("X-Request-Id", &token), ("Idempotency-Key", "hidden")];
+        let parent = format!("00-{TRACE}-{SPAN}-01");
+        let headers = [JSON, ("Cookie", "hidden"), ("traceparent", &parent), ("tracestate", &format!("a={token}")), ("X-Request-Id", &token), ("Idempotency-Key", "hidden")];
         assert_eq!(client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#)).status, 200);
         assert_eq!(client.get("/plants?limit=1&hidden=1").status, 200);
         assert_eq!(client.get("/hidden/path").status, 404);
