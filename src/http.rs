@@ -5,6 +5,7 @@
 //! wrong as an [`error::ApiError`].
 
 mod auth;
+mod client;
 mod collections;
 mod connection;
 mod console;
@@ -17,15 +18,18 @@ mod http2;
 mod idempotency;
 mod limits;
 mod listing;
+mod metrics;
 mod oidc;
 mod openapi;
 mod plants;
 mod probes;
 mod rate;
+mod scrape;
 mod serve;
 mod sessions;
 mod socket;
 mod tls;
+mod traces;
 mod wire;
 
 use std::net::IpAddr;
@@ -47,10 +51,13 @@ use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Logged};
 use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
+use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
+use self::traces::{Trace, Tracer};
 use self::wire::Line;
+use crate::metrics::Page;
 use crate::store::Store;
 
 pub use self::cors::{Cors, OriginFault};
@@ -58,8 +65,10 @@ pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
 pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
+pub use self::scrape::serve_metrics;
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
+pub use self::traces::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
 
 /// What the service is to be, beside its store.
 pub struct Settings {
@@ -71,6 +80,8 @@ pub struct Settings {
     pub cors: Option<Cors>,
     /// Whether the web console is served.
     pub console: bool,
+    /// Who is told of requests.
+    pub collector: Option<Collector>,
 }
 
 /// What all requests share.
@@ -86,26 +97,81 @@ pub struct App {
     cors: Option<Cors>,
     console: bool,
     activity: Activity,
+    surface: &'static Surface,
+    metrics: Metrics,
+    tracer: Option<Tracer>,
 }
+
+/// What is served on a listener.
+struct Surface {
+    /// As the log and the metrics name them; the last is for what is none of them.
+    routes: &'static [&'static str],
+    /// The one of a path.
+    route_of: fn(&str) -> &'static str,
+}
+
+const PLANTS: Surface = Surface {
+    routes: &[
+        "/plants",
+        "/plants/{id}",
+        "/livez",
+        "/readyz",
+        "/openapi.json",
+        "/docs",
+        "/docs/{file}",
+        "/",
+        "/console/{file}",
+        "-",
+    ],
+    route_of,
+};
 
 impl App {
     /// A service on this store, with these settings.
     pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
-        let Settings { limits, issuer, cors, console } = settings;
+        let Settings { limits, issuer, cors, console, collector } = settings;
+        let (sessions, tracer) = (Sessions::new(issuer), collector.map(Tracer::start));
+        Arc::new(Self { sessions, cors, console, tracer, ..Self::on_surface(&PLANTS, store, limits) })
+    }
+
+    /// Hands what waits for the collector to it; to be called when no request is at work any more.
+    pub async fn flush_traces(&self) {
+        if let Some(tracer) = &self.tracer {
+            tracer.finish().await;
+        }
+    }
+
+    /// What serves this surface, for tokens of our own and pages of our own origin.
+    fn on_surface(surface: &'static Surface, store: Arc<Store>, limits: Limits) -> Self {
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
-        Arc::new(Self {
-            sessions: Sessions::new(issuer),
+        Self {
+            sessions: Sessions::new(None),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
-            cors,
-            console,
+            cors: None,
+            console: false,
             activity: Activity::default(),
+            surface,
+            metrics: Metrics::new(surface.routes),
+            tracer: None,
             store,
             limits: Arc::new(limits),
-        })
+        }
+    }
+
+    /// Writes what the service counts, but for what the store does.
+    fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+        self.activity.write_metrics(page);
+        Admission::write_metrics(&[("read", &self.reads), ("write", &self.writes)], page);
+        self.pages.write_metrics(page);
+        self.sessions.write_metrics(page);
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
+        }
     }
 
     fn draining(&self) -> bool {
@@ -150,7 +216,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The route of a path as the log names it.
+/// The route of a path as [`PLANTS`] lists it.
 fn route_of(path: &str) -> &'static str {
     match path {
         "/plants" => "/plants",
@@ -197,9 +263,11 @@ impl Service {
         let working = Working::begin(&self.app, line);
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
-        let route = route_of(parts.uri.path());
+        let route = (self.app.surface.route_of)(parts.uri.path());
+        let trace = Trace::of(self.app.tracer.as_ref(), parts.version, &parts.headers);
         let method = Some(parts.method.clone());
-        let context = Arc::new(Context::new(&parts.headers, client, arrived, parts.version, method, route));
+        let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
+        let context = Arc::new(context.within(trace));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
@@ -212,7 +280,11 @@ impl Service {
         } else if allowed_origin.is_some() && cors::is_preflight(&parts) {
             check_host(&parts).map(|()| cors::preflight()).into_response()
         } else {
-            self.handle(Request::from_parts(parts, body)).await
+            let request = Request::from_parts(parts, body);
+            match context.notes() {
+                Some(notes) => notes.during(self.handle(request)).await,
+                None => self.handle(request).await,
+            }
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
@@ -257,6 +329,13 @@ mod tests {
     use super::*;
     use crate::store::{OpenOptions, StoreUrl};
 
+    #[test]
+    fn every_route_is_the_route_of_a_path() {
+        for route in PLANTS.routes {
+            assert_eq!((PLANTS.route_of)(route), *route);
+        }
+    }
+
     async fn panicking() {
         panic!("{}", "something secret");
     }
@@ -274,7 +353,9 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), Settings { limits, issuer: None, cors: Some(cors), console: true });
+        let cors = Some(cors);
+        let settings = Settings { limits, issuer: None, cors, console: true, collector: None };
+        let app = App::new(Arc::new(store), settings);
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
