@@ -5,6 +5,7 @@
 mod support;
 
 mod auth;
+mod browser;
 mod cli;
 mod cluster;
 mod copies;
@@ -18,6 +19,7 @@ mod etags;
 mod export;
 mod faults;
 mod history;
+mod http2;
 mod idempotency;
 mod import;
 mod limits;
@@ -34,3 +36,4 @@ mod sharing;
 mod shutdown;
 mod store_file;
 mod tidy;
+mod tls;

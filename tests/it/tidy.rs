@@ -74,7 +74,8 @@ fn things_stand_where_they_belong() {
     // What, and where alone it may stand.
     let rules: &[(&[&str], &str)] = &[
         (&["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres"], "src/store/"),
-        (&["rustls"], "src/trust.rs src/store/ src/http/oidc/client.rs"),
+        (&["rustls"], "src/trust.rs src/store/ src/http/tls.rs src/http/oidc/client.rs"),
+        (&["h2::"], "src/http/http2"),
         (&["StatusCode", "hyper::", "axum::"], "src/http"),
         (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
         (&["anyhow"], "src/cli"),
@@ -204,6 +205,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/scaling.md",
         "docs/postgresql.md",
         "docs/retries.md",
+        "docs/tls.md",
     ];
     for document in documents {
         let text = read(root().join(document));

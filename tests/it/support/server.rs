@@ -259,7 +259,8 @@ impl Server {
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
         output.read_line(&mut announced).expect("the address");
-        let address = announced.trim_end().strip_prefix("Listening on http://");
+        let address = announced.trim_end().strip_prefix("Listening on http");
+        let address = address.map(|address| address.trim_start_matches('s').trim_start_matches("://"));
         let Some(address) = address.and_then(|address| address.parse().ok()) else {
             let _ = child.wait();
             let _ = log_reader.map(JoinHandle::join);
