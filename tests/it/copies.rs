@@ -354,7 +354,8 @@ fn a_full_disk_ends_a_backup_without_a_trace() {
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
     let output = site.command_through(&wrapper, &[]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", said(&output));
-    assert!(said(&output).contains("writing failed: storage is full"), "{}", said(&output));
+    assert!(said(&output).starts_with("error: writing failed: storage is full: "), "{}", said(&output));
+    assert_eq!(said(&output).matches("storage is full").count(), 1, "{}", said(&output));
     assert_eq!(export(&site), lines(&["ada"], 40_000));
 }
 
