@@ -7,8 +7,10 @@
 mod auth;
 mod collections;
 mod connection;
+mod console;
 mod context;
 mod cors;
+mod docs;
 mod error;
 mod extract;
 mod http2;
@@ -16,6 +18,7 @@ mod idempotency;
 mod limits;
 mod listing;
 mod oidc;
+mod openapi;
 mod plants;
 mod probes;
 mod rate;
@@ -32,11 +35,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
@@ -52,9 +56,22 @@ use crate::store::Store;
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
+
+/// What the service is to be, beside its store.
+pub struct Settings {
+    /// Of everything.
+    pub limits: Limits,
+    /// Whose tokens are accepted beside our own.
+    pub issuer: Option<Issuer>,
+    /// The origins whose pages may call the service.
+    pub cors: Option<Cors>,
+    /// Whether the web console is served.
+    pub console: bool,
+}
 
 /// What all requests share.
 pub struct App {
@@ -67,13 +84,14 @@ pub struct App {
     auth_failures: RateLimiter<ClientAddress>,
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
+    console: bool,
     activity: Activity,
 }
 
 impl App {
-    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
-    /// these origins.
-    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
+    /// A service on this store, with these settings.
+    pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
+        let Settings { limits, issuer, cors, console } = settings;
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
         Arc::new(Self {
             sessions: Sessions::new(issuer),
@@ -83,6 +101,7 @@ impl App {
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
             cors,
+            console,
             activity: Activity::default(),
             store,
             limits: Arc::new(limits),
@@ -111,12 +130,21 @@ impl App {
     }
 }
 
+/// The operations: what is here is in the OpenAPI document, and the other way round.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(docs::openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/plants", get(plants::list).post(plants::create))
-        .route("/plants/{id}", delete(plants::delete))
-        .route("/livez", get(probes::livez))
-        .route("/readyz", get(probes::readyz))
+    let console = if app.console { console::routes() } else { Router::new() };
+    Router::from(routes())
+        .merge(docs::pages())
+        .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
@@ -128,7 +156,12 @@ fn route_of(path: &str) -> &'static str {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/openapi.json" => "/openapi.json",
+        "/docs" | "/docs/" => "/docs",
+        "/" => "/",
+        _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ if path.starts_with("/docs/") => "/docs/{file}",
         _ => "-",
     }
 }
@@ -217,6 +250,7 @@ impl Service {
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -240,7 +274,7 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), limits, None, Some(cors));
+        let app = App::new(Arc::new(store), Settings { limits, issuer: None, cors: Some(cors), console: true });
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

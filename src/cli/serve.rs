@@ -29,7 +29,7 @@ use self::rate::RateOptions;
 use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Cors, Issuer, Limits, Tls};
+use crate::http::{self, App, Limits, Settings, Tls};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -63,6 +63,9 @@ pub(super) struct Options {
     /// Refuse a database whose schema is not up to date instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
     no_migrate: bool,
+    /// Do not serve the web console at `/`
+    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = FalseyValueParser::new())]
+    no_console: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -160,28 +163,29 @@ fn address(text: &str) -> Result<String, String> {
     if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// What the options come to, once they are found to make sense.
-struct Settings {
-    limits: Limits,
-    issuer: Option<Issuer>,
-    cors: Option<Cors>,
-    tls: Option<Arc<Tls>>,
-}
-
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let (limits, issuer) = (self.limits.limits()?, self.oidc.issuer()?);
-        let settings = Settings { limits, issuer, cors: self.cors.cors()?, tls: self.tls.tls()? };
+        let (settings, tls) = (self.settings()?, self.tls.tls()?);
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings))
+        runtime.block_on(self.serve(&url, settings, tls))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl, settings: Settings) -> anyhow::Result<()> {
+    /// What the options come to, once they are found to make sense.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            limits: self.limits.limits()?,
+            issuer: self.oidc.issuer()?,
+            cors: self.cors.cors()?,
+            console: !self.no_console,
+        })
+    }
+
+    async fn serve(&self, url: &StoreUrl, settings: Settings, tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
         // The port first: a store is not made for a server that cannot start.
         let listener = self.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -200,13 +204,13 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        if let Some(tls) = &settings.tls {
+        if let Some(tls) = &tls {
             tls::keep(tls)?;
         }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, &self.tls, url, first.as_ref()) {
+        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -215,8 +219,8 @@ impl Options {
         }
         let sweeper = Sweeper::start(&store);
 
-        let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
-        let stopped = http::serve(listener, settings.tls, app, shutdown).await;
+        let app = App::new(Arc::clone(&store), settings);
+        let stopped = http::serve(listener, tls, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -324,11 +328,20 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
-fn announce(socket: SocketAddr, tls: &TlsOptions, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+fn announce(
+    socket: SocketAddr,
+    tls: &TlsOptions,
+    url: &StoreUrl,
+    first: Option<&FirstToken>,
+    console: bool,
+) -> anyhow::Result<()> {
     let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+        if console {
+            writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
+        }
     }
     let mut file_note = String::new();
     match first {

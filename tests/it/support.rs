@@ -2,6 +2,7 @@
 
 mod browser;
 mod client;
+pub(crate) mod contract;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;
@@ -10,6 +11,7 @@ mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};
