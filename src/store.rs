@@ -7,10 +7,12 @@
 mod batch;
 mod keys;
 mod merge;
+mod metrics;
 mod postgres;
 mod records;
 mod span;
 mod sqlite;
+mod transfer;
 mod url;
 
 use std::ops::ControlFlow;
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{Role, UserId, UserName};
@@ -26,6 +29,10 @@ pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with};
+pub use self::transfer::{
+    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Piece, PlantRecord, Planting, Selection,
+    ShareRecord, Snapshot, TokenRecord, UserRecord,
+};
 pub use self::url::{StoreUrl, StoreUrlFault};
 
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.
@@ -417,6 +424,19 @@ impl Store {
         match self {
             Self::Sqlite(engine) => engine.ping().await,
             Self::Postgres(engine) => engine.ping().await,
+        }
+    }
+
+    /// Writes what the store counts, without waiting for it.
+    pub fn write_metrics(&self, page: &mut Page) {
+        let engine = match self {
+            Self::Sqlite(_) => "sqlite",
+            Self::Postgres(_) => "postgres",
+        };
+        page.info("plantstore_store_info", "What the plants are kept in.", &[("engine", engine.into())]);
+        match self {
+            Self::Sqlite(engine) => engine.write_metrics(page),
+            Self::Postgres(engine) => engine.write_metrics(page),
         }
     }
 

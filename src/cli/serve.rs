@@ -1,8 +1,10 @@
 //! `plantstore serve`: the service itself.
 
 mod cors;
+mod monitoring;
 mod oidc;
 mod rate;
+mod tls;
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
@@ -23,11 +25,13 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::cors::CorsOptions;
+use self::monitoring::{MetricsListener, MonitoringOptions};
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
+use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Limits, Settings};
+use crate::http::{self, App, Limits, Settings, Tls};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -52,6 +56,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "HOST:PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
     listen: String,
     #[command(flatten)]
+    tls: TlsOptions,
+    #[command(flatten)]
     store: StoreOption,
     /// Do not make the user `gardener` and a token when a new store is made
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
@@ -70,6 +76,8 @@ pub(super) struct Options {
     limits: LimitOptions,
     #[command(flatten)]
     cors: CorsOptions,
+    #[command(flatten)]
+    monitoring: MonitoringOptions,
 }
 
 #[derive(Args)]
@@ -162,12 +170,12 @@ fn address(text: &str) -> Result<String, String> {
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let settings = self.settings()?;
-        let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        let (settings, tls) = (self.settings()?, self.tls.tls()?);
+        let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings))
+        runtime.block_on(self.serve(&url, settings, tls, log.dropped()))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
@@ -178,12 +186,20 @@ impl Options {
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
+            collector: self.monitoring.collector()?,
         })
     }
 
-    async fn serve(&self, url: &StoreUrl, settings: Settings) -> anyhow::Result<()> {
-        // The port first: a store is not made for a server that cannot start.
-        let listener = self.listen().await?;
+    async fn serve(
+        &self,
+        url: &StoreUrl,
+        settings: Settings,
+        tls: Option<Arc<Tls>>,
+        lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> anyhow::Result<()> {
+        // The ports first: a store is not made for a server that cannot start.
+        let listener = bind(&self.listen, "--listen").await?;
+        let metrics = self.monitoring.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
         let write_queue = self.limits.write_queue as usize;
@@ -200,10 +216,13 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
+        if let Some(tls) = &tls {
+            tls::keep(tls)?;
+        }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, url, first.as_ref(), settings.console) {
+        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -213,7 +232,8 @@ impl Options {
         let sweeper = Sweeper::start(&store);
 
         let app = App::new(Arc::clone(&store), settings);
-        let stopped = http::serve(listener, app, shutdown).await;
+        let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));
+        let stopped = http::serve(listener, tls, Arc::clone(&app), shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -224,24 +244,32 @@ impl Options {
         } else {
             tracing::info!("stopped");
         }
+        if tokio::time::timeout_at(deadline.into(), app.flush_traces()).await.is_err() {
+            tracing::warn!("the collector did not take the last spans before the grace was over");
+        }
+        if let Some(scraped) = scraped {
+            // Until now, so that the end can be watched. What it holds of the store goes with it.
+            scraped.abort();
+            let _ = scraped.await;
+        }
         Ok(())
     }
+}
 
-    async fn listen(&self) -> anyhow::Result<TcpListener> {
-        let listen = &self.listen;
-        TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with --listen")
-            }
-            io::ErrorKind::PermissionDenied => {
-                anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with --listen")
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                anyhow::anyhow!("this machine has no address {listen}: choose one it has with --listen")
-            }
-            _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with --listen"),
-        })
-    }
+/// Takes an address that was given with this option.
+async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with {option}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            anyhow::anyhow!("this machine has no address {listen}: choose one it has with {option}")
+        }
+        _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with {option}"),
+    })
 }
 
 fn log_format(format: LogFormat) -> telemetry::Format {
@@ -321,17 +349,25 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
-fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>, console: bool) -> anyhow::Result<()> {
+fn announce(
+    socket: SocketAddr,
+    tls: &TlsOptions,
+    url: &StoreUrl,
+    first: Option<&FirstToken>,
+    console: bool,
+    metrics: Option<&MetricsListener>,
+) -> anyhow::Result<()> {
+    let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
         if console {
-            writeln!(io::stderr(), "and shows them in a browser at http://{address}/")?;
+            writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
         }
     }
     let mut file_note = String::new();
     match first {
-        Some(first) if terminal => io::stderr().write_all(banner(address, first).as_bytes())?,
+        Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
         Some(first) => {
             let file = keep_first_token(url, &first.token)?;
             let file = file.display().to_string();
@@ -341,15 +377,22 @@ fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>, con
         None => {}
     }
     // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
-    let _ = writeln!(io::stdout(), "Listening on http://{address}{file_note}");
-    tracing::info!(address = %format_args!("http://{address}"), store = %url, "listening");
-    if !address.ip().is_loopback() {
-        tracing::warn!("listening beyond this machine without encryption: put a proxy that speaks TLS in front");
+    let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+    let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
+    tracing::info!(address, store = %url, "listening");
+    if !socket.ip().is_loopback() && !tls.given() {
+        tracing::warn!(
+            "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
+             TLS in front"
+        );
+    }
+    if let Some(metrics) = metrics {
+        metrics.log();
     }
     Ok(())
 }
 
-fn banner(address: SocketAddr, first: &FirstToken) -> String {
+fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
     format!(
         r#"
 A new store was made, with the user {user} and this token, shown only this once:
@@ -358,14 +401,15 @@ A new store was made, with the user {user} and this token, shown only this once:
 
 Create, list and delete a plant:
 
-  curl http://{address}/plants -H "Authorization: Bearer $TOKEN" \
+  curl {address}/plants -H "Authorization: Bearer $TOKEN" \
     -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
-  curl 'http://{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
-  curl -X DELETE http://{address}/plants/1 -H "Authorization: Bearer $TOKEN"
-
+  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
+  curl -X DELETE {address}/plants/1 -H "Authorization: Bearer $TOKEN"
+{hint}
 "#,
         user = first.user,
         token = first.token.reveal(),
+        hint = tls.trust_hint(),
     )
 }
 

@@ -182,6 +182,7 @@ pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQue
         }
     }
 
+    app.pages.missed();
     let _slot = match slot {
         Some(slot) => slot,
         None => app.reads.enter().await?,

@@ -412,6 +412,12 @@ fn help_and_version() {
       token    Issue, list and revoke access tokens; works beside a running server
       share    Share the plants of one user with another; works beside a running server
       user     List and delete users; works beside a running server
+      openapi  Print the OpenAPI document that the service answers at /openapi.json
+      export   Write all plants, or those of one user, as lines of JSON; works beside a running server
+      import   Store plants from lines of JSON, as `export` writes them; works beside a running server
+      backup   Copy the whole store into a file, while servers go on writing
+      restore  Copy a backup into a new store of either engine
+      copy     Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
       help     Print this message or the help of the given subcommand(s)
 
     Options:

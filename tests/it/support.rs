@@ -2,13 +2,18 @@
 
 mod browser;
 mod client;
+pub(crate) mod collector;
+pub(crate) mod contract;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
+mod metrics;
 mod postgres;
 mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};
@@ -16,6 +21,7 @@ use std::time::{Duration, Instant};
 pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
+pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use retrying::{Answered, Retrying};

@@ -3,14 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
 use super::postgres::Held;
-use super::{Client, Cluster, Engine, PATIENCE, Proxy, wait_for};
+use super::{Client, Cluster, Engine, Metrics, PATIENCE, Proxy, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
 pub(crate) struct Site<'a> {
@@ -87,14 +87,25 @@ impl<'a> Site<'a> {
     #[track_caller]
     pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
         match self.engine {
-            Engine::Sqlite => {
-                let file = self.open_file();
-                let mut statement = file.prepare(statement).expect("a statement");
-                let rows = statement.query_map([], |row| row.get(0)).expect("rows");
-                rows.map(|row| row.expect("a number")).collect()
-            }
-            Engine::Postgres => self.psql(statement).lines().map(|line| line.parse().expect("a number")).collect(),
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.texts(statement).iter().map(|text| text.parse().expect("a number")).collect(),
         }
+    }
+
+    /// The texts that a statement finds in the store.
+    #[track_caller]
+    pub(crate) fn texts(&self, statement: &str) -> Vec<String> {
+        match self.engine {
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.psql(statement).lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn query<T: rusqlite::types::FromSql>(&self, statement: &str) -> Vec<T> {
+        let file = self.open_file();
+        let mut statement = file.prepare(statement).expect("a statement");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a value")).collect()
     }
 
     fn psql(&self, statements: &str) -> String {
@@ -210,6 +221,7 @@ fn temporary() -> TempDir {
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
+    output: BufReader<ChildStdout>,
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
 }
@@ -248,13 +260,14 @@ impl Server {
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
         output.read_line(&mut announced).expect("the address");
-        let address = announced.trim_end().strip_prefix("Listening on http://");
+        let address = announced.trim_end().strip_prefix("Listening on http");
+        let address = address.map(|address| address.trim_start_matches('s').trim_start_matches("://"));
         let Some(address) = address.and_then(|address| address.parse().ok()) else {
             let _ = child.wait();
             let _ = log_reader.map(JoinHandle::join);
             panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
         };
-        Self { child, address, log, log_reader }
+        Self { child, address, output, log, log_reader }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -263,6 +276,17 @@ impl Server {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it serves its metrics, which it says next; to be asked once.
+    #[track_caller]
+    pub(crate) fn metrics(&mut self) -> Metrics {
+        let mut announced = String::new();
+        self.output.read_line(&mut announced).expect("another line");
+        let address =
+            announced.trim_end().strip_prefix("Metrics on http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        let address = address.and_then(|address| address.parse().ok());
+        Metrics::at(address.unwrap_or_else(|| panic!("an address for metrics, not {announced:?}")))
     }
 
     pub(crate) fn client(&self, token: &str) -> Client {
