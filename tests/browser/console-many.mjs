@@ -1,7 +1,7 @@
 // Thousands of plants: all are found, counted and reached, and the page holds a few of them at a time.
 
 import assert from "node:assert/strict";
-import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
 import { signIn, until } from "./garden.mjs";
 
 const MANY = 5_000;
@@ -71,6 +71,17 @@ main(() =>
     await page.getByLabel("Sort").selectOption("-name");
     await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
     await picture(page, "many-table");
+
+    // More than the page keeps is said, and not passed over.
+    await ask("grow");
+    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByText("50,000 plants. There are more: they are not shown, and not searched.").waitFor();
+    await search.fill("one too many");
+    await page.getByText("0 of 50,000 plants. There are more").waitFor();
+    await search.fill("number-5000");
+    await page.getByText("1 of 50,000 plants. There are more").waitFor();
+    await search.fill("");
+    await bounded("of 50,000");
     page.check();
   }),
 );

@@ -71,11 +71,6 @@ fn every_file_that_the_page_needs_is_served() {
         };
         assert_eq!(answer.header("content-type"), Some(media_type), "{address}");
         assert_eq!(answer.header("content-security-policy"), Some(POLICY), "{address}");
-        // What the policy forbids is not even there.
-        for inline in ["style=\"", "onclick=", "<script>", "javascript:", "innerHTML", "http://", "https://"] {
-            let text = answer.text().replace("http://www.w3.org/2000/svg", "");
-            assert!(!text.contains(inline), "{address}: {inline}");
-        }
 
         let length = answer.body.len().to_string();
         let head = anonymous.call("HEAD", address, &[], None);

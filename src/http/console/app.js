@@ -313,13 +313,15 @@ class Console {
     byId("plants").hidden = found.length === 0;
     this.#renderNothing(found.length);
     byId("progress").hidden = !this.#reader;
+    // There is nothing to find in nothing.
+    document.querySelector(".controls").hidden = this.#garden.size === 0 && !this.#reader;
   }
 
   #renderHead(owners, found) {
     const known = this.#garden.size;
     byId("heading").textContent = headingOf(owners);
     const total = count(known, "plant");
-    const cut = this.#isCut ? " There are more: they are not shown, and not searched." : "";
+    const cut = this.#isCut ? ". There are more: they are not shown, and not searched." : "";
     const state = this.#reader && this.#etag === null ? `${total} so far…` : total;
     byId("count").textContent = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
     const { owner: chosen } = this.#filter;
