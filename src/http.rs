@@ -8,8 +8,10 @@ mod auth;
 mod client;
 mod collections;
 mod connection;
+mod console;
 mod context;
 mod cors;
+mod docs;
 mod error;
 mod extract;
 mod http2;
@@ -18,6 +20,7 @@ mod limits;
 mod listing;
 mod metrics;
 mod oidc;
+mod openapi;
 mod plants;
 mod probes;
 mod rate;
@@ -36,11 +39,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
@@ -59,11 +63,26 @@ use crate::store::Store;
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::scrape::serve_metrics;
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
 pub use self::traces::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+
+/// What the service is to be, beside its store.
+pub struct Settings {
+    /// Of everything.
+    pub limits: Limits,
+    /// Whose tokens are accepted beside our own.
+    pub issuer: Option<Issuer>,
+    /// The origins whose pages may call the service.
+    pub cors: Option<Cors>,
+    /// Whether the web console is served.
+    pub console: bool,
+    /// Who is told of requests.
+    pub collector: Option<Collector>,
+}
 
 /// What all requests share.
 pub struct App {
@@ -76,6 +95,7 @@ pub struct App {
     auth_failures: RateLimiter<ClientAddress>,
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
+    console: bool,
     activity: Activity,
     surface: &'static Surface,
     metrics: Metrics,
@@ -90,20 +110,28 @@ struct Surface {
     route_of: fn(&str) -> &'static str,
 }
 
-const PLANTS: Surface = Surface { routes: &["/plants", "/plants/{id}", "/livez", "/readyz", "-"], route_of };
+const PLANTS: Surface = Surface {
+    routes: &[
+        "/plants",
+        "/plants/{id}",
+        "/livez",
+        "/readyz",
+        "/openapi.json",
+        "/docs",
+        "/docs/{file}",
+        "/",
+        "/console/{file}",
+        "-",
+    ],
+    route_of,
+};
 
 impl App {
-    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
-    /// these origins, and tells this collector of requests.
-    pub fn new(
-        store: Arc<Store>,
-        limits: Limits,
-        issuer: Option<Issuer>,
-        cors: Option<Cors>,
-        collector: Option<Collector>,
-    ) -> Arc<Self> {
+    /// A service on this store, with these settings.
+    pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
+        let Settings { limits, issuer, cors, console, collector } = settings;
         let (sessions, tracer) = (Sessions::new(issuer), collector.map(Tracer::start));
-        Arc::new(Self { sessions, cors, tracer, ..Self::on_surface(&PLANTS, store, limits) })
+        Arc::new(Self { sessions, cors, console, tracer, ..Self::on_surface(&PLANTS, store, limits) })
     }
 
     /// Hands what waits for the collector to it; to be called when no request is at work any more.
@@ -124,6 +152,7 @@ impl App {
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
             cors: None,
+            console: false,
             activity: Activity::default(),
             surface,
             metrics: Metrics::new(surface.routes),
@@ -167,12 +196,21 @@ impl App {
     }
 }
 
+/// The operations: what is here is in the OpenAPI document, and the other way round.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(docs::openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/plants", get(plants::list).post(plants::create))
-        .route("/plants/{id}", delete(plants::delete))
-        .route("/livez", get(probes::livez))
-        .route("/readyz", get(probes::readyz))
+    let console = if app.console { console::routes() } else { Router::new() };
+    Router::from(routes())
+        .merge(docs::pages())
+        .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
@@ -184,7 +222,12 @@ fn route_of(path: &str) -> &'static str {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/openapi.json" => "/openapi.json",
+        "/docs" | "/docs/" => "/docs",
+        "/" => "/",
+        _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ if path.starts_with("/docs/") => "/docs/{file}",
         _ => "-",
     }
 }
@@ -279,6 +322,7 @@ impl Service {
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -309,7 +353,9 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), limits, None, Some(cors), None);
+        let cors = Some(cors);
+        let settings = Settings { limits, issuer: None, cors, console: true, collector: None };
+        let app = App::new(Arc::new(store), settings);
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

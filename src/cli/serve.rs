@@ -32,7 +32,7 @@ use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Collector, Cors, Issuer, Limits, Tls};
+use crate::http::{self, App, Limits, Settings, Tls};
 use crate::store::{OpenOptions, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -63,6 +63,9 @@ pub(super) struct Options {
     /// Refuse a database whose schema is not up to date instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
     no_migrate: bool,
+    /// Do not serve the web console at `/`
+    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = FalseyValueParser::new())]
+    no_console: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -162,37 +165,34 @@ fn address(text: &str) -> Result<String, String> {
     if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// What the options come to, once they are found to make sense.
-struct Settings {
-    limits: Limits,
-    issuer: Option<Issuer>,
-    cors: Option<Cors>,
-    tls: Option<Arc<Tls>>,
-    collector: Option<Collector>,
-}
-
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let settings = Settings {
-            limits: self.limits.limits()?,
-            issuer: self.oidc.issuer()?,
-            cors: self.cors.cors()?,
-            tls: self.tls.tls()?,
-            collector: self.monitoring.collector()?,
-        };
+        let (settings, tls) = (self.settings()?, self.tls.tls()?);
         let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings, log.dropped()))
+        runtime.block_on(self.serve(&url, settings, tls, log.dropped()))
         // Dropping the runtime cuts the connections that outlived the grace.
+    }
+
+    /// What the options come to, once they are found to make sense.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            limits: self.limits.limits()?,
+            issuer: self.oidc.issuer()?,
+            cors: self.cors.cors()?,
+            console: !self.no_console,
+            collector: self.monitoring.collector()?,
+        })
     }
 
     async fn serve(
         &self,
         url: &StoreUrl,
         settings: Settings,
+        tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> anyhow::Result<()> {
         // The ports first: a store is not made for a server that cannot start.
@@ -214,13 +214,13 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        if let Some(tls) = &settings.tls {
+        if let Some(tls) = &tls {
             tls::keep(tls)?;
         }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), metrics.as_ref()) {
+        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -229,8 +229,7 @@ impl Options {
         }
         let sweeper = Sweeper::start(&store);
 
-        let Settings { limits, issuer, cors, tls, collector } = settings;
-        let app = App::new(Arc::clone(&store), limits, issuer, cors, collector);
+        let app = App::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));
         let stopped = http::serve(listener, tls, Arc::clone(&app), shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
@@ -353,12 +352,16 @@ fn announce(
     tls: &TlsOptions,
     url: &StoreUrl,
     first: Option<&FirstToken>,
+    console: bool,
     metrics: Option<&MetricsListener>,
 ) -> anyhow::Result<()> {
     let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+        if console {
+            writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
+        }
     }
     let mut file_note = String::new();
     match first {

@@ -103,6 +103,7 @@ fn check_in(site: &Site, options: &[&str], token: &str, examples: &[Example]) {
 fn the_examples_work_as_printed() {
     let documents = [
         ("README.md", 8),
+        ("docs/data.md", 10),
         ("docs/limits-and-browsers.md", 6),
         ("docs/rereads.md", 4),
         ("docs/sharing.md", 8),

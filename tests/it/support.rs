@@ -3,6 +3,7 @@
 mod browser;
 mod client;
 pub(crate) mod collector;
+pub(crate) mod contract;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;
@@ -12,6 +13,7 @@ mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};

@@ -21,6 +21,15 @@ impl Tag {
             hash.update(owner.get().to_be_bytes());
             hash.update(version.map_or(i64::MIN, Version::get).to_be_bytes());
         }
+        Self::from_hash(hash)
+    }
+
+    /// The tag of bytes that do not change as long as the program runs.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self::from_hash(Sha256::new_with_prefix(bytes))
+    }
+
+    fn from_hash(hash: Sha256) -> Self {
         let hash: [u8; 32] = hash.finalize().into();
         Self(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
@@ -50,8 +59,12 @@ impl IfNoneMatch {
 
     /// Whether the client has what the tag stands for, weakly compared (RFC 9110). What is not well-formed matches nothing.
     pub(crate) fn matches(&self, tag: Tag) -> bool {
-        let opaque = tag.opaque();
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, &opaque))
+        self.names(&tag.opaque())
+    }
+
+    /// The same for a tag by what stands between its quotes.
+    pub(crate) fn names(&self, opaque: &str) -> bool {
+        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, opaque))
     }
 }
 

@@ -107,7 +107,7 @@ fn restart(writer: &Connection) -> bool {
         Some(Wal { busy: true, frames: 0.., copied }) => {
             tracing::warn!(
                 frames_copied = copied,
-                "the WAL cannot be reset: a reader holds an old snapshot of the file"
+                "the WAL cannot be reset: a reader holds an old snapshot of the file, or another process is writing"
             );
             true
         }

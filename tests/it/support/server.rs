@@ -87,14 +87,25 @@ impl<'a> Site<'a> {
     #[track_caller]
     pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
         match self.engine {
-            Engine::Sqlite => {
-                let file = self.open_file();
-                let mut statement = file.prepare(statement).expect("a statement");
-                let rows = statement.query_map([], |row| row.get(0)).expect("rows");
-                rows.map(|row| row.expect("a number")).collect()
-            }
-            Engine::Postgres => self.psql(statement).lines().map(|line| line.parse().expect("a number")).collect(),
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.texts(statement).iter().map(|text| text.parse().expect("a number")).collect(),
         }
+    }
+
+    /// The texts that a statement finds in the store.
+    #[track_caller]
+    pub(crate) fn texts(&self, statement: &str) -> Vec<String> {
+        match self.engine {
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.psql(statement).lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn query<T: rusqlite::types::FromSql>(&self, statement: &str) -> Vec<T> {
+        let file = self.open_file();
+        let mut statement = file.prepare(statement).expect("a statement");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a value")).collect()
     }
 
     fn psql(&self, statements: &str) -> String {
