@@ -14,6 +14,7 @@ mod cors;
 mod docs;
 mod error;
 mod extract;
+mod fixed;
 mod http2;
 mod idempotency;
 mod limits;

@@ -59,12 +59,8 @@ impl IfNoneMatch {
 
     /// Whether the client has what the tag stands for, weakly compared (RFC 9110). What is not well-formed matches nothing.
     pub(crate) fn matches(&self, tag: Tag) -> bool {
-        self.names(&tag.opaque())
-    }
-
-    /// The same for a tag by what stands between its quotes.
-    pub(crate) fn names(&self, opaque: &str) -> bool {
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, opaque))
+        let opaque = tag.opaque();
+        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, &opaque))
     }
 }
 
