@@ -173,8 +173,10 @@ impl Options {
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings, tls, log.dropped()))
-        // Dropping the runtime cuts the connections that outlived the grace.
+        let served = runtime.block_on(self.serve(&url, settings, tls, log.dropped()));
+        // Cuts the connections that outlived the grace, and waits for nobody: a name that is being looked up may take long.
+        runtime.shutdown_background();
+        served
     }
 
     /// What the options come to, once they are found to make sense.
@@ -214,9 +216,7 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        if let Some(tls) = &tls {
-            tls::keep(tls)?;
-        }
+        tls::keep(tls.as_ref())?;
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;

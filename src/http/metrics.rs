@@ -3,6 +3,7 @@
 //! Everything has its place in an array, so that a request costs a few additions and no look-up, whether anybody asks for
 //! the numbers or not.
 
+use std::io;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
@@ -163,6 +164,8 @@ pub(crate) struct Connections {
     slow_head: Counter,
     large_head: Counter,
     malformed: Counter,
+    handshake: Counter,
+    misuse: Counter,
 }
 
 impl Connections {
@@ -189,6 +192,20 @@ impl Connections {
         }
     }
 
+    /// No encrypted connection came about.
+    pub(crate) fn fail_handshake(&self) {
+        self.handshake.count();
+    }
+
+    /// A connection of HTTP/2 ended with this error; counted if that was our doing.
+    pub(crate) fn fail(&self, error: &h2::Error) {
+        match error.get_io().map(io::Error::kind) {
+            Some(io::ErrorKind::TimedOut) => self.slow_head.count(),
+            None if error.is_library() => self.misuse.count(),
+            _ => {}
+        }
+    }
+
     fn write(&self, page: &mut Page) {
         page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
         page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
@@ -199,7 +216,9 @@ impl Connections {
             .sample(&[("why", "silent".into())], self.silent.get())
             .sample(&[("why", "slow_head".into())], self.slow_head.get())
             .sample(&[("why", "large_head".into())], self.large_head.get())
-            .sample(&[("why", "malformed".into())], self.malformed.get());
+            .sample(&[("why", "malformed".into())], self.malformed.get())
+            .sample(&[("why", "handshake".into())], self.handshake.get())
+            .sample(&[("why", "misuse".into())], self.misuse.get());
     }
 }
 
