@@ -17,7 +17,7 @@ fn addresses(site: &Site) -> Vec<String> {
         read += 1;
         let text = server.anonymous().get(&address).text().to_owned();
         for word in text.split('"') {
-            let named = match word.strip_prefix("./").filter(|file| file.ends_with(".js")) {
+            let named = match word.strip_prefix("./").filter(|file| file.strip_suffix(".js").is_some()) {
                 Some(file) => format!("/console/{file}"),
                 None => word.to_owned(),
             };
