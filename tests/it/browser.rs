@@ -71,10 +71,10 @@ fn the_console_shows_thousands_of_plants() {
     Script::new("console-many", "console-many", &server, &token).run_asking(|asked| {
         assert_eq!(asked, "grow");
         site.execute(
-            "WITH RECURSIVE more (id) AS (SELECT 5001 UNION ALL SELECT id + 1 FROM more WHERE id < 50000)
+            "WITH RECURSIVE more (id) AS (SELECT 5001 UNION ALL SELECT id + 1 FROM more WHERE id < 50002)
              INSERT INTO plants (user_id, plant_id, name, version) SELECT user_id, id, 'Another', 0 FROM users, more;",
         );
-        ada.plant(50_001, "One too many");
+        ada.plant(50_003, "One too many");
         "grown".to_owned()
     });
 }
