@@ -1,7 +1,11 @@
 //! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
 //! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
 
+mod check;
+mod completions;
+mod man;
 mod migrate;
+mod probe;
 mod serve;
 mod share;
 mod table;
@@ -41,6 +45,10 @@ enum Command {
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
+    Check(check::Options),
+    Probe(probe::Options),
+    Completions(completions::Options),
+    Man(man::Options),
 }
 
 /// Parses, runs, and tells the truth in the exit code.
@@ -65,6 +73,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(options) => options.run(),
         Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
+        Command::Check(options) => options.run(),
+        Command::Probe(options) => options.run(),
+        Command::Completions(options) => options.run(),
+        Command::Man(options) => options.run(),
     }
 }
 

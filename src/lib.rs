@@ -6,9 +6,11 @@
 //! - [`trust`]: whose certificates are trusted.
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`http`]: how it is served; the one place that knows status codes.
+//! - [`check`]: whether a live server keeps the contract, seen from outside.
 //! - [`telemetry`], [`config`]: logs; the options that several commands share.
 //! - [`cli`]: the commands; the one place that prints or reads the environment.
 
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod http;

@@ -1,6 +1,7 @@
 //! `plantstore serve`: the service itself.
 
 mod cors;
+mod notify;
 mod oidc;
 mod rate;
 
@@ -23,6 +24,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::cors::CorsOptions;
+use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
 use super::{WrongUse, token};
@@ -205,6 +207,12 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
+        let supervisor = Supervisor::of_this_process();
+        supervisor.ready();
+        let shutdown = async {
+            shutdown.await;
+            supervisor.stopping();
+        };
 
         let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
         let stopped = http::serve(listener, app, shutdown).await;
