@@ -113,7 +113,7 @@ async fn scheme(visit: &mut Visit) -> Outcome {
     visit.may_read()?;
     for scheme in ["bearer", "BEARER"] {
         let ask = visit.introduced_by(scheme, Ask::new("GET", "/plants?limit=1"));
-        visit.ask_as_is(&ask).await?.expect_status(200)?;
+        visit.ask_as_is(&ask).await?.expect_success()?;
     }
     Ok(())
 }

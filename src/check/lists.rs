@@ -1,6 +1,6 @@
 //! Lists: what is in them, in which order, and how they are read again.
 
-use super::answer::{Answer, Shown};
+use super::answer::{Answer, Shown, is_plant};
 use super::client::Ask;
 use super::visit::Visit;
 use super::{Check, Level, Outcome, Trouble};
@@ -48,9 +48,17 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn answers(visit: &mut Visit) -> Outcome {
+    if visit.may_plant().is_ok() {
+        visit.bed().await?;
+    }
     let listing = visit.list("").await?;
+    let answer = &listing.answer;
+    answer.expect_status(200)?;
+    answer.expect(answer.is_json_type(), "the media type application/json")?;
+    let shaped = answer.json()?.as_array().is_some_and(|plants| plants.iter().all(is_plant));
+    answer.expect(shaped, "plants: `name` is text, `tag` is text or absent")?;
     let shows_ids = listing.plants.iter().any(|plant| plant.id.is_some());
-    listing.answer.expect(!shows_ids, "plants without `id`")
+    answer.expect(!shows_ids, "plants without `id`")
 }
 
 async fn limit(visit: &mut Visit) -> Outcome {
@@ -137,7 +145,7 @@ async fn caching(visit: &mut Visit) -> Outcome {
 }
 
 fn tag_of(answer: &Answer) -> Outcome<String> {
-    answer.expect_status(200)?;
+    answer.expect_success()?;
     let tag = answer.header("etag").filter(|tag| tag.starts_with("W/\"") && tag.ends_with('"'));
     tag.map(str::to_owned).ok_or_else(|| answer.broken("a weak ETag"))
 }
@@ -166,12 +174,12 @@ async fn etag_moves(visit: &mut Visit) -> Outcome {
     let (id, name) = (visit.ledger.id(), visit.ledger.name("tag"));
     visit.plant(id, &name, None).await?;
     let answer = unless(visit, &before).await?;
-    answer.expect_status(200)?;
+    answer.expect_success()?;
     let between = tag_of(&answer)?;
     answer.expect(between != before, "another ETag after a create")?;
     visit.uproot(id).await?;
     let answer = unless(visit, &between).await?;
-    answer.expect_status(200)?;
+    answer.expect_success()?;
     let after = tag_of(&answer)?;
     answer.expect(after != between && after != before, "another ETag after a delete")
 }

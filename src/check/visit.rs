@@ -11,7 +11,7 @@ use super::seen::Seen;
 use super::{Options, Outcome, Trouble, VisitFault, deadline};
 
 /// Answers that may fail to come in time before no more are waited for.
-const LATE_MAX: usize = 3;
+const LATE_MAX: usize = 2;
 /// How often a request is sent again that the server had no room for, and how long is waited at the most each time.
 const TURNED_AWAY_MAX: usize = 10;
 const RETRY_AFTER_MAX: u64 = 30;
@@ -26,6 +26,15 @@ pub(super) struct Scopes {
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) delete: bool,
+}
+
+/// What earlier checks have found, and later ones rely on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// A create never takes the place of another plant.
+    pub(super) duplicates_refused: bool,
+    /// Nobody has the lowest and the highest id.
+    pub(super) ends_are_free: bool,
 }
 
 /// A plant that stays for the whole visit, for the checks of lists.
@@ -47,14 +56,15 @@ pub(super) struct Visit {
     token: String,
     pub(super) ledger: Ledger,
     pub(super) scopes: Scopes,
-    /// Whether all plants of the user can be read at once.
+    /// Whether all plants of the user can be read at once, as far as is known.
     pub(super) reads_all: bool,
+    /// Whether there was an answer that was too large.
+    too_large: bool,
     bed: Vec<Bedded>,
     pub(super) seen: Seen,
     /// Set when a plant cannot be deleted, or would take the place of another: then no more are created.
     pub(super) planting_stopped: Option<&'static str>,
-    /// Whether a create never takes the place of another plant.
-    pub(super) duplicates_refused: bool,
+    pub(super) known: Known,
     late: usize,
     deadline: Instant,
 }
@@ -72,7 +82,6 @@ impl Visit {
             return Err(VisitFault::Refused(shown(&String::from_utf8_lossy(&body))));
         }
         visit.scopes = visit.find_scopes(first.status).await;
-        visit.reads_all = visit.scopes.read && visit.can_read_all().await;
         Ok(visit)
     }
 
@@ -82,11 +91,12 @@ impl Visit {
             token,
             ledger: Ledger::new()?,
             scopes: Scopes::default(),
-            reads_all: false,
+            reads_all: true,
+            too_large: false,
             bed: Vec::new(),
             seen: Seen::default(),
             planting_stopped: None,
-            duplicates_refused: false,
+            known: Known::default(),
             late: 0,
             deadline: deadline(patience),
         })
@@ -108,11 +118,6 @@ impl Visit {
             *allows = self.client.ask(&ask).await.is_ok_and(|answer| answer.status != 403);
         }
         Scopes { read: list_status != 403, write: allows[0], delete: allows[1] }
-    }
-
-    async fn can_read_all(&mut self) -> bool {
-        let ask = self.as_ourselves(Ask::new("GET", "/plants?include=id"));
-        !matches!(self.client.ask(&ask).await, Err(Failure::TooLarge))
     }
 
     /// More time, and a new start with a server that was late.
@@ -164,6 +169,7 @@ impl Visit {
         };
         let answers = answered.map_err(|failure| {
             self.late += usize::from(matches!(failure, Failure::Late(_)));
+            self.too_large |= matches!(failure, Failure::TooLarge);
             let asked = asks.first().map(|ask| format!("{} {}", ask.method, ask.path)).unwrap_or_default();
             Trouble::Broken(format!("{}: expected an answer: {failure}", shown(&asked)))
         })?;
@@ -184,12 +190,18 @@ impl Visit {
         answer
     }
 
-    /// Asks for a list, with these parameters, of all plants or of the first of them.
+    /// Asks for a list, with these parameters, of all plants, or of the first of them where those are too many.
     pub(super) async fn list(&mut self, parameters: &str) -> Outcome<Listing> {
-        let limit = if self.reads_all { String::new() } else { format!("limit={FRONT}") };
-        let query: Vec<&str> = [parameters, &limit].into_iter().filter(|part| !part.is_empty()).collect();
-        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
-        self.list_at(&format!("/plants{query}")).await
+        if self.reads_all {
+            let separator = if parameters.is_empty() { "" } else { "?" };
+            let listed = self.list_at(&format!("/plants{separator}{parameters}")).await;
+            if listed.is_ok() || !std::mem::take(&mut self.too_large) {
+                return listed;
+            }
+            self.reads_all = false;
+        }
+        let separator = if parameters.is_empty() { "" } else { "&" };
+        self.list_at(&format!("/plants?limit={FRONT}{separator}{parameters}")).await
     }
 
     /// Asks for the list at this very address.
@@ -233,8 +245,8 @@ impl Visit {
     }
 
     /// Creates a plant that nobody has.
-    pub(super) async fn plant(&mut self, id: i64, name: &str, tag: Option<&str>) -> Outcome<Shown> {
-        self.create(id, create_ask(body(id, name, tag))).await?.plant()
+    pub(super) async fn plant(&mut self, id: i64, name: &str, tag: Option<&str>) -> Outcome {
+        self.create(id, create_ask(body(id, name, tag))).await?.expect_success()
     }
 
     pub(super) async fn delete(&mut self, id: i64) -> Outcome<Answer> {
@@ -288,29 +300,28 @@ impl Visit {
                 Err(trouble) => faults.push(trouble),
             }
         }
-        if self.scopes.read && self.scopes.write && self.scopes.delete {
-            self.clean_up_listed().await?;
+        let all = self.scopes.read && self.scopes.write && self.scopes.delete;
+        let listed = if all { self.clean_up_listed().await } else { Ok(()) };
+        if self.ledger.remaining().is_empty() {
+            return listed;
         }
-        if !self.ledger.remaining().is_empty() {
-            let why = faults.first().map_or_else(String::new, |fault| format!(" ({})", fault.text()));
-            return Err(Trouble::Broken(format!("{}{why}", self.remains())));
-        }
-        Ok(())
+        let why = faults.first().or(listed.as_ref().err()).map_or_else(String::new, |why| format!(" ({})", why.text()));
+        Err(Trouble::Broken(format!("{}{why}", self.remains())))
     }
 
     /// Plants with our marker in their name are ours, whatever the server said when it got them.
     async fn clean_up_listed(&mut self) -> Outcome {
-        for plant in self.marked().await? {
-            if let Some(id) = plant.id {
-                self.delete(id).await?;
-            }
+        let kept = self.marked().await?;
+        for id in kept.iter().filter_map(|plant| plant.id) {
+            self.delete(id).await?;
         }
         let left = self.marked().await?;
-        if left.is_empty() {
-            return Ok(());
+        let names = |plants: &[Shown]| plants.iter().map(|plant| shown(&plant.name)).collect::<Vec<_>>().join(", ");
+        match (kept.as_slice(), left.as_slice()) {
+            ([], _) => Ok(()),
+            (kept, []) => Err(Trouble::Broken(format!("deleted only now, though refused before: {}", names(kept)))),
+            (_, left) => Err(Trouble::Broken(format!("left on the server, though deleted: {}", names(left)))),
         }
-        let names: Vec<String> = left.iter().map(|plant| shown(&plant.name)).collect();
-        Err(Trouble::Broken(format!("left on the server, though deleted: {}", names.join(", "))))
     }
 
     async fn marked(&mut self) -> Outcome<Vec<Shown>> {

@@ -49,7 +49,8 @@ fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, WrongU
 
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    Man::new(command.clone()).render(&mut page)?;
+    let program = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(program).manual("plantstore").render(&mut page)?;
     Ok(page)
 }
 

@@ -5,6 +5,7 @@
 mod support;
 
 mod auth;
+mod check;
 mod cli;
 mod cluster;
 mod cors;
