@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use tracing::Level;
@@ -101,6 +101,11 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
     if helpful.contains(&error.kind()) {
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(option)) if option.starts_with("--token"))
+    {
+        let _ = writeln!(io::stderr(), "error: {}", check::NO_TOKEN_HERE);
+        return ExitCode::from(2);
     }
     let text = error.to_string();
     let words = text.split("\n\nUsage:").next().unwrap_or(&text);

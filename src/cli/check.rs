@@ -18,6 +18,9 @@ use crate::token::TOKEN_PREFIX;
 
 /// Where the token is looked for unless a file is named.
 const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
+/// What is said to whoever passes one as an argument.
+pub(super) const NO_TOKEN_HERE: &str = "a token does not belong on the command line, where everybody on this machine can see \
+                                        it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
 /// Bytes of a file with a token at the most: signed ones are long.
 const TOKEN_FILE_MAX: u64 = 16 * 1024;
 
@@ -46,9 +49,7 @@ pub(super) struct Options {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    // Only to say that they do not belong here.
-    #[arg(long, hide = true)]
-    token: Option<String>,
+    // Only to say that nothing more belongs here.
     #[arg(hide = true)]
     more: Vec<String>,
 }
@@ -61,10 +62,8 @@ enum LevelOption {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let tokens = self.more.iter().chain(&self.token).chain([&self.url]);
-        if self.token.is_some() || tokens.into_iter().any(|word| word.starts_with(TOKEN_PREFIX)) {
-            let why = "a token does not belong on the command line, where everybody on this machine can see it";
-            return Err(WrongUse(format!("{why}: put it into {TOKEN_VARIABLE} or a file named by --token-file")).into());
+        if self.more.iter().chain([&self.url]).any(|word| word.starts_with(TOKEN_PREFIX)) {
+            return Err(WrongUse(NO_TOKEN_HERE.to_owned()).into());
         }
         if let Some(word) = self.more.first() {
             return Err(WrongUse(format!("one server at a time: leave out `{word}`")).into());

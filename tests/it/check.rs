@@ -145,7 +145,7 @@ on_every_engine! {
     }
 
     fn a_rate_limit_is_waited_for(site) {
-        let server = site.serve(&["--rate-limit", "200/s", "--rate-burst", "5"]);
+        let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
         let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     }

@@ -96,6 +96,8 @@ fn the_examples_work_as_printed() {
         ("docs/rereads.md", 4),
         ("docs/sharing.md", 8),
         ("docs/retries.md", 3),
+        ("docs/check.md", 4),
+        ("docs/operations.md", 3),
     ];
     for (document, least) in documents {
         let examples = examples(document);
