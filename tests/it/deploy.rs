@@ -106,8 +106,8 @@ on_every_engine! {
             .filter(|call| call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
             .collect();
         assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
-        // Before the service itself runs, systemd and the loader have done theirs.
-        let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "arch_prctl").collect();
+        // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
+        let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
         assert!(refused.is_empty(), "the unit forbids {refused:?}");
     }
 }
