@@ -1,11 +1,17 @@
 //! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
 //! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
 
+mod backup;
 mod check;
 mod completions;
+mod copy;
+mod export;
+mod import;
 mod man;
 mod migrate;
 mod probe;
+mod progress;
+mod restore;
 mod serve;
 mod share;
 mod table;
@@ -45,6 +51,11 @@ enum Command {
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
+    Export(export::Options),
+    Import(import::Options),
+    Backup(backup::Options),
+    Restore(restore::Options),
+    Copy(copy::Options),
     Check(check::Options),
     Probe(probe::Options),
     Completions(completions::Options),
@@ -73,6 +84,11 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(options) => options.run(),
         Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
+        Command::Export(options) => options.run(),
+        Command::Import(options) => options.run(),
+        Command::Backup(options) => options.run(),
+        Command::Restore(options) => options.run(),
+        Command::Copy(options) => options.run(),
         Command::Check(options) => options.run(),
         Command::Probe(options) => options.run(),
         Command::Completions(options) => options.run(),
@@ -117,22 +133,11 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
 
 impl StoreOption {
     fn url(&self) -> anyhow::Result<StoreUrl> {
-        let mut url = self.store.parse().map_err(|fault| WrongUse(format!("--store: {fault}")))?;
-        if let StoreUrl::Postgres(url) = &mut url {
-            find_password(url)?;
-        }
-        Ok(url)
+        store_url("--store", &self.store)
     }
 
-    /// Arguments are for everybody on the machine to see.
     fn warn_of_visible_password(&self) {
-        let has_password = matches!(self.store.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
-        if has_password && std::env::args().any(|argument| argument.ends_with(&self.store)) {
-            tracing::warn!(
-                "the password in --store can be seen by everybody on this machine: \
-                 put it into PGPASSWORD, a file named by PGPASSFILE, or PLANTSTORE_STORE"
-            );
-        }
+        warn_of_visible_password("--store", &self.store, ", or PLANTSTORE_STORE");
     }
 
     /// Runs one of the operator's commands on the store, beside a running server or without one.
@@ -140,8 +145,7 @@ impl StoreOption {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
         self.warn_of_visible_password();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(async {
+        run_to_end(async {
             let options = OpenOptions {
                 create,
                 migrate: create,
@@ -158,6 +162,31 @@ impl StoreOption {
             store.close().await;
             done
         })
+    }
+}
+
+/// Runs one of the operator's commands on this thread.
+fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?.block_on(work)
+}
+
+/// Where a store is, as this option names it, with the password of its database.
+fn store_url(option: &str, text: &str) -> anyhow::Result<StoreUrl> {
+    let mut url = text.parse().map_err(|fault| WrongUse(format!("{option}: {fault}")))?;
+    if let StoreUrl::Postgres(url) = &mut url {
+        find_password(url)?;
+    }
+    Ok(url)
+}
+
+/// Arguments are for everybody on the machine to see.
+fn warn_of_visible_password(option: &str, text: &str, or: &str) {
+    let has_password = matches!(text.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
+    if has_password && std::env::args().any(|argument| argument.ends_with(text)) {
+        tracing::warn!(
+            "the password in {option} can be seen by everybody on this machine: \
+             put it into PGPASSWORD, a file named by PGPASSFILE{or}"
+        );
     }
 }
 

@@ -6,10 +6,12 @@
 
 mod auth;
 mod collections;
+mod connection;
 mod context;
 mod cors;
 mod error;
 mod extract;
+mod http2;
 mod idempotency;
 mod limits;
 mod listing;
@@ -19,6 +21,8 @@ mod probes;
 mod rate;
 mod serve;
 mod sessions;
+mod socket;
+mod tls;
 mod wire;
 
 use std::net::IpAddr;
@@ -30,9 +34,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
-use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
 
 use self::auth::{AnyScope, Caller, check_host};
@@ -51,6 +54,7 @@ pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
 pub use self::rate::{Quota, Rate, RateFault};
 pub use self::serve::{Stopped, serve};
+pub use self::tls::{Renewal, Tls, TlsFault};
 
 /// What all requests share.
 pub struct App {
@@ -150,34 +154,42 @@ impl Service {
         Self { router: router(Arc::clone(&app)), app }
     }
 
+    /// Answers a request, on the line of its connection if that has one.
     async fn answer(
         mut self,
-        request: Request<Incoming>,
+        request: Request<Body>,
         client: IpAddr,
-        line: &Arc<Line>,
+        line: Option<&Arc<Line>>,
     ) -> hyper::Response<TrackedBody> {
         let working = Working::begin(&self.app, line);
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
         let route = route_of(parts.uri.path());
-        let context = Arc::new(Context::new(&parts.headers, client, arrived, Some(parts.method.clone()), route));
+        let method = Some(parts.method.clone());
+        let context = Arc::new(Context::new(&parts.headers, client, arrived, parts.version, method, route));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
         let may_be_unread = !http_body::Body::is_end_stream(&body);
+        let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, &self.app) } else { None };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
 
-        let mut response = if allowed_origin.is_some() && cors::is_preflight(&parts) {
+        let mut response = if let Some(refusal) = refusal {
+            refusal.into_response()
+        } else if allowed_origin.is_some() && cors::is_preflight(&parts) {
             check_host(&parts).map(|()| cors::preflight()).into_response()
         } else {
-            self.handle(Request::from_parts(parts, Body::new(body))).await
+            self.handle(Request::from_parts(parts, body)).await
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
         if let Some(Logged { number, detail: Some(detail) }) = &logged {
             tracing::error!(request_id = context.id(), error = number, detail, "request failed");
         }
-        if may_be_unread && (!response.status().is_success() || !takes_a_body) {
+        if let Some(line) = line
+            && may_be_unread
+            && (!response.status().is_success() || !takes_a_body)
+        {
             line.expect_unread();
         }
         if response.status() != StatusCode::METHOD_NOT_ALLOWED {
@@ -232,7 +244,7 @@ mod tests {
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        tokio::spawn(serve::serve_with(listener, Service { app, router }, std::future::pending()));
+        tokio::spawn(serve::serve_with(listener, None, Service { app, router }, std::future::pending()));
 
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");

@@ -11,6 +11,7 @@ mod postgres;
 mod records;
 mod span;
 mod sqlite;
+mod transfer;
 mod url;
 
 use std::ops::ControlFlow;
@@ -26,6 +27,10 @@ pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with};
+pub use self::transfer::{
+    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Piece, PlantRecord, Planting, Selection,
+    ShareRecord, Snapshot, TokenRecord, UserRecord,
+};
 pub use self::url::{StoreUrl, StoreUrlFault};
 
 /// How long after the deletion of a user their plants stay, which is longer than a server believes a token.

@@ -4,6 +4,7 @@ mod cors;
 mod notify;
 mod oidc;
 mod rate;
+mod tls;
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
@@ -27,9 +28,10 @@ use self::cors::CorsOptions;
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
+use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Cors, Issuer, Limits};
+use crate::http::{self, App, Cors, Issuer, Limits, Tls};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -53,6 +55,8 @@ pub(super) struct Options {
     /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
     listen: String,
+    #[command(flatten)]
+    tls: TlsOptions,
     #[command(flatten)]
     store: StoreOption,
     /// Do not make the user `gardener` and a token when a new store is made
@@ -163,12 +167,14 @@ struct Settings {
     limits: Limits,
     issuer: Option<Issuer>,
     cors: Option<Cors>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let settings = Settings { limits: self.limits.limits()?, issuer: self.oidc.issuer()?, cors: self.cors.cors()? };
+        let (limits, issuer) = (self.limits.limits()?, self.oidc.issuer()?);
+        let settings = Settings { limits, issuer, cors: self.cors.cors()?, tls: self.tls.tls()? };
         let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
@@ -196,10 +202,13 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
+        if let Some(tls) = &settings.tls {
+            tls::keep(tls)?;
+        }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, url, first.as_ref()) {
+        if let Err(error) = announce(address, &self.tls, url, first.as_ref()) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -215,7 +224,7 @@ impl Options {
         };
 
         let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
-        let stopped = http::serve(listener, app, shutdown).await;
+        let stopped = http::serve(listener, settings.tls, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -323,14 +332,15 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
-fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+fn announce(socket: SocketAddr, tls: &TlsOptions, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+    let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
     }
     let mut file_note = String::new();
     match first {
-        Some(first) if terminal => io::stderr().write_all(banner(address, first).as_bytes())?,
+        Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
         Some(first) => {
             let file = keep_first_token(url, &first.token)?;
             let file = file.display().to_string();
@@ -340,15 +350,18 @@ fn announce(address: SocketAddr, url: &StoreUrl, first: Option<&FirstToken>) -> 
         None => {}
     }
     // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
-    let _ = writeln!(io::stdout(), "Listening on http://{address}{file_note}");
-    tracing::info!(address = %format_args!("http://{address}"), store = %url, "listening");
-    if !address.ip().is_loopback() {
-        tracing::warn!("listening beyond this machine without encryption: put a proxy that speaks TLS in front");
+    let _ = writeln!(io::stdout(), "Listening on {address}{file_note}");
+    tracing::info!(address, store = %url, "listening");
+    if !socket.ip().is_loopback() && !tls.given() {
+        tracing::warn!(
+            "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
+             TLS in front"
+        );
     }
     Ok(())
 }
 
-fn banner(address: SocketAddr, first: &FirstToken) -> String {
+fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
     format!(
         r#"
 A new store was made, with the user {user} and this token, shown only this once:
@@ -357,14 +370,15 @@ A new store was made, with the user {user} and this token, shown only this once:
 
 Create, list and delete a plant:
 
-  curl http://{address}/plants -H "Authorization: Bearer $TOKEN" \
+  curl {address}/plants -H "Authorization: Bearer $TOKEN" \
     -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
-  curl 'http://{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
-  curl -X DELETE http://{address}/plants/1 -H "Authorization: Bearer $TOKEN"
-
+  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
+  curl -X DELETE {address}/plants/1 -H "Authorization: Bearer $TOKEN"
+{hint}
 "#,
         user = first.user,
         token = first.token.reveal(),
+        hint = tls.trust_hint(),
     )
 }
 

@@ -117,12 +117,22 @@ fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
     Ok(std::str::from_utf8(token).ok().and_then(Bearer::parse))
 }
 
-/// HTTP/1.1 asks for exactly one `Host`, of every request.
+/// HTTP/1.1 asks for exactly one `Host`, of every request; HTTP/2 for the same as `:authority`, or both alike.
 pub(super) fn check_host(parts: &Parts) -> Result<(), ApiError> {
-    let hosts = parts.headers.get_all(HOST).iter().count();
-    let needed = usize::from(parts.version == Version::HTTP_11);
-    if hosts < needed || hosts > 1 {
-        return Err(ApiError::BadRequest("send exactly one `Host` header"));
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let (host, more) = (hosts.next(), hosts.next().is_some());
+    match parts.version {
+        Version::HTTP_2 => match (parts.uri.authority(), host) {
+            _ if more => Err(ApiError::BadRequest("send one `Host` header at the most")),
+            (None, None) => Err(ApiError::BadRequest("send `:authority`, or a `Host` header")),
+            (Some(authority), Some(host)) if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
+                Err(ApiError::BadRequest("`Host` must be the same as `:authority`: leave it out"))
+            }
+            _ => Ok(()),
+        },
+        version if more || (host.is_none() && version == Version::HTTP_11) => {
+            Err(ApiError::BadRequest("send exactly one `Host` header"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode, Version};
 
 use super::limits::ClientAddress;
 use super::rate::Level;
@@ -33,6 +33,7 @@ pub(crate) struct Context {
     client: IpAddr,
     /// `None` for what never became a request.
     method: Option<Method>,
+    version: Version,
     route: &'static str,
     session: OnceLock<Arc<Session>>,
     /// What is left of the user's quota, when there is one.
@@ -44,11 +45,12 @@ impl Context {
         headers: &HeaderMap,
         client: IpAddr,
         arrived: Instant,
+        version: Version,
         method: Option<Method>,
         route: &'static str,
     ) -> Self {
         let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
-        Self { id, arrived, client, method, route, session: OnceLock::new(), level: OnceLock::new() }
+        Self { id, arrived, client, method, version, route, session: OnceLock::new(), level: OnceLock::new() }
     }
 
     /// The context that the server puts into every request.
@@ -86,6 +88,7 @@ impl Context {
         tracing::info!(
             request_id = self.id(),
             client = %self.client,
+            http = version_number(self.version),
             method = self.method.as_ref().map(Method::as_str),
             route = self.route,
             status = status.map(|status| status.as_u16()),
@@ -97,6 +100,14 @@ impl Context {
             complete,
             "request"
         );
+    }
+}
+
+fn version_number(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
     }
 }
 
@@ -156,6 +167,11 @@ impl TrackedBody {
     pub(crate) fn new(inner: Body, mut exchange: Exchange) -> Self {
         exchange.complete = http_body::Body::is_end_stream(&inner);
         Self { inner, exchange }
+    }
+
+    /// Notes that not all of it reaches the client, although it was handed over.
+    pub(crate) fn abandon(&mut self) {
+        self.exchange.complete = false;
     }
 }
 

@@ -1,28 +1,25 @@
-//! One connection's bytes, under deadlines.
+//! The bytes of an HTTP/1.1 connection, under deadlines.
 //!
 //! The HTTP library reads and writes through a [`Wire`], which knows from its [`Line`] whether a request is awaited,
 //! arriving or at work, and ends the connection when the deadline of that state passes. It also holds back the answers
-//! that the library would give on its own to requests it cannot parse: those are answered by us, in our shape.
+//! that the library would give on its own to requests it cannot parse: those are answered by us, in our shape. And it
+//! notices when the first bytes are those of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::context::REQUEST_ID;
 use super::error::ApiError;
 use super::limits::Limits;
+use super::socket::{Stream, Timer};
 
-/// How long the last words on a connection may take, and how long its unread rest is thrown away afterwards: closing a
-/// socket with unread bytes would take our answer away from a client that is still sending.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Unread bytes thrown away at the most.
-const LINGER_BYTES: usize = 1 << 20;
+/// What a client that knows it speaks HTTP/2 sends first.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The state of a connection, shared by its wire, its requests and its driver.
 pub(crate) struct Line {
@@ -55,12 +52,14 @@ pub(crate) enum Ending {
     HeadTimeout,
     HeadTooLarge,
     Malformed,
+    /// The client speaks HTTP/2: the connection goes on without this library.
+    Http2,
 }
 
 impl Ending {
     pub(crate) fn error(self) -> Option<ApiError> {
         match self {
-            Self::Silent => None,
+            Self::Silent | Self::Http2 => None,
             Self::HeadTimeout => Some(ApiError::RequestTimeout),
             Self::HeadTooLarge => Some(ApiError::HeadersTooLarge),
             Self::Malformed => Some(ApiError::BadRequest("the request is not well-formed HTTP/1.1")),
@@ -115,20 +114,28 @@ impl Line {
     }
 }
 
-/// A socket with deadlines.
+/// A stream with deadlines.
 pub(crate) struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     line: Arc<Line>,
     limits: Arc<Limits>,
     reading: Timer,
-    writing: Timer,
-    /// Since when the client takes nothing of what is written to it.
-    stalled: Option<Instant>,
+    /// How many bytes have come that are those of the preface; `None` once the protocol is known.
+    preface: Option<usize>,
+    /// What was read and is yet to be handed on.
+    held: Vec<u8>,
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, line: Arc<Line>, limits: Arc<Limits>) -> Self {
-        Self { stream, line, limits, reading: Timer(None), writing: Timer(None), stalled: None }
+    /// A wire for whoever speaks HTTP/1.1, or for anybody.
+    pub(crate) fn new(stream: Stream, line: Arc<Line>, limits: Arc<Limits>, any_protocol: bool) -> Self {
+        let preface = any_protocol.then_some(0);
+        Self { stream, line, limits, reading: Timer::default(), preface, held: Vec::new() }
+    }
+
+    /// The stream, and what was read from it and not handed on.
+    pub(crate) fn into_parts(self) -> (Stream, Vec<u8>) {
+        (self.stream, self.held)
     }
 
     /// What ends the connection if nothing is read until then.
@@ -148,39 +155,64 @@ impl Wire {
         }
     }
 
-    /// Answers in the library's place and gives the client a moment to take it.
-    pub(crate) async fn last_words(mut self, answer: &[u8]) {
-        let farewell = async {
-            self.stream.write_all(answer).await?;
-            self.stream.shutdown().await
+    /// Looks whether the bytes that were just read, behind the first `before` of the buffer, are the beginning of HTTP/2.
+    /// As long as they may be, and when they are, they are kept back.
+    fn recognise(&mut self, seen: usize, buffer: &mut ReadBuf<'_>, before: usize) -> Recognised {
+        let fresh = &buffer.filled()[before..];
+        let alike = fresh.iter().zip(&PREFACE[seen..]).take_while(|(byte, expected)| byte == expected).count();
+        let recognised = match seen + alike {
+            all if all == PREFACE.len() => Recognised::Http2,
+            some if alike == fresh.len() && alike > 0 => {
+                self.preface = Some(some);
+                buffer.set_filled(before);
+                return Recognised::NotYet;
+            }
+            _ => Recognised::Http1,
         };
-        if let Ok(Ok(())) = tokio::time::timeout(LAST_WORDS, farewell).await {
-            self.linger().await;
+        self.preface = None;
+        if seen > 0 || matches!(recognised, Recognised::Http2) {
+            self.held = [&PREFACE[..seen], fresh].concat();
+            buffer.set_filled(before);
         }
+        recognised
     }
 
-    /// Throws away what the client is still sending, for a while.
-    pub(crate) async fn linger(mut self) {
-        let discard = async {
-            let mut buffer = vec![0; 16 * 1024];
-            let mut discarded = 0;
-            while let Ok(length @ 1..) = self.stream.read(&mut buffer).await {
-                discarded += length;
-                if discarded > LINGER_BYTES {
-                    break;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(LAST_WORDS, discard).await;
+    fn end(&self, ending: Ending, error: io::ErrorKind) -> Poll<io::Result<()>> {
+        self.line.state().ending = Some(ending);
+        Poll::Ready(Err(error.into()))
     }
+
+    fn hand_on(&mut self, buffer: &mut ReadBuf<'_>) {
+        let length = self.held.len().min(buffer.remaining());
+        buffer.put_slice(&self.held[..length]);
+        self.held.drain(..length);
+    }
+}
+
+/// What the first bytes of a connection tell.
+enum Recognised {
+    NotYet,
+    Http1,
+    Http2,
 }
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.held.is_empty() {
+            self.hand_on(buffer);
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
+        while let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
             if buffer.filled().len() > before {
                 self.read_bytes();
+            }
+            if let (Ok(()), Some(seen)) = (&read, self.preface) {
+                match self.recognise(seen, buffer, before) {
+                    Recognised::NotYet => continue,
+                    Recognised::Http1 => self.hand_on(buffer),
+                    Recognised::Http2 => return self.end(Ending::Http2, io::ErrorKind::Unsupported),
+                }
             }
             return Poll::Ready(read);
         }
@@ -188,8 +220,7 @@ impl AsyncRead for Wire {
             return Poll::Pending;
         };
         ready!(self.reading.poll(deadline, task));
-        self.line.state().ending = Some(ending);
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        self.end(ending, io::ErrorKind::TimedOut)
     }
 }
 
@@ -204,14 +235,7 @@ impl AsyncWrite for Wire {
             Some((start, _)) => &bytes[..start],
             None => bytes,
         };
-        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(task, bytes) {
-            self.stalled = None;
-            return Poll::Ready(written);
-        }
-        let since = *self.stalled.get_or_insert_with(Instant::now);
-        let deadline = since + self.limits.write_timeout;
-        ready!(self.writing.poll(deadline, task));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Pin::new(&mut self.stream).poll_write(task, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -245,25 +269,4 @@ fn library_answer(bytes: &[u8]) -> Option<(usize, Ending)> {
     }
     let too_large = head[b"HTTP/1.1 ".len()..].starts_with(b"431");
     Some((start, if too_large { Ending::HeadTooLarge } else { Ending::Malformed }))
-}
-
-/// A timer for deadlines that mostly move away before they come: it is set anew only for an earlier one, and when it
-/// rings too early.
-struct Timer(Option<Pin<Box<Sleep>>>);
-
-impl Timer {
-    fn poll(&mut self, deadline: Instant, task: &mut Context<'_>) -> Poll<()> {
-        let deadline = tokio::time::Instant::from_std(deadline);
-        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        if deadline < sleep.deadline() {
-            sleep.as_mut().reset(deadline);
-        }
-        loop {
-            ready!(sleep.as_mut().poll(task));
-            if tokio::time::Instant::now() >= deadline {
-                return Poll::Ready(());
-            }
-            sleep.as_mut().reset(deadline);
-        }
-    }
 }

@@ -6,10 +6,13 @@
 
 mod claims;
 mod fault;
+mod filling;
+mod import;
 mod link;
 mod lists;
 mod schema;
 mod shares;
+mod snapshot;
 mod statements;
 mod sweep;
 mod tls;
@@ -30,7 +33,10 @@ use tokio_postgres::{Client, Error, Row, Statement};
 
 use self::claims::Claims;
 use self::fault::{Fault, certainly_not_committed, describe};
+pub(super) use self::filling::Filling;
+pub(super) use self::import::Importer;
 use self::link::{Connector, Link, Role, SILENT, Session, backoff};
+pub(super) use self::snapshot::snapshot;
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};

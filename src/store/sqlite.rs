@@ -6,9 +6,12 @@
 
 mod checkpoint;
 mod fault;
+mod filling;
+mod import;
 mod lists;
 mod schema;
 mod shares;
+mod snapshot;
 mod watch;
 mod writer;
 
@@ -21,6 +24,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use self::fault::store_error;
+pub(super) use self::filling::Filling;
+pub(super) use self::import::Importer;
+pub(super) use self::snapshot::snapshot;
 use self::watch::Watch;
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 
 use crate::support::broken::{Broken, Reply, Upstream};
+use crate::support::issuer::Authority;
 use crate::support::{Client, Engine, Server, Site, on_every_engine, signal, wait_for};
 
 /// What the user of a check has before it, and must have after it: also where a check would like to plant.
@@ -317,6 +318,25 @@ fn where_the_token_comes_from() {
     let output = check("pst_unknown", &url, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("the server does not accept the token"), "{}", text(&output.stderr));
+}
+
+/// Encrypted, and only with a certificate of an authority that is trusted.
+#[test]
+fn https() {
+    let site = Site::new(Engine::Sqlite);
+    let authority = Authority::new();
+    let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
+    let server = site.serve(&["--tls-cert", &certificate, "--tls-key", &key]);
+    let url = format!("https://{}", server.address());
+    let authorities = authority.file().display().to_string();
+    let token = site.token("ada", &[]);
+    let output = check(&token, &url, &["--ca", &authorities]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(site.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).status.success());
+    let stranger = Authority::new();
+    let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("invalid peer certificate"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -79,7 +79,6 @@ on_every_engine! {
             "GET /plants HTTP/1.1\r\nHost: x\r\nbad name: x\r\n\r\n".to_owned(),
             "GET /plants HTTP/3.0\r\nHost: x\r\n\r\n".to_owned(),
             "GET /pl ants HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
-            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
             "\u{16}\u{3}\u{1} a TLS client\r\n\r\n".to_owned(),
             format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: x\r\n\r\n"),
             format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),

@@ -56,7 +56,11 @@ fn matches(shown: &str, found: &str) -> bool {
 
 /// Types the examples into a shell, beside a server with these options and a store of its own.
 fn check(options: &[&str], token: &str, examples: &[Example]) {
-    let site = Site::new(Engine::Sqlite);
+    check_in(&Site::new(Engine::Sqlite), options, token, examples);
+}
+
+/// The same, in a directory where something may have been prepared.
+fn check_in(site: &Site, options: &[&str], token: &str, examples: &[Example]) {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options).current_dir(site.directory());
     let server = Server::start(serve);
@@ -92,12 +96,13 @@ fn check(options: &[&str], token: &str, examples: &[Example]) {
 fn the_examples_work_as_printed() {
     let documents = [
         ("README.md", 8),
+        ("docs/data.md", 10),
         ("docs/limits-and-browsers.md", 6),
         ("docs/rereads.md", 4),
         ("docs/sharing.md", 8),
         ("docs/retries.md", 3),
         ("docs/check.md", 4),
-        ("docs/operations.md", 3),
+        ("docs/operations.md", 5),
     ];
     for (document, least) in documents {
         let examples = examples(document);
@@ -116,4 +121,16 @@ fn the_examples_about_openid_connect_work_as_printed() {
     let issuer = Issuer::start(&[&key]);
     let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--no-first-token"];
     check(&options, &key.token(&issuer.claims("ada")), &examples("docs/openid-connect.md"));
+}
+
+#[test]
+fn the_examples_about_tls_work_as_printed() {
+    let examples = examples("docs/tls.md");
+    let [certificate, serve, rest @ ..] = examples.as_slice() else {
+        panic!("a certificate, and a server that shows it")
+    };
+    let site = Site::new(Engine::Sqlite);
+    let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(site.directory()).status();
+    assert!(made.unwrap().success(), "{}", certificate.command);
+    check_in(&site, &serve.served().expect("a server"), "", rest);
 }

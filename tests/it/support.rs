@@ -1,18 +1,22 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
 pub(crate) mod broken;
+mod browser;
 mod client;
 mod history;
+pub(crate) mod http2;
 pub(crate) mod issuer;
 mod postgres;
 mod proxy;
 mod retrying;
 mod server;
 mod stop;
+pub(crate) mod transfer;
 mod workload;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use postgres::{Cluster, free_port};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{connect, fault};
+use super::{connect, fault, reader};
 use crate::store::{OpenError, StoreUrl};
 
 /// Numbered from 1, never changed once released: a change of the schema is another file.
@@ -31,15 +31,26 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
         Err(error) => return Err(OpenError::Unusable(url(), error.to_string())),
     }
-    connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection)).map_err(|stop| match stop {
-        Stop::Foreign(why) => OpenError::Foreign(url(), why),
-        Stop::Unusable(why) => OpenError::Unusable(url(), why.to_owned()),
-        Stop::Newer(found) => OpenError::Newer(url(), found, latest()),
-        Stop::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-            OpenError::Foreign(url(), "it is not an SQLite database")
-        }
-        Stop::Failed(error) => OpenError::Unusable(url(), fault::describe(&error)),
-    })
+    let prepared = connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection));
+    prepared.map_err(|stop| stop.into_error(path))
+}
+
+/// A connection that reads a file as it is, of whichever release up to this one; also says which schema it has.
+pub(super) fn examine(path: &Path) -> Result<(Connection, i64), OpenError> {
+    if !path.exists() {
+        return Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned())));
+    }
+    let recognised = reader(path).map_err(Stop::from).and_then(|connection| Ok((recognise(&connection)?, connection)));
+    match recognised.map_err(|stop| stop.into_error(path))? {
+        (0, _) => Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned()))),
+        (version, connection) => Ok((connection, version)),
+    }
+}
+
+/// Makes the schema in an empty file that nobody else uses.
+pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
+    MIGRATIONS.iter().try_for_each(|migration| connection.execute_batch(migration))?;
+    mark(connection)
 }
 
 enum Stop {
@@ -52,6 +63,21 @@ enum Stop {
 impl From<rusqlite::Error> for Stop {
     fn from(error: rusqlite::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl Stop {
+    fn into_error(self, path: &Path) -> OpenError {
+        let url = StoreUrl::Sqlite(path.to_owned());
+        match self {
+            Self::Foreign(why) => OpenError::Foreign(url, why),
+            Self::Unusable(why) => OpenError::Unusable(url, why.to_owned()),
+            Self::Newer(found) => OpenError::Newer(url, found, latest()),
+            Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+                OpenError::Foreign(url, "it is not an SQLite database")
+            }
+            Self::Failed(error) => OpenError::Unusable(url, fault::describe(&error)),
+        }
     }
 }
 
@@ -78,10 +104,15 @@ fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(migration)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", latest())?;
+    mark(&transaction)?;
     transaction.commit()?;
     Ok(found == 0)
+}
+
+/// Says whose file this is, and of which schema.
+fn mark(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    connection.pragma_update(None, "user_version", latest())
 }
 
 /// What may not be written is refused at the start: the files beside the database count, too.

@@ -23,7 +23,7 @@ use crate::user::{UserId, UserName};
 /// How long a request waits for a writer that says nothing (a disk that hangs).
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
-const CACHE_KIB: i64 = 16_384;
+pub(super) const CACHE_KIB: i64 = 16_384;
 
 /// The handle on the writer thread.
 pub(super) struct Writer {

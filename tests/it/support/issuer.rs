@@ -177,29 +177,40 @@ pub(crate) struct Authority {
 
 impl Authority {
     pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let run = |arguments: &str| drop(openssl(arguments, directory.path(), b""));
-        std::fs::write(directory.path().join("extensions"), "subjectAltName=IP:127.0.0.1").expect("a file");
-        for name in ["root", "server"] {
-            run(&format!("genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {name}.key"));
-        }
-        run("req -new -x509 -key root.key -subj /CN=authority -days 2 -out root.crt");
-        run("req -new -key server.key -subj /CN=issuer -out server.csr");
-        run(
-            "x509 -req -in server.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions -out server.crt",
-        );
-        Self { directory }
+        let authority = Self { directory: tempfile::tempdir().expect("a directory") };
+        std::fs::write(authority.path("extensions"), "subjectAltName=IP:127.0.0.1").expect("a file");
+        authority.openssl("genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out root.key");
+        authority.openssl("req -new -x509 -key root.key -subj /CN=authority -days 2 -out root.crt");
+        authority.issue("server", "EC -pkeyopt ec_paramgen_curve:P-256");
+        authority
+    }
+
+    pub(crate) fn openssl(&self, arguments: &str) {
+        openssl(arguments, self.directory.path(), b"");
+    }
+
+    /// Makes a key, in `NAME.key`, and a certificate for it, in `NAME.crt`.
+    pub(crate) fn issue(&self, name: &str, algorithm: &str) {
+        self.openssl(&format!("genpkey -quiet -algorithm {algorithm} -out {name}.key"));
+        self.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions -out {name}.crt"
+        ));
+    }
+
+    /// One of its files.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// Its own certificate.
     pub(crate) fn file(&self) -> PathBuf {
-        self.directory.path().join("root.crt")
+        self.path("root.crt")
     }
 
     fn server(&self) -> Arc<ServerConfig> {
-        let file = |name: &str| self.directory.path().join(name);
-        let certificate = CertificateDer::from_pem_file(file("server.crt")).expect("a certificate");
-        let key = PrivateKeyDer::from_pem_file(file("server.key")).expect("a key");
+        let certificate = CertificateDer::from_pem_file(self.path("server.crt")).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(self.path("server.key")).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = versions.expect("versions").with_no_client_auth().with_single_cert(vec![certificate], key);

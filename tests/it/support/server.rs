@@ -87,14 +87,25 @@ impl<'a> Site<'a> {
     #[track_caller]
     pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
         match self.engine {
-            Engine::Sqlite => {
-                let file = self.open_file();
-                let mut statement = file.prepare(statement).expect("a statement");
-                let rows = statement.query_map([], |row| row.get(0)).expect("rows");
-                rows.map(|row| row.expect("a number")).collect()
-            }
-            Engine::Postgres => self.psql(statement).lines().map(|line| line.parse().expect("a number")).collect(),
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.texts(statement).iter().map(|text| text.parse().expect("a number")).collect(),
         }
+    }
+
+    /// The texts that a statement finds in the store.
+    #[track_caller]
+    pub(crate) fn texts(&self, statement: &str) -> Vec<String> {
+        match self.engine {
+            Engine::Sqlite => self.query(statement),
+            Engine::Postgres => self.psql(statement).lines().map(str::to_owned).collect(),
+        }
+    }
+
+    fn query<T: rusqlite::types::FromSql>(&self, statement: &str) -> Vec<T> {
+        let file = self.open_file();
+        let mut statement = file.prepare(statement).expect("a statement");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a value")).collect()
     }
 
     fn psql(&self, statements: &str) -> String {
@@ -248,7 +259,8 @@ impl Server {
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
         output.read_line(&mut announced).expect("the address");
-        let address = announced.trim_end().strip_prefix("Listening on http://");
+        let address = announced.trim_end().strip_prefix("Listening on http");
+        let address = address.map(|address| address.trim_start_matches('s').trim_start_matches("://"));
         let Some(address) = address.and_then(|address| address.parse().ok()) else {
             let _ = child.wait();
             let _ = log_reader.map(JoinHandle::join);

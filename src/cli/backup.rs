@@ -1,0 +1,32 @@
+//! `plantstore backup`: a whole store into one file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tracing::Level;
+
+use super::copy::copy;
+use crate::config::StoreOption;
+use crate::store::StoreUrl;
+use crate::telemetry;
+
+/// Copy the whole store into a file, while servers go on writing
+///
+/// The file is a store of its own, whichever engine it comes from: all there was at one moment, checked, readable by its
+/// owner alone. It appears when it is complete. `restore` puts it into a new store; `serve --store sqlite:FILE` serves it.
+#[derive(Args)]
+pub(super) struct Options {
+    /// The file to write; there must be none of this name
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        self.store.warn_of_visible_password();
+        copy(&self.store.url()?, &StoreUrl::Sqlite(self.file))
+    }
+}

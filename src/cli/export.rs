@@ -1,0 +1,94 @@
+//! `plantstore export`: plants as lines of JSON.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use tracing::Level;
+
+use super::progress::Bar;
+use super::{PATIENCE, count, run_to_end};
+use crate::archive::{self, ExportError, Exported};
+use crate::config::StoreOption;
+use crate::newfile::{NewFile, NewFileError};
+use crate::store::{Selection, Snapshot};
+use crate::telemetry;
+use crate::user::UserName;
+
+/// Write all plants, or those of one user, as lines of JSON; works beside a running server
+///
+/// A line reads {"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}. All are of one moment, in the order of owners' names
+/// and of ids. Tokens and shares are not in it: see `backup`.
+#[derive(Args)]
+pub(super) struct Options {
+    /// Only the plants of this user
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    user: Option<UserName>,
+    /// The file to write, readable by its owner alone; it appears when it is complete [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if there is one
+    #[arg(long, requires = "output")]
+    force: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let url = self.store.url()?;
+        self.store.warn_of_visible_password();
+        run_to_end(async {
+            let selection = self.user.clone().map_or(Selection::Plants, Selection::PlantsOf);
+            let snapshot = Snapshot::open(&url, selection, PATIENCE).await?;
+            let exported = match &self.output {
+                Some(path) => {
+                    let mut file = NewFile::begin(path, self.force).map_err(advise)?;
+                    let exported = write(snapshot, file.file()).await?;
+                    self.refuse_unknown_user(&exported)?;
+                    file.finish()?;
+                    exported
+                }
+                None => match write(snapshot, &mut io::stdout().lock()).await {
+                    // Whoever stops reading has seen enough.
+                    Err(ExportError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                    exported => exported?,
+                },
+            };
+            self.refuse_unknown_user(&exported)?;
+            let Exported { plants, owners, digest, .. } = exported;
+            writeln!(
+                io::stderr(),
+                "exported {} of {}, sha256 {digest}",
+                count(plants, "plant"),
+                count(owners, "user")
+            )?;
+            Ok(())
+        })
+    }
+
+    fn refuse_unknown_user(&self, exported: &Exported) -> anyhow::Result<()> {
+        match &self.user {
+            Some(user) if exported.users == 0 => {
+                bail!("there is no user {user}: `plantstore user list` shows those there are")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn write(snapshot: Snapshot, output: &mut impl Write) -> Result<Exported, ExportError> {
+    let mut bar = Bar::new();
+    archive::export(snapshot, output, |progress| bar.update(progress)).await
+}
+
+fn advise(error: NewFileError) -> anyhow::Error {
+    match error {
+        NewFileError::Exists(path) => {
+            anyhow::anyhow!("there is a file {} already: name another, or use --force to replace it", path.display())
+        }
+        NewFileError::AtWork(_) | NewFileError::Failed(..) => error.into(),
+    }
+}

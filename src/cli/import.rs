@@ -1,0 +1,159 @@
+//! `plantstore import`: lines of JSON into a store.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::iter;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+
+use super::progress::Bar;
+use super::{count, run_to_end};
+use crate::archive::{self, Input, Note, Stop, Summary};
+use crate::config::StoreOption;
+use crate::store::{Importer, StoreError};
+
+/// Bytes of the input that are read at a time.
+const BUFFER: usize = 256 * 1024;
+/// Skipped lines of which it is told that they differ from what is stored.
+const DIFFERENT_SHOWN: u64 = 10;
+
+/// Store plants from lines of JSON, as `export` writes them; works beside a running server
+///
+/// Every line is checked by the rules of POST /plants, and `owner` names its user, who is made if there is none. Lines are
+/// stored in their order, some thousand in a commit. A faulty line, or an id that is taken, ends it: all lines before are
+/// stored then, none after, and the message says how to go on.
+#[derive(Args)]
+pub(super) struct Options {
+    /// The file to read [default: standard input]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What an id that its owner has a plant of means: the end, or that the line is skipped
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    on_conflict: OnConflict,
+    /// Pass over the lines before this one
+    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+    /// Stop looking for more after so many faulty lines
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    max_faults: u64,
+    /// Check all lines and store nothing
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnConflict {
+    Fail,
+    Skip,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let input = self.input()?;
+        let mut talk = Talk { bar: Bar::new(), different: 0 };
+        if self.check {
+            let summary = run_to_end(async { Ok(archive::check(input, |note| talk.note(&note)).await) })?;
+            drop(talk);
+            return report_check(summary);
+        }
+        let skip = self.on_conflict == OnConflict::Skip;
+        let summary = self.store.with(true, async |store| {
+            let importer = Importer::start(store).await?;
+            Ok(archive::import(importer, input, skip, |note| talk.note(&note)).await)
+        })?;
+        drop(talk);
+        self.report(summary)
+    }
+
+    fn input(&self) -> anyhow::Result<Input<Box<dyn BufRead + Send>>> {
+        let (lines, size): (Box<dyn BufRead + Send>, _) = match &self.file {
+            None => (Box::new(BufReader::with_capacity(BUFFER, io::stdin())), None),
+            Some(path) => {
+                let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+                let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+                (Box::new(BufReader::with_capacity(BUFFER, file)), size)
+            }
+        };
+        Ok(Input { lines, size, from_line: self.from_line, faults_max: self.max_faults })
+    }
+
+    fn report(&self, summary: Summary) -> anyhow::Result<()> {
+        let Summary { stored, same, different, new_users, through, .. } = summary;
+        let told = [
+            (new_users, format!("made {}", count(new_users, "user"))),
+            (same, format!("skipped {same} that are there just so")),
+            (different, format!("skipped {different} that are there with another name or tag")),
+        ];
+        let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
+        let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();
+        writeln!(io::stderr(), "{}", words.join(", "))?;
+        let Some(stop) = summary.stop else { return Ok(()) };
+        let so_far = if through < self.from_line {
+            "nothing was stored".to_owned()
+        } else {
+            format!("all lines up to {through} are stored, and none after")
+        };
+        let next = through.max(self.from_line - 1) + 1;
+        match stop {
+            Stop::Faults => bail!(
+                "{}: {so_far}; correct them and go on with --from-line {next}",
+                count(summary.faulty, "faulty line")
+            ),
+            Stop::Taken { line, owner, id } => bail!(
+                "line {line}: {owner} has a plant {id} already: {so_far}; \
+                 go on with --from-line {next} --on-conflict skip to skip such lines"
+            ),
+            Stop::Store(StoreError::OutcomeUnknown(why)) => bail!(
+                "{why}: all lines up to {through} are stored, and some after may be; \
+                 go on with --from-line {next} --on-conflict skip"
+            ),
+            Stop::Store(error) => bail!("{error}: {so_far}; go on with --from-line {next}"),
+            Stop::Input(error) => bail!("cannot read on: {error}: {so_far}; go on with --from-line {next}"),
+        }
+    }
+}
+
+fn report_check(summary: Summary) -> anyhow::Result<()> {
+    let fit = count(summary.stored, "plant");
+    match summary.stop {
+        None => Ok(writeln!(io::stderr(), "{fit}, no faults; nothing was stored")?),
+        Some(Stop::Input(error)) => bail!("cannot read on: {error}"),
+        Some(Stop::Faults | Stop::Taken { .. } | Stop::Store(_)) => {
+            bail!("{}; nothing was stored", count(summary.faulty, "faulty line"))
+        }
+    }
+}
+
+/// Says what there is to say while it goes on.
+struct Talk {
+    bar: Bar,
+    /// Lines so far that were skipped although they differ.
+    different: u64,
+}
+
+impl Talk {
+    fn note(&mut self, note: &Note<'_>) {
+        match note {
+            Note::Progress(progress) => self.bar.update(*progress),
+            Note::Fault { line, why } => self.say(&format!("line {line}: {why}")),
+            Note::Kept { line, owner, id } => {
+                self.different += 1;
+                if self.different <= DIFFERENT_SHOWN {
+                    self.say(&format!("line {line}: skipped: {owner} has a plant {id} with another name or tag"));
+                }
+                if self.different == DIFFERENT_SHOWN {
+                    self.say("more lines like these are counted and not shown");
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, words: &str) {
+        self.bar.clear();
+        let _ = writeln!(io::stderr(), "{words}");
+    }
+}

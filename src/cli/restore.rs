@@ -1,0 +1,32 @@
+//! `plantstore restore`: a backup into a new store.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tracing::Level;
+
+use super::copy::copy;
+use crate::config::StoreOption;
+use crate::store::StoreUrl;
+use crate::telemetry;
+
+/// Copy a backup into a new store of either engine
+///
+/// The store must not exist, or be a database that holds nothing. The backup is not changed. If anything fails, the store does
+/// not come into being.
+#[derive(Args)]
+pub(super) struct Options {
+    /// The backup, or any other store file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    store: StoreOption,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        self.store.warn_of_visible_password();
+        copy(&StoreUrl::Sqlite(self.file), &self.store.url()?)
+    }
+}

@@ -1,0 +1,166 @@
+//! One connection, from its first byte to its last: encrypted or not, HTTP/1.1 or HTTP/2.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderMap};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Version};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::context::Context;
+use super::error::ApiError;
+use super::serve::Stage;
+use super::socket::{Socket, Stream};
+use super::tls::{Protocol, Refused, Tls};
+use super::wire::{Ending, Line, Wire};
+use super::{App, Service, http2};
+
+/// Bytes of an answer that wait in memory for a client to take them.
+const WRITE_BUFFER_MAX: usize = 64 * 1024;
+
+/// Serves a connection to its end.
+pub(super) async fn drive(
+    stream: TcpStream,
+    client: IpAddr,
+    tls: Option<Arc<Tls>>,
+    service: Service,
+    stage: watch::Receiver<Stage>,
+) {
+    // Without it, small answers would wait for the client's acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let socket = Socket::new(stream, service.app.limits.write_timeout);
+    let http2 = match tls {
+        None => drive_http1(Stream::Clear(socket), true, client, service.clone(), stage.clone()).await,
+        // In boxes, because a connection in clear has no use for the room.
+        Some(tls) => match Box::pin(shake_hands(&tls, socket, client, &service.app, stage.clone())).await {
+            Some((stream, Protocol::Http1)) => drive_http1(stream, false, client, service.clone(), stage.clone()).await,
+            Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
+            None => None,
+        },
+    };
+    if let Some((stream, read)) = http2 {
+        Box::pin(http2::drive(stream, read, client, service, stage)).await;
+    }
+}
+
+/// An encrypted connection, if the client knows how, in the time that it has for the head of a request.
+async fn shake_hands(
+    tls: &Tls,
+    socket: Socket,
+    client: IpAddr,
+    app: &App,
+    mut stage: watch::Receiver<Stage>,
+) -> Option<(Stream, Protocol)> {
+    let arrived = Instant::now();
+    let accepted = tokio::select! {
+        accepted = timeout(app.limits.header_timeout, tls.accept(socket)) => accepted.ok()?,
+        () = Stage::Closing.reached(&mut stage) => return None,
+    };
+    match accepted {
+        Ok(accepted) => Some(accepted),
+        Err(Refused::InClear(stream)) => {
+            let error = ApiError::BadRequest("this port is encrypted: write https:// in place of http://");
+            stream.last_words(&raw_answer(app, &error, client, arrived)).await;
+            None
+        }
+        Err(Refused::Failed(error)) => {
+            tracing::debug!(%error, %client, "no encrypted connection came about");
+            None
+        }
+    }
+}
+
+/// Serves a connection that speaks HTTP/1.1. Where any protocol may be spoken and it turns out to be HTTP/2, gives back the
+/// stream, and what was read from it.
+async fn drive_http1(
+    stream: Stream,
+    any_protocol: bool,
+    client: IpAddr,
+    service: Service,
+    mut stage: watch::Receiver<Stage>,
+) -> Option<(Stream, Vec<u8>)> {
+    let app = Arc::clone(&service.app);
+    let limits = Arc::clone(&app.limits);
+    let line = Arc::new(Line::new());
+    let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits), any_protocol);
+    let request_line = Arc::clone(&line);
+    let handle = service_fn(move |request: Request<Incoming>| {
+        let (service, line) = (service.clone(), Arc::clone(&request_line));
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request.map(Body::new), client, Some(&line)).await) }
+    });
+
+    let mut http = http1::Builder::new();
+    // The wire keeps the time instead: the library knows one timeout for the wait between requests and for their heads.
+    http.header_read_timeout(None).half_close(true).max_header_size(limits.header_bytes);
+    // What waits for a slow reader, for each connection.
+    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.header_bytes));
+    if limits.header_fields != super::Limits::default().header_fields {
+        // Only when asked for: the library then allocates for every request.
+        http.max_headers(limits.header_fields);
+    }
+    let mut connection = Box::pin(http.serve_connection(TokioIo::new(wire), handle));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = Stage::Closing.reached(&mut stage) => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    let mut ending = line.ending();
+    let take_back = |connection: Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
+        Pin::into_inner(connection).into_parts().io.into_inner().into_parts()
+    };
+    if let Some(Ending::Http2) = ending {
+        return Some(take_back(connection));
+    }
+    if let Err(error) = ended {
+        tracing::debug!(%error, %client, "a connection ended early");
+        // What the library does not even answer by itself: another version of HTTP, for one.
+        ending = ending.or(error.is_parse().then_some(Ending::Malformed));
+    }
+    if let Some(ending) = ending {
+        let (stream, _) = take_back(connection);
+        match ending.error() {
+            Some(error) => stream.last_words(&raw_answer(&app, &error, client, line.since())).await,
+            None => stream.close().await,
+        }
+    } else if line.lingers() {
+        let (stream, _) = take_back(connection);
+        stream.linger().await;
+    }
+    None
+}
+
+/// An answer to what never became a request, as bytes; logged like one.
+pub(super) fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: Instant) -> Vec<u8> {
+    let (status, mut headers, body) = error.render();
+    let request = HeaderMap::new();
+    let context = Context::new(&request, client, arrived, Version::HTTP_11, None, "-");
+    app.common_headers(&mut headers, &context, app.allowed_origin(&request));
+    let mut head = format!("HTTP/1.1 {status}\r\n");
+    for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
+        // Writing to a string does not fail, and our header values are text.
+        let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
+    }
+    let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {}\r\n\r\n", body.len(), date());
+    context.log(Some(status), Some(error.code().0), body.len() as u64, true);
+    let mut bytes = head.into_bytes();
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// The present moment as header fields have it.
+pub(super) fn date() -> String {
+    Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}

@@ -1,0 +1,268 @@
+//! One HTTP/2 connection: many requests at a time, under the limits of HTTP/1.1.
+//!
+//! The library has no deadlines, so all of them are here: a connection is closed when no request has been at work on it
+//! for long, a head must arrive in time ([`frames`]), and an answer is handed over as far as the client has room for it
+//! and abandoned when the client makes none.
+
+mod frames;
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::frames::Frames;
+use super::connection::date;
+use super::context::TrackedBody;
+use super::error::ApiError;
+use super::serve::Stage;
+use super::socket::{LAST_WORDS, Stream};
+use super::{App, Limits, Service};
+
+/// Requests at work at the same time on one connection; others are refused in a way that tells the client to try again.
+const STREAMS_MAX: u32 = 100;
+/// Bytes of a request's body that may wait to be read, and of all bodies of a connection.
+const RECEIVE_WINDOW: u32 = 64 * 1024;
+/// Bytes of one answer that wait in memory for the socket.
+const SEND_BUFFER: usize = 16 * 1024;
+/// Requests that are taken back before anybody has looked at them; with more, the connection ends.
+const TAKEN_BACK_MAX: usize = 20;
+/// Requests of a connection that break the protocol or are too many; with more, it ends.
+const FAULTS_MAX: usize = 500;
+/// How many times larger than allowed a head may be and still be refused in our shape. The library refuses larger ones.
+const HEAD_TOLERANCE: usize = 4;
+/// What the library counts for each field of a head beside its text (RFC 9113, 6.5.2).
+const FIELD_WEIGHT: usize = 32;
+/// What stands around the name and the value of a field in HTTP/1.1.
+const FIELD_SEPARATORS: usize = ": \r\n".len();
+
+/// Serves a connection of which these bytes were read already.
+pub(super) async fn drive(
+    stream: Stream,
+    read: Vec<u8>,
+    client: IpAddr,
+    service: Service,
+    stage: watch::Receiver<Stage>,
+) {
+    let limits = Arc::clone(&service.app.limits);
+    let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout);
+    let Ok(Ok(connection)) = timeout(limits.header_timeout, builder(&limits).handshake(frames)).await else {
+        return;
+    };
+    let session = Session { connection, requests: JoinSet::new(), service, client, limits };
+    let ended = session.run(stage).await;
+    let Ok(stream) = returned.try_recv() else {
+        return;
+    };
+    match ended {
+        Ok(()) => stream.close().await,
+        Err(error) => {
+            tracing::debug!(%error, %client, "a connection ended early");
+            // The client was told why, and may still be sending.
+            stream.linger().await;
+        }
+    }
+}
+
+fn builder(limits: &Limits) -> Builder {
+    let heads = HEAD_TOLERANCE * limits.header_bytes + FIELD_WEIGHT * limits.header_fields;
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(u32::try_from(heads).unwrap_or(u32::MAX))
+        .initial_window_size(RECEIVE_WINDOW)
+        .initial_connection_window_size(RECEIVE_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(TAKEN_BACK_MAX)
+        .max_local_error_reset_streams(Some(FAULTS_MAX));
+    builder
+}
+
+/// A connection and the requests at work on it, which end with it.
+struct Session {
+    connection: Connection<Frames, Bytes>,
+    requests: JoinSet<()>,
+    service: Service,
+    client: IpAddr,
+    limits: Arc<Limits>,
+}
+
+impl Session {
+    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<(), h2::Error> {
+        let mut draining = pin!(Stage::Draining.reached(&mut stage));
+        let mut leaving = false;
+        // When it is over if nothing is at work by then. Until the first request, the time for a head counts.
+        let mut deadline = Instant::now() + self.limits.header_timeout;
+        loop {
+            tokio::select! {
+                accepted = self.connection.accept() => match accepted {
+                    Some(accepted) => self.begin(accepted?),
+                    None => return Ok(()),
+                },
+                Some(_) = self.requests.join_next() => {
+                    let patience = if leaving { self.farewell() } else { self.limits.idle_timeout };
+                    deadline = Instant::now() + patience;
+                }
+                () = sleep_until(deadline), if self.requests.is_empty() => {
+                    if leaving {
+                        return Ok(());
+                    }
+                    leaving = true;
+                    deadline = self.leave();
+                }
+                () = &mut draining, if !leaving => {
+                    leaving = true;
+                    deadline = self.leave();
+                }
+            }
+        }
+    }
+
+    /// Tells the client to send no more requests; says until when it has time to agree.
+    fn leave(&mut self) -> Instant {
+        self.connection.graceful_shutdown();
+        Instant::now() + self.farewell()
+    }
+
+    /// How long the client gets to take what was sent, and to close the connection.
+    fn farewell(&self) -> Duration {
+        if self.connection.has_streams() { self.limits.write_timeout } else { LAST_WORDS }
+    }
+
+    fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
+        let (service, client, patience) = (self.service.clone(), self.client, self.limits.write_timeout);
+        self.requests.spawn(answer(service, request, respond, client, patience));
+    }
+}
+
+/// Answers one request, as long as the client wants to know.
+async fn answer(
+    service: Service,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    client: IpAddr,
+    patience: Duration,
+) {
+    let to_head = request.method() == Method::HEAD;
+    let (parts, body) = request.into_parts();
+    let body = Body::new(RequestBody { left: announced(&parts.headers), stream: body });
+    let answered = service.answer(Request::from_parts(parts, body), client, None);
+    let response = tokio::select! {
+        response = answered => response,
+        _ = poll_fn(|task| respond.poll_reset(task)) => return,
+    };
+    let (mut head, body) = response.into_parts();
+    // What it says of the connection is about HTTP/1.1.
+    head.headers.remove(CONNECTION);
+    // A date is a header value.
+    head.headers.extend(HeaderValue::try_from(date()).ok().map(|date| (DATE, date)));
+    let ends = to_head || body.is_end_stream();
+    if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        // The router adds it.
+        head.headers.remove(CONTENT_LENGTH);
+    } else if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    // Fails when the client has gone.
+    if let Ok(stream) = respond.send_response(Response::from_parts(head, ()), ends)
+        && !ends
+    {
+        send(body, stream, patience).await;
+    }
+}
+
+/// Sends a body as far as the client has room for it, so that what it does not take is not kept in memory.
+async fn send(mut body: TrackedBody, mut stream: SendStream<Bytes>, patience: Duration) {
+    while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+        let Ok(frame) = frame else {
+            // Nobody shall take the half for the whole.
+            return stream.send_reset(Reason::INTERNAL_ERROR);
+        };
+        let mut data = frame.into_data().unwrap_or_default();
+        while !data.is_empty() {
+            stream.reserve_capacity(data.len());
+            let room = timeout(patience, poll_fn(|task| stream.poll_capacity(task))).await;
+            let Ok(Some(Ok(room))) = room else {
+                body.abandon();
+                return stream.send_reset(Reason::CANCEL);
+            };
+            let piece = data.split_to(room.min(data.len()));
+            if stream.send_data(piece, data.is_empty() && body.is_end_stream()).is_err() {
+                return body.abandon();
+            }
+        }
+        if body.is_end_stream() {
+            return;
+        }
+    }
+    // Fails when the client has gone.
+    let _ = stream.send_data(Bytes::new(), true);
+}
+
+/// The length of a body that its request announces.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The body of a request.
+struct RequestBody {
+    stream: RecvStream,
+    left: Option<u64>,
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let Some(data) = ready!(self.stream.poll_data(task)) else {
+            return Poll::Ready(None);
+        };
+        let data = data.and_then(|data| {
+            // It is taken: the client may send as much again.
+            self.stream.flow_control().release_capacity(data.len())?;
+            self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+            Ok(Frame::data(data))
+        });
+        Poll::Ready(Some(data))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// What HTTP/1.1 refuses before there is a request: too large a head, and more at work than there may be connections.
+pub(super) fn refusal(request: &Parts, app: &App) -> Option<ApiError> {
+    let limits = &app.limits;
+    let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
+    let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);
+    let (mut number, mut size) = (0, request.method.as_str().len() + request.uri.path().len());
+    size += request.uri.query().map_or(0, str::len);
+    for (name, length) in fields {
+        number += 1;
+        size += name.len() + length + FIELD_SEPARATORS;
+    }
+    if size > limits.header_bytes || number > limits.header_fields {
+        return Some(ApiError::HeadersTooLarge);
+    }
+    (app.activity.at_work() > limits.connections).then_some(ApiError::Overloaded)
+}

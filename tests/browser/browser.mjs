@@ -1,0 +1,121 @@
+// What the scripts of this directory share: Chromium, pages that forgive nothing, and the way to the test that runs them.
+//
+// tests/it/support/browser.rs runs a script with BASE_URL, TOKEN and OUTPUT in its environment. A script that throws has
+// failed.
+
+import { accessSync, constants, mkdirSync } from "node:fs";
+import { createRequire } from "node:module";
+import { delimiter, join } from "node:path";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+export const BASE_URL = process.env.BASE_URL;
+export const TOKEN = process.env.TOKEN;
+export const OUTPUT = process.env.OUTPUT;
+
+/// How long a page gets for what must happen; the same as elsewhere in the tests.
+const PATIENCE = 30_000;
+const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+
+mkdirSync(OUTPUT, { recursive: true });
+
+function find(program) {
+  for (const directory of process.env.PATH.split(delimiter)) {
+    const path = join(directory, program);
+    try {
+      accessSync(path, constants.X_OK);
+      return path;
+    } catch {
+      // Elsewhere, then.
+    }
+  }
+  throw new Error(`${program} is missing: scripts/test installs it`);
+}
+
+/// Runs a test with a browser of its own, which ends with it.
+export async function withBrowser(test) {
+  // The sandbox needs rights that root in a container does not have; what is shown here is our own.
+  const args = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"];
+  const browser = await chromium.launch({ executablePath: find("chromium"), args, timeout: 2 * PATIENCE });
+  try {
+    await test(browser);
+  } finally {
+    await browser.close();
+  }
+}
+
+/// A page in a context of its own, and what went wrong in it: whatever it wrote to the console as an error or a warning, its
+/// exceptions, its dialogs, its requests to anybody else. `check` throws if there was any; `tolerate` says which are meant.
+export async function openPage(browser, options = {}) {
+  const context = await browser.newContext({ baseURL: BASE_URL, viewport: { width: 1280, height: 800 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
+  const page = await context.newPage();
+  const faults = [];
+  const tolerated = [];
+  const report = (fault) => {
+    if (!tolerated.some((pattern) => pattern.test(fault))) faults.push(fault);
+  };
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) report(`${message.type()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => report(`exception: ${error.stack ?? error}`));
+  page.on("dialog", (dialog) => {
+    report(`dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  page.on("request", (request) => {
+    const { origin, protocol } = new URL(request.url());
+    if (origin !== new URL(BASE_URL).origin && protocol !== "data:") report(`foreign request: ${request.url()}`);
+  });
+  page.tolerate = (...patterns) => tolerated.push(...patterns);
+  page.check = () => {
+    if (faults.length > 0) throw new Error(`on the page:\n${faults.join("\n")}`);
+  };
+  return page;
+}
+
+/// Throws unless axe-core finds nothing to complain about in what the page shows now.
+export async function checkAccessibility(page, state) {
+  // By way of the debugger, which no Content-Security-Policy keeps out.
+  if (!(await page.evaluate("typeof window.axe === 'object'"))) {
+    await page.evaluate(await source(AXE));
+  }
+  const violations = await page.evaluate(async () => {
+    const found = await window.axe.run(document, { resultTypes: ["violations"] });
+    return found.violations.map(({ id, help, nodes }) => {
+      return `${id}: ${help}\n${nodes.map((node) => `  ${node.html}\n    ${node.failureSummary}`).join("\n")}`;
+    });
+  });
+  if (violations.length > 0) throw new Error(`accessibility of ${state}:\n${violations.join("\n")}`);
+}
+
+async function source(path) {
+  const { readFile } = await import("node:fs/promises");
+  return readFile(path, "utf8");
+}
+
+/// A picture in the output directory, for people to look at.
+export async function picture(page, name, options = {}) {
+  await page.screenshot({ path: join(OUTPUT, `${name}.png`), animations: "disabled", ...options });
+}
+
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+/// Asks the test that runs this script to do something with the server, and waits until it is done.
+export async function ask(what) {
+  process.stdout.write(`ask ${what}\n`);
+  const { value, done } = await answers.next();
+  if (done) throw new Error(`nobody answers: ${what}`);
+  return value;
+}
+
+/// Runs the script's body and ends the process: an open standard input would keep it.
+export function main(body) {
+  body().then(
+    () => process.exit(0),
+    (error) => {
+      console.error(error);
+      process.exit(1);
+    },
+  );
+}

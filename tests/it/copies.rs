@@ -1,0 +1,377 @@
+//! `plantstore backup`, `restore` and `copy`: whole stores, from one moment, with nothing lost on the way and nothing half done.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use crate::support::transfer::{export, import, lines, said};
+use crate::support::{Answer, Client, Engine, Site, Stop, on_every_engine, wait_for};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+fn other(engine: Engine) -> Engine {
+    match engine {
+        Engine::Sqlite => Engine::Postgres,
+        Engine::Postgres => Engine::Sqlite,
+    }
+}
+
+/// The table that a copy prints, which has the digest of each kind.
+#[track_caller]
+fn table(output: &Output) -> String {
+    assert!(output.status.success(), "{}", said(output));
+    assert!(said(output).trim_end().ends_with("read back, and nothing differs"), "{}", said(output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn copy(from: &Site, to: &Site) -> String {
+    table(&from.run(&["copy", "--from", &from.url(), "--to", &to.url()]))
+}
+
+#[track_caller]
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", said(output));
+    assert!(output.stdout.is_empty());
+    said(output)
+}
+
+fn create_with_key(client: &Client) -> Answer {
+    let body = br#"{"id":77,"name":"with a key"}"#;
+    client.call("POST", "/plants", &[JSON, ("Idempotency-Key", "k-1")], Some(body))
+}
+
+/// A store with something of everything; also the tokens of ada and bob.
+fn furnish(site: &Site) -> [String; 2] {
+    let tokens = ["ada", "bob"].map(|user| site.token(user, &["--label", "balcony 🌵"]));
+    site.token("gone", &[]);
+    site.token("ada", &["--scope", "plants:read", "--expires", "never"]);
+    assert!(site.run(&["token", "revoke", "4"]).status.success());
+    assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+    let mut server = site.serve(&[]);
+    let [ada, bob] = tokens.each_ref().map(|token| server.client(token));
+    assert_eq!(create_with_key(&ada).status, 200);
+    for id in [i64::MIN, -1, 0, 1, i64::MAX] {
+        ada.plant(id, "Röse \\ \"🌵\"");
+    }
+    assert_eq!(
+        bob.call("POST", "/plants?owner=ada", &[JSON], Some(br#"{"id":5,"name":"bob's","tag":""}"#)).status,
+        200
+    );
+    assert_eq!(ada.delete(0).status, 204);
+    assert_eq!(server.stop().code(), Some(0));
+    // Whoever has left has left something behind, as long as nobody has swept.
+    site.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
+    site.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
+    if matches!(site.engine, Engine::Postgres) {
+        site.execute("DELETE FROM collections WHERE user_id = 3");
+    }
+    tokens
+}
+
+/// All rows of all tables, as far as both engines have them.
+fn rows(site: &Site) -> Vec<String> {
+    let columns = match site.engine {
+        Engine::Sqlite => {
+            ["(SELECT version FROM users AS same WHERE same.user_id = users.user_id)", "hex(hash)", "hex(key)"]
+        }
+        Engine::Postgres => [
+            "(SELECT version FROM collections WHERE collections.user_id = users.user_id)",
+            "upper(encode(hash, 'hex'))",
+            "upper(encode(key, 'hex'))",
+        ],
+    };
+    let [version, hash, key] = columns;
+    let text = |what: &str| format!("coalesce(CAST({what} AS text), 'none')");
+    let queries = [
+        ("users", format!("user_id || name || {version} || created_at"), "user_id"),
+        (
+            "tokens",
+            format!(
+                "token_id || {hash} || user_id || label || scopes || created_at || {} || {} || {}",
+                text("expires_at"),
+                text("revoked_at"),
+                text("last_used_at")
+            ),
+            "token_id",
+        ),
+        ("shares", "grantee_id || ' ' || owner_id || role || created_at".to_owned(), "grantee_id, owner_id"),
+        (
+            "idempotency_keys",
+            format!("user_id || {key} || outcome || {} || expires_at", text("message")),
+            "user_id, key",
+        ),
+        ("plants", format!("user_id || ' ' || plant_id || name || {} || version", text("tag")), "user_id, plant_id"),
+    ];
+    queries
+        .iter()
+        .flat_map(|(table, row, order)| site.texts(&format!("SELECT {row} FROM {table} ORDER BY {order}")))
+        .collect()
+}
+
+/// A store that was copied is one: what clients know of the old one holds.
+#[track_caller]
+fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
+    let server = site.serve(&[]);
+    let (ada, bob) = (server.client(ada), server.client(bob));
+    assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 304, "the same list, the same tag");
+    assert_eq!(ada.ids(), [i64::MIN, -1, 1, 5, 77, i64::MAX]);
+    assert_eq!(create_with_key(&ada).header("idempotency-replayed"), Some("true"), "a retry of before the copy");
+    assert_eq!(bob.get("/plants?owner=ada").json().as_array().map(Vec::len), Some(6), "shares are there");
+    ada.plant(100, "new");
+    assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200);
+    let newcomer = server.client(&site.token("newcomer", &[]));
+    assert_eq!(newcomer.ids(), [0_i64; 0], "numbers go on after those that were copied");
+}
+
+on_every_engine! {
+    fn a_store_moves_to_the_other_engine_and_back(site) {
+        let tokens = furnish(site);
+        let server = site.serve(&[]);
+        let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
+        // The copy is made beside the server, and what others left behind may be swept meanwhile.
+        let there = Site::new(other(site.engine));
+        let first = copy(site, &there);
+        drop(server);
+        for (kind, count) in [("users", "2 "), ("tokens", "3 "), ("shares", "1 "), ("idempotency keys", "1 "), ("plants", "6 ")] {
+            assert!(first.lines().any(|line| line.starts_with(kind) && line.contains(count)), "{first}");
+        }
+        let back = Site::new(site.engine);
+        assert_eq!(copy(&there, &back), first, "the same digests");
+        assert_eq!(rows(&there), rows(&back), "and the same rows");
+        assert!(rows(&back).iter().all(|row| !row.contains("left behind")));
+        assert_eq!(export(site), export(&back));
+        for copied in [&there, &back] {
+            assert_serves(copied, &tokens, &tag);
+        }
+    }
+
+    fn a_backup_is_a_store_in_one_file(site) {
+        let tokens = furnish(site);
+        let server = site.serve(&[]);
+        let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
+        let made = table(&site.run(&["backup", "b.db"]));
+        let file = site.directory().join("b.db");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "it holds plants and hashes of tokens");
+        let beside = |ending: &str| site.directory().join(format!("b.db{ending}")).exists();
+        assert!(![".partial", "-wal", "-shm", "-journal"].into_iter().any(beside));
+        let bytes = std::fs::read(&file).unwrap();
+        let again = refusal(&site.run(&["backup", "b.db"]));
+        assert!(again.contains("there is a file b.db already: name another, or move it away"), "{again}");
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let restored = Site::new(engine);
+            assert_eq!(table(&restored.run(&["restore", file.to_str().unwrap()])), made);
+            assert_serves(&restored, &tokens, &tag);
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), bytes, "a restore does not change it");
+        assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
+        std::fs::rename(&file, site.directory().join("plants2.db")).unwrap();
+        assert!(site.run(&["export", "--store", "sqlite:plants2.db"]).status.success(), "it is a store itself");
+    }
+
+    // A restore never mixes what there is with what there was.
+    fn what_holds_something_is_not_overwritten(site) {
+        import(site, &[], &lines(&["ada"], 3));
+        let source = Site::new(Engine::Sqlite);
+        import(&source, &[], &lines(&["bob"], 3));
+        let before = export(site);
+        let told = refusal(&site.run(&["restore", source.file().to_str().unwrap()]));
+        let expected = match site.engine {
+            Engine::Sqlite => "already: name another, or move it away",
+            Engine::Postgres => "holds users already, and is left as it is: name a store that is new or empty",
+        };
+        assert!(told.contains(expected), "{told}");
+        assert_eq!(export(site), before);
+        let told = refusal(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
+        assert_eq!(told, "error: there is no store at sqlite:nowhere.db: name one that exists\n");
+        let wrong = site.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
+        assert_eq!(wrong.status.code(), Some(2));
+        assert!(said(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", said(&wrong));
+        assert!(!site.directory().join("new.db").exists());
+    }
+
+    // One worker writes for two users in turn: at every moment the first has as many plants as the second, or one more. What
+    // was acknowledged before is in the copy, and what was begun after is not.
+    fn a_copy_under_load_is_one_moment(site) {
+        let server = site.serve(&["--log-level", "warn"]);
+        import(site, &[], &lines(&["much"], 20_000));
+        many_keys(site);
+        let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+        let (stop, done, begun) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            scope.spawn(|| {
+                for id in 0.. {
+                    begun.store(id + 1, Ordering::SeqCst);
+                    ada.plant(id, "a");
+                    bob.plant(id, "b");
+                    done.store(id + 1, Ordering::SeqCst);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for round in 0..3 {
+                let before = done.load(Ordering::SeqCst);
+                wait_for("more writes", || (done.load(Ordering::SeqCst) > before + 5).then_some(()));
+                let least = done.load(Ordering::SeqCst);
+                let name = format!("b{round}.db");
+                table(&site.run(&["backup", &name]));
+                let url = format!("sqlite:{name}");
+                let plants = |user| {
+                    let output = site.run(&["export", "--user", user, "--store", &url]);
+                    let text = String::from_utf8(output.stdout).unwrap();
+                    let ids = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].as_i64().unwrap());
+                    i64::try_from(ids.enumerate().map(|(place, id)| assert_eq!(i64::try_from(place), Ok(id))).count()).unwrap()
+                };
+                let (first, second) = (plants("ada"), plants("bob"));
+                assert!(first == second || first == second + 1, "{first} and {second}");
+                let ahead = "SELECT count(*) FROM users WHERE version IS NOT (SELECT max(version) FROM plants WHERE plants.user_id = users.user_id)";
+                let file = rusqlite::Connection::open_with_flags(site.directory().join(&name), rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+                assert_eq!(file.query_row(ahead, [], |row| row.get::<_, i64>(0)), Ok(0), "users and plants are of the same moment");
+                assert!(second >= least && first <= begun.load(Ordering::SeqCst), "{first}, {second}, at least {least}");
+            }
+        });
+        assert_eq!(server.log(), "", "and nothing to complain about");
+    }
+
+    fn a_killed_backup_leaves_nothing_that_looks_like_one(site) {
+        import(site, &[], &lines(&["ada", "bob"], 20_000));
+        let file = site.directory().join("b.db");
+        let partial = site.directory().join("b.db.partial");
+        // It may be done before it is killed.
+        wait_for("a backup that was killed on its way", || {
+            let _ = std::fs::remove_file(&file);
+            let mut child = quietly(site, &["backup", "b.db"]);
+            wait_for("its beginning", || (partial.exists() || file.exists()).then_some(()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            (!file.exists()).then_some(())
+        });
+        assert!(partial.exists(), "what is left can be told from a backup");
+        table(&site.run(&["backup", "b.db"]));
+        assert!(!partial.exists(), "and is cleared away by the next");
+        let restored = Site::new(Engine::Sqlite);
+        table(&restored.run(&["restore", file.to_str().unwrap()]));
+        assert_eq!(export(&restored), lines(&["ada", "bob"], 20_000));
+    }
+}
+
+/// Keys enough that plants are read some time after users.
+fn many_keys(site: &Site) {
+    let key = match site.engine {
+        Engine::Sqlite => "randomblob(32), zeroblob(32)",
+        Engine::Postgres => "sha256(n::text::bytea), sha256('')",
+    };
+    site.execute(&format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 40000)
+         INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+         SELECT 1, {key}, 200, NULL, 9999999999 FROM numbers"
+    ));
+}
+
+fn quietly(site: &Site, arguments: &[&str]) -> Child {
+    site.command(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn database_with_schema() -> Site<'static> {
+    let site = Site::new(Engine::Postgres);
+    assert!(site.run(&["migrate"]).status.success());
+    site
+}
+
+/// All of a restore happens in one transaction, which ends with whoever does it.
+#[test]
+fn a_killed_restore_leaves_an_empty_database() {
+    let source = Site::new(Engine::Sqlite);
+    import(&source, &[], &lines(&["ada"], 5_000));
+    let target = database_with_schema();
+    let held = target.hold("BEGIN; LOCK TABLE plantstore.tokens IN ACCESS EXCLUSIVE MODE");
+    let mut child = quietly(&target, &["restore", source.file().to_str().unwrap()]);
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE '%COPY%'";
+    wait_for("the users to be there, and the tokens to wait", || (target.rows(waiting) == [1]).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(held);
+    wait_for("the end of its transaction", || (target.rows(waiting) == [0]).then_some(()));
+    assert_eq!(target.rows("SELECT count(*) FROM users"), [0]);
+    table(&target.run(&["restore", source.file().to_str().unwrap()]));
+    assert_eq!(export(&target), export(&source));
+}
+
+/// What has arrived is read back: a database that keeps something else than it was sent is found out.
+#[test]
+fn a_copy_that_differs_is_given_up() {
+    let source = Site::new(Engine::Sqlite);
+    import(&source, &[], &lines(&["ada"], 3));
+    let target = database_with_schema();
+    target.execute(
+        "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.tag := 'spoilt'; RETURN NEW; END $$;
+         CREATE TRIGGER spoil BEFORE INSERT ON plants FOR EACH ROW WHEN (NEW.plant_id = 2) EXECUTE FUNCTION spoil()",
+    );
+    let told = refusal(&target.run(&["restore", source.file().to_str().unwrap()]));
+    assert!(told.contains("what was written is not what was read: sent 1 users"), "{told}");
+    assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "nothing of it is left");
+    target.execute("DROP TRIGGER spoil ON plants");
+    target.execute(
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
+         CREATE TRIGGER forget BEFORE INSERT ON plants FOR EACH ROW EXECUTE FUNCTION forget()",
+    );
+    assert!(refusal(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
+}
+
+/// A log of another file, now gone, must not become part of a new one.
+#[test]
+fn what_is_left_of_another_store_is_in_the_way() {
+    let site = Site::new(Engine::Sqlite);
+    import(&site, &[], &lines(&["ada"], 3));
+    std::fs::write(site.directory().join("b.db-wal"), "left").unwrap();
+    let told = refusal(&site.run(&["backup", "b.db"]));
+    assert!(told.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{told}");
+    assert!(!site.directory().join("b.db").exists());
+}
+
+/// Two that write the same file: one does, and the other says so.
+#[test]
+fn one_at_a_time_writes_a_file() {
+    let site = Site::new(Engine::Sqlite);
+    import(&site, &[], &lines(&["ada"], 3));
+    let partial = std::fs::File::create(site.directory().join("b.db.partial")).unwrap();
+    partial.lock().unwrap();
+    let told = refusal(&site.run(&["backup", "b.db"]));
+    assert!(told.contains("another process is writing b.db: wait for it, or name another file"), "{told}");
+    drop(partial);
+    table(&site.run(&["backup", "b.db"]));
+}
+
+#[test]
+fn a_full_disk_ends_a_backup_without_a_trace() {
+    let site = Site::new(Engine::Sqlite);
+    import(&site, &[], &lines(&["ada"], 40_000));
+    std::fs::create_dir(site.directory().join("small")).unwrap();
+    let script = "mount -t tmpfs -o size=1m tmpfs small && \"$@\" backup small/b.db; echo $?; ls -A small";
+    let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
+    let output = site.command_through(&wrapper, &[]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", said(&output));
+    assert!(said(&output).contains("writing failed: storage is full"), "{}", said(&output));
+    assert_eq!(export(&site), lines(&["ada"], 40_000));
+}
+
+#[test]
+fn files_of_earlier_releases_are_backed_up_and_restored() {
+    for release in ["0.1.0", "0.3.0"] {
+        let site = Site::new(Engine::Sqlite);
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+        std::fs::copy(files.join(format!("{release}.db")), site.file()).unwrap();
+        table(&site.run(&["backup", "b.db"]));
+        let token = std::fs::read_to_string(files.join(format!("{release}.token"))).unwrap();
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let restored = Site::new(engine);
+            table(&restored.run(&["restore", site.directory().join("b.db").to_str().unwrap()]));
+            assert_eq!(export(&restored), export(&site), "{release}");
+            let server = restored.serve(&[]);
+            assert_eq!(server.client(token.trim_end()).ids(), [i64::MIN, 1, 2], "{release}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and through kills.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::transfer::{export, feed, import, lines, said};
+use crate::support::{Engine, Site, Stop, on_every_engine, wait_for};
+
+/// What an import of these bytes says, which fails.
+#[track_caller]
+fn refusal(site: &Site, arguments: &[&str], input: &[u8]) -> String {
+    let output = feed(site.command(&[&["import"], arguments].concat()), input);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    said(&output)
+}
+
+fn stored(site: &Site) -> i64 {
+    site.rows("SELECT count(*) FROM plants")[0]
+}
+
+on_every_engine! {
+    fn an_export_can_be_imported_elsewhere(site) {
+        let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
+        let told = import(site, &[], &text);
+        assert!(told.ends_with("stored 9000 plants, made 3 users\n"), "{told}");
+        assert_eq!(export(site), text);
+        let file = site.directory().join("plants.ndjson");
+        std::fs::write(&file, export(site)).unwrap();
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let other = Site::new(engine);
+            let output = other.run(&["import", file.to_str().unwrap()]);
+            assert!(output.status.success(), "{}", said(&output));
+            assert_eq!(export(&other), text);
+            let server = other.serve(&[]);
+            let ada = server.client(&other.token("ada", &[]));
+            assert_eq!(ada.get("/plants").json().as_array().map(Vec::len), Some(3_000), "their token comes apart from it");
+            assert_eq!(ada.get("/plants?limit=8").json()[7]["name"], r#"Rose "🌵" \"#);
+        }
+    }
+
+    // Fields in any order, with white space, escapes and others that say nothing; any end of line, and none.
+    fn lines_are_read_as_bodies_are(site) {
+        import(site, &[], "\n{\"tag\":null,\"name\":\"R\\u00f6se\",\"color\":[1],\"id\":1,\"owner\":\"a\\u0064a\"}\r\n \t\r\n\n{ \"owner\" : \"ada\", \"id\" : -2, \"name\" : \"b\" }");
+        assert_eq!(export(site), "{\"owner\":\"ada\",\"id\":-2,\"name\":\"b\"}\n{\"owner\":\"ada\",\"id\":1,\"name\":\"Röse\"}\n");
+    }
+
+    fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(site) {
+        let long = format!(r#"{{"owner":"ada","id":10,"name":"{}"}}"#, "x".repeat(1_001));
+        let huge = "x".repeat(40_000);
+        let input: Vec<&[u8]> = vec![
+            br#"{"owner":"ada","id":1,"name":"a"}"#,
+            b"",
+            br#"{"owner":"ada","id":2,"name":"b"}"#,
+            br#"{"owner":"ada","id":3}"#,
+            br#"{"owner":"ada","id":4,"name":"fine"}"#,
+            br#"{"id":"x","name":"","tag":5}"#,
+            br#"{"owner":"a b","id":6,"name":"c"}"#,
+            br#"{"owner":5,"id":6,"name":"c"}"#,
+            br#"{"owner":"ada","owner":"bob","id":6,"name":"c"}"#,
+            br#"{"owner":"ada","id":6,"id":7,"name":"c"}"#,
+            br#"{"owner":"ada","id":6,"name":"\u0007"}"#,
+            b"{\"owner\":\"ada\",\"id\":6,\"name\":\"\xff\"}",
+            br#"{"owner":"ada","id":6,"name":"c"} {}"#,
+            br#"["ada",6,"c"]"#,
+            long.as_bytes(),
+            huge.as_bytes(),
+            br#"{"owner":"ada","id":9223372036854775808,"name":"c"}"#,
+            br#"{"owner":"ada","id":6,"name":"cut of"#,
+        ];
+        let input = input.join(&b'\n');
+        let told = refusal(site, &[], &input);
+        insta::assert_snapshot!(told.lines().filter(|line| !line.starts_with("made a new store")).collect::<Vec<_>>().join("\n"), @r#"
+        line 4: `name` is required
+        line 6: `owner` is required; `id` must be an integer such as 42 or -7, without leading zeros, fraction or exponent; `name` must have 1 to 1000 characters, has 0; `tag` must be a string
+        line 7: `owner`: a user name holds no white space, no control characters and no invisible ones
+        line 8: `owner` must be a string
+        line 9: `owner` is given more than once
+        line 10: `id` is given more than once
+        line 11: `name` must not hold control characters (found U+0007)
+        line 12: it is not JSON: it is not UTF-8 text
+        line 13: it is not JSON: trailing characters at column 35
+        line 14: it must be a JSON object with `owner`, `id` and `name`
+        line 15: `name` must have 1 to 1000 characters, has 1001
+        line 16: it is longer than 32768 bytes
+        line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
+        line 18: it is not JSON: EOF while parsing a string at column 36
+        stored 2 plants, made 1 user
+        error: 14 faulty lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
+        "#);
+        assert_eq!(export(site), "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n");
+        let few = refusal(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
+        assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
+        let first = refusal(site, &["--from-line", "4"], &input);
+        assert!(first.contains("14 faulty lines: nothing was stored; correct them and go on with --from-line 4"), "{first}");
+        let corrected = String::from_utf8_lossy(&input).lines().take(5).collect::<Vec<_>>().join("\n").replace(r#""id":3"#, r#""id":3,"name":"c""#);
+        let told = import(site, &["--from-line", "4"], &corrected);
+        assert_eq!(told, "stored 2 plants\n");
+        assert_eq!(stored(site), 4);
+    }
+
+    fn what_is_there_ends_it_or_is_skipped(site) {
+        import(site, &[], &lines(&["ada"], 5_000));
+        let more = lines(&["ada"], 10_000);
+        // Those that are there stand in the middle of a batch, among new ones.
+        let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
+        let told = refusal(site, &[], turned.as_bytes());
+        assert_eq!(told, "stored 5000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n");
+        assert_eq!(export(site), more);
+        let told = import(site, &["--on-conflict", "skip"], &more);
+        assert_eq!(told, "stored 0 plants, skipped 10000 that are there just so\n");
+        // Another name, another tag, none, and one that is new.
+        let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
+{"owner":"ada","id":2,"name":"plant 2","tag":"other"}
+{"owner":"ada","id":3,"name":"plant 3"}
+{"owner":"ada","id":10000,"name":"new"}
+{"owner":"ada","id":10000,"name":"new"}
+{"owner":"ada","id":10000,"name":"newer"}
+"#;
+        let told = import(site, &["--on-conflict", "skip"], changed);
+        assert_eq!(told, "line 1: skipped: ada has a plant 1 with another name or tag
+line 2: skipped: ada has a plant 2 with another name or tag
+line 3: skipped: ada has a plant 3 with another name or tag
+line 6: skipped: ada has a plant 10000 with another name or tag
+stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with another name or tag\n");
+        assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
+        let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
+        let told = refusal(site, &[], twice.as_bytes());
+        assert!(told.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{told}");
+    }
+
+    fn a_check_stores_nothing(site) {
+        let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), "5000 plants, no faults; nothing was stored\n"));
+        let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
+        assert_eq!(told, "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n");
+        let users = site.run(&["user", "list"]);
+        assert!(said(&users).contains("there is no store"), "not even a store was made: {}", said(&users));
+    }
+
+    // Whatever was committed stays; what was not comes with the next run, and nothing twice.
+    fn killed_imports_are_completed_by_another(site) {
+        let text = lines(&["ada", "bob", "cyd"], 10_000);
+        site.token("ada", &[]);
+        let mut before = 0;
+        for kill in 1..=3 {
+            let mut child = site
+                .command(&["import", "--on-conflict", "skip"])
+                .stdin(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // It gets no more than a part, so it is not done when it is killed.
+            let part = text.len() * kill / 4;
+            let mut stdin = child.stdin.take().unwrap();
+            std::thread::scope(|scope| {
+                let writing = scope.spawn(|| stdin.write_all(&text.as_bytes()[..part]));
+                before = wait_for("another commit", || Some(stored(site)).filter(|stored| *stored > before));
+                child.kill().unwrap();
+                // The pipe may break while it is written to.
+                let _ = writing.join().unwrap();
+            });
+            assert!(!child.wait().unwrap().success());
+        }
+        let left = stored(site);
+        assert!((before..30_000).contains(&left), "{left} of 30000");
+        let told = import(site, &["--on-conflict", "skip"], &text);
+        assert!(told.contains(&format!("skipped {left} that are there just so")), "{told}");
+        assert_eq!(export(site), text);
+    }
+
+    // A server goes on writing, and its remembered lists see what an import brings.
+    fn a_server_goes_on_beside_an_import(site) {
+        let server = site.serve(&["--log-level", "warn"]);
+        let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+        ada.plant(-1, "first");
+        let before = ada.get("/plants?include=id");
+        assert_eq!(ada.get("/plants?include=id").body, before.body);
+        let stop = AtomicBool::new(false);
+        let written = std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            let writer = scope.spawn(|| {
+                let mut connection = bob.connect();
+                let mut id = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let body = format!(r#"{{"id":{id},"name":"of the server"}}"#);
+                    connection.send(bob.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes())));
+                    let answer = connection.answer(false);
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    id += 1;
+                }
+                id
+            });
+            import(site, &[], &lines(&["ada"], 30_000));
+            let after = ada.get("/plants?include=id");
+            assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "at once");
+            assert_ne!(after.header("etag"), before.header("etag"));
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert!(written > 0);
+        assert_eq!(bob.ids(), (0..written).collect::<Vec<_>>());
+        assert_eq!(server.log(), "", "and nothing to complain about");
+    }
+}
+
+/// However long a line is, no more of it is kept than a line may have.
+#[test]
+fn an_endless_line_is_refused_in_bounded_memory() {
+    let site = Site::new(Engine::Sqlite);
+    let script = "ulimit -v 400000; head -c 600000000 /dev/zero | tr '\\0' x | \"$@\" import --check";
+    let output = site.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
+    assert_eq!(said(&output), "line 1: it is longer than 32768 bytes\nerror: 1 faulty line; nothing was stored\n");
+}
+
+/// After an import without a server, the one file is the whole store.
+#[test]
+fn an_import_leaves_one_file() {
+    let site = Site::new(Engine::Sqlite);
+    import(&site, &[], &lines(&["ada"], 20_000));
+    let files: Vec<_> = std::fs::read_dir(site.directory()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["plants.db"]);
+}

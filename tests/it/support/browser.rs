@@ -1,0 +1,100 @@
+//! Scripts that drive a real browser: `tests/browser/NAME.mjs`, run by Node.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Server;
+
+/// How long a script may say nothing before it is taken for stuck.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A script, and what it finds in its environment.
+pub(crate) struct Script {
+    name: String,
+    output: PathBuf,
+    command: Command,
+}
+
+impl Script {
+    /// `tests/browser/NAME.mjs`, with the server's address in `BASE_URL`, a token in `TOKEN` and a directory for its
+    /// pictures in `OUTPUT`, which is `target/test-output/browser/CASE`.
+    #[track_caller]
+    pub(crate) fn new(name: &str, case: &str, server: &Server, token: &str) -> Self {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
+        let libraries = directory.join("node_modules");
+        assert!(libraries.is_dir(), "{} is missing: scripts/test installs it", libraries.display());
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
+        let output = target.join("test-output/browser").join(case);
+        // Pictures of an earlier run would pass for those of this one.
+        let _ = fs::remove_dir_all(&output);
+        fs::create_dir_all(&output).expect("a directory for pictures");
+        let mut command = Command::new("node");
+        command.arg(directory.join(format!("{name}.mjs"))).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env("BASE_URL", format!("http://{}", server.address())).env("TOKEN", token).env("OUTPUT", &output);
+        Self { name: name.to_owned(), output, command }
+    }
+
+    /// With one more variable in its environment.
+    pub(crate) fn with(mut self, variable: &str, value: &str) -> Self {
+        self.command.env(variable, value);
+        self
+    }
+
+    /// Runs it to its end, which must be a success.
+    #[track_caller]
+    pub(crate) fn run(self) {
+        self.run_asking(|asked| panic!("the script asks to {asked}"));
+    }
+
+    /// The same; what it asks for (`ask` in `browser.mjs`) is done and answered by `answer`.
+    #[track_caller]
+    pub(crate) fn run_asking(mut self, mut answer: impl FnMut(&str) -> String) {
+        // A browser fills the machine by itself: they take turns.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let errors = self.output.join("errors.txt");
+        self.command.stderr(File::create(&errors).expect("a file for its errors"));
+        let mut running = Running(self.command.spawn().expect("node is missing: scripts/test installs it"));
+        let mut input = running.0.stdin.take().expect("its input");
+        let lines = lines_of(&mut running.0);
+        let said = || fs::read_to_string(&errors).unwrap_or_default();
+        loop {
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some(asked) = line.strip_prefix("ask ") {
+                        // If it is gone meanwhile, its end tells.
+                        let _ = writeln!(input, "{}", answer(asked));
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("{}.mjs is stuck: {}", self.name, said()),
+            }
+        }
+        let status = running.0.wait().expect("its end");
+        let pictures = self.output.display();
+        assert!(status.success(), "{}.mjs failed (its pictures are in {pictures}):\n{}", self.name, said());
+    }
+}
+
+/// Ended with the test; without it, its browser ends by itself.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What it writes, line by line, until it ends.
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
+}

@@ -1,0 +1,61 @@
+//! Data in and out of a store, by the command line.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use sha2::{Digest, Sha256};
+
+use super::Site;
+
+/// Runs a command to its end with this as its input.
+pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // It may stop reading before the end.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        child.wait_with_output().unwrap()
+    })
+}
+
+/// What a command says besides its output.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Imports lines that are all fit to be stored.
+#[track_caller]
+pub(crate) fn import(site: &Site, arguments: &[&str], lines: &str) -> String {
+    let output = feed(site.command(&[&["import"], arguments].concat()), lines.as_bytes());
+    assert!(output.status.success(), "{}", said(&output));
+    said(&output)
+}
+
+/// All plants as lines, after checking what is said of them.
+#[track_caller]
+pub(crate) fn export(site: &Site) -> String {
+    let output = site.run(&["export"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let digest = Sha256::digest(&output.stdout).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    });
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let plants = text.lines().count();
+    let told = said(&output);
+    assert!(told.starts_with(&format!("exported {plants} plant")), "{told}");
+    assert!(told.trim_end().ends_with(&format!("sha256 {digest}")), "{told}");
+    text
+}
+
+/// Lines of so many plants of each of these users.
+pub(crate) fn lines(users: &[&str], each: i64) -> String {
+    let mut text = String::new();
+    for user in users {
+        for id in 0..each {
+            let _ = writeln!(text, r#"{{"owner":"{user}","id":{id},"name":"plant {id}","tag":"of {user}"}}"#);
+        }
+    }
+    text
+}

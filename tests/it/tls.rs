@@ -1,0 +1,417 @@
+//! TLS: certificates and their keys, renewal without a pause, handshakes that take too long, and both protocols within.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, head};
+use crate::support::issuer::Authority;
+use crate::support::{Connection, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const LIVE: &str = r#"{"status":"live"}"#;
+const RENEWED: &str = "showing a new certificate";
+const NOT_RENEWED: &str = "the certificate is not renewed, and the one before goes on";
+
+type Encrypted = StreamOwned<ClientConnection, TcpStream>;
+
+/// The files of a server's certificate, which can be replaced, and the authority that signs them.
+struct Files {
+    authority: Authority,
+    certificate: String,
+    key: String,
+}
+
+impl Files {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let [certificate, key] = ["shown.crt", "shown.key"].map(|name| authority.path(name).display().to_string());
+        let files = Self { authority, certificate, key };
+        files.show_certificate("server");
+        files.show_key("server");
+        files
+    }
+
+    fn show_certificate(&self, name: &str) {
+        fs::copy(self.authority.path(&format!("{name}.crt")), &self.certificate).unwrap();
+    }
+
+    fn show_key(&self, name: &str) {
+        fs::copy(self.authority.path(&format!("{name}.key")), &self.key).unwrap();
+    }
+
+    fn options(&self) -> [&str; 4] {
+        ["--tls-cert", &self.certificate, "--tls-key", &self.key]
+    }
+
+    #[track_caller]
+    fn serve(&self, site: &Site, more: &[&str]) -> Server {
+        site.serve(&[&self.options(), more].concat())
+    }
+
+    /// A client that trusts the authority alone.
+    fn trusting(&self, protocol: &str) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for certificate in rustls::pki_types::pem::PemObject::pem_file_iter(self.authority.file()).unwrap() {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        config
+    }
+
+    /// An encrypted connection that speaks this protocol.
+    #[track_caller]
+    fn connect(&self, address: SocketAddr, protocol: &str) -> Encrypted {
+        self.try_connect(address, protocol).expect("an encrypted connection")
+    }
+
+    fn try_connect(&self, address: SocketAddr, protocol: &str) -> std::io::Result<Encrypted> {
+        let name = ServerName::from(address.ip());
+        let mut connection = ClientConnection::new(Arc::new(self.trusting(protocol)), name).expect("a client");
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        Ok(StreamOwned::new(connection, stream))
+    }
+
+    /// Whether a new connection is shown the certificate of this name.
+    fn shows(&self, address: SocketAddr, name: &str) -> bool {
+        let file = self.authority.path(&format!("{name}.crt"));
+        let expected = <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_file(file);
+        let stream = self.connect(address, "http/1.1");
+        stream.conn.peer_certificates().expect("a certificate")[0] == expected.unwrap()
+    }
+
+    /// What `curl` gets with these arguments, and the protocol it has spoken.
+    #[track_caller]
+    fn curl(&self, arguments: &[&str]) -> String {
+        let output = Command::new("curl")
+            .args(["-sS", "--max-time", "30", "--write-out", " HTTP/%{http_version}", "--cacert"])
+            .arg(self.authority.file())
+            .args(arguments)
+            .output()
+            .expect("curl runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Sends a request, and reads until its answer ends with these words.
+#[track_caller]
+fn ask(stream: &mut (impl Read + Write), request: &[u8], end: &str) -> String {
+    stream.write_all(request).expect("a request sent");
+    stream.flush().expect("all of it");
+    let (mut answer, mut buffer) = (String::new(), [0; 4_096]);
+    while !answer.ends_with(end) {
+        let length = stream.read(&mut buffer).expect("an answer");
+        assert_ne!(length, 0, "the end of {answer}");
+        answer.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+    }
+    answer
+}
+
+#[track_caller]
+fn wait_for_log(server: &Server, words: &str) {
+    wait_for(words, || server.log().contains(words).then_some(()));
+}
+
+fn occurrences(server: &Server, words: &str) -> usize {
+    server.log().lines().filter(|line| line.contains(words)).count()
+}
+
+/// What no store has a part in.
+fn site() -> Site<'static> {
+    Site::new(Engine::Sqlite)
+}
+
+const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
+
+on_every_engine! {
+    fn the_service_over_tls_in_both_versions_and_protocols(site) {
+        let files = Files::new();
+        let server = files.serve(site, &[]);
+        let bearer = format!("Authorization: Bearer {}", site.token("ada", &[]));
+        let plants = format!("https://{}/plants", server.address());
+        let ways: [&[&str]; 4] = [
+            &["--tlsv1.3", "--http2"],
+            &["--tlsv1.3", "--http1.1"],
+            &["--tlsv1.2", "--tls-max", "1.2", "--http2"],
+            &["--tlsv1.2", "--tls-max", "1.2", "--http1.1"],
+        ];
+        for way in ways {
+            let spoken = if way.contains(&"--http2") { "HTTP/2" } else { "HTTP/1.1" };
+            let call = |more: &[&str]| files.curl(&[way, &["-H", &bearer], more].concat());
+            let body = r#"{"id":7,"name":"Rose"}"#;
+            assert_eq!(call(&["-H", "Content-Type: application/json", "-d", body, &plants]), format!(r#"{{"name":"Rose"}} {spoken}"#));
+            assert_eq!(call(&[&plants]), format!(r#"[{{"name":"Rose"}}] {spoken}"#));
+            assert_eq!(call(&["-X", "DELETE", &format!("{plants}/7")]), format!(" {spoken}"));
+            assert!(call(&["-X", "DELETE", &format!("{plants}/7")]).contains("40400"));
+        }
+        assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
+    }
+
+    // What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
+    fn a_new_certificate_is_shown_without_dropping_a_connection(site) {
+        let files = Files::new();
+        files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
+        let server = files.serve(site, &[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let mut open = files.connect(server.address(), "http/1.1");
+        assert!(ask(&mut open, LIVEZ, LIVE).starts_with("HTTP/1.1 200"));
+        let mut at_work = Frames::begin(files.connect(server.address(), "h2"), &[]);
+        at_work.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+        at_work.send(DATA, 0, 1, br#"{"id":1,"#);
+        assert!(files.shows(server.address(), "server"));
+        files.show_certificate("renewed");
+        files.show_key("renewed");
+        server.signal("HUP");
+        wait_for_log(&server, RENEWED);
+        assert!(files.shows(server.address(), "renewed"));
+        at_work.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
+        assert_eq!(at_work.body(1), r#"{"name":"Rose"}"#);
+        assert!(ask(&mut open, &ada.bytes("GET", "/plants", &[], None), r#"[{"name":"Rose"}]"#).starts_with("HTTP/1.1 200"));
+    }
+}
+
+/// Tools replace one file after the other: what does not fit together is not shown, and warned of once.
+#[test]
+fn changed_files_are_noticed_by_themselves() {
+    let (site, files) = (site(), Files::new());
+    files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
+    let server = files.serve(&site, &[]);
+    // The same again is nothing.
+    files.show_certificate("server");
+    files.show_certificate("renewed");
+    wait_for_log(&server, "does not belong to the first certificate");
+    assert!(files.shows(server.address(), "server"));
+    files.show_key("renewed");
+    wait_for_log(&server, RENEWED);
+    assert!(files.shows(server.address(), "renewed"));
+    assert_eq!((occurrences(&server, RENEWED), occurrences(&server, NOT_RENEWED)), (1, 1), "{}", server.log());
+}
+
+#[test]
+fn broken_files_leave_what_was_shown_before() {
+    let (site, files) = (site(), Files::new());
+    let server = files.serve(&site, &[]);
+    let breaks: [(&dyn Fn(), &str); 3] = [
+        (&|| fs::write(&files.certificate, "nonsense").unwrap(), "holds no certificate"),
+        (&|| fs::write(&files.key, "").unwrap(), "holds no private key"),
+        (&|| fs::remove_file(&files.certificate).unwrap(), "cannot read"),
+    ];
+    for (break_it, words) in breaks {
+        break_it();
+        let before = occurrences(&server, words);
+        server.signal("HUP");
+        wait_for(words, || (occurrences(&server, words) > before).then_some(()));
+        assert!(files.shows(server.address(), "server"), "{words}");
+        files.show_certificate("server");
+        files.show_key("server");
+    }
+    server.signal("HUP");
+    wait_for_log(&server, "the certificate is the same as before");
+}
+
+#[test]
+fn keys_of_every_usual_form_work() {
+    let (site, files) = (site(), Files::new());
+    let authority = &files.authority;
+    authority.openssl("ec -in server.key -out sec1.key");
+    authority.issue("rsa", "RSA -pkeyopt rsa_keygen_bits:2048");
+    authority.openssl("rsa -in rsa.key -traditional -out pkcs1.key");
+    authority.issue("edwards", "ed25519");
+    let ways = [
+        ("server", "sec1", "EC"),
+        ("rsa", "rsa", "PRIVATE"),
+        ("rsa", "pkcs1", "RSA"),
+        ("edwards", "edwards", "PRIVATE"),
+    ];
+    for (certificate, key, form) in ways {
+        files.show_certificate(certificate);
+        files.show_key(key);
+        assert!(fs::read_to_string(&files.key).unwrap().contains(&format!("BEGIN {form}")), "{key}");
+        let server = files.serve(&site, &[]);
+        assert!(files.shows(server.address(), certificate), "{key}");
+    }
+}
+
+#[test]
+fn wrong_certificates_are_refused_in_one_clear_line() {
+    let (site, files) = (site(), Files::new());
+    files.authority.issue("other", "EC -pkeyopt ec_paramgen_curve:P-256");
+    files.authority.openssl("ec -in server.key -aes256 -passout pass:secret -out encrypted.key");
+    fs::write(files.authority.path("garbled.crt"), "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let path = |name: &str| files.authority.path(name).display().to_string();
+    let cases = [
+        ("server.crt", "missing.key", "cannot read"),
+        ("missing.crt", "server.key", "cannot read"),
+        ("server.key", "server.key", "holds no certificate: it must have the whole chain in PEM"),
+        ("garbled.crt", "server.key", "cannot read"),
+        ("server.crt", "server.crt", "holds no private key: it must have one in PEM"),
+        ("server.crt", "encrypted.key", "that is not encrypted"),
+        ("server.crt", "other.key", "does not belong to the first certificate in"),
+    ];
+    for (certificate, key, words) in cases {
+        let output = site.run(&["serve", "--tls-cert", &path(certificate), "--tls-key", &path(key)]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.starts_with("error: --tls-cert, --tls-key: ") && errors.contains(words), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    for (one, other) in [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")] {
+        let output = site.run(&["serve", one, "file"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(other) && errors.lines().count() == 1, "{errors}");
+    }
+    assert!(!site.file().exists(), "no store was made");
+}
+
+#[test]
+fn a_key_that_everybody_can_read_is_warned_of() {
+    let (site, files) = (site(), Files::new());
+    for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true)] {
+        fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
+        let mut server = files.serve(&site, &[]);
+        server.stop();
+        assert_eq!(
+            server.log().contains("everybody on this machine can read the file of --tls-key"),
+            warned,
+            "{mode:o}"
+        );
+    }
+}
+
+#[test]
+fn the_certificate_in_the_log_is_the_one_that_is_shown() {
+    let (site, files) = (site(), Files::new());
+    let server = files.serve(&site, &[]);
+    let output = Command::new("openssl")
+        .args(["x509", "-noout", "-fingerprint", "-sha256", "-in", &files.certificate])
+        .output()
+        .expect("openssl runs");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let fingerprint = printed.trim_end().split('=').nth(1).expect("a fingerprint");
+    wait_for_log(&server, &format!(r#""sha256":"{fingerprint}""#));
+}
+
+#[test]
+fn handshakes_that_take_too_long_are_cut() {
+    let (site, files) = (site(), Files::new());
+    let server = files.serve(&site, &["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    // Nothing at all, and the beginning of a handshake.
+    for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"] {
+        let mut connection = Connection::open(server.address());
+        connection.send(bytes);
+        assert!(connection.is_closed_by_server(), "{bytes:?}");
+    }
+    // A handshake, and then nothing, or half a head.
+    let mut answer = String::new();
+    let silent = files.connect(server.address(), "http/1.1").read_to_string(&mut answer);
+    assert!(silent.is_ok() && answer.is_empty(), "{answer}");
+    let mut half = files.connect(server.address(), "http/1.1");
+    half.write_all(&LIVEZ[..20]).unwrap();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("40800"), "{answer}");
+    let mut frames = Frames::begin(files.connect(server.address(), "h2"), &[]);
+    assert_eq!(frames.ending(), Some(crate::support::http2::NO_ERROR));
+    assert!(files.shows(server.address(), "server"), "others are served");
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_cut_off() {
+    let (site, files) = (site(), Files::new());
+    let token = site.token("ada", &[]);
+    site.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
+         INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, printf('%01000d', n), 0 FROM numbers",
+    );
+    let server = files.serve(&site, &["--write-timeout", "300ms"]);
+    let ada = server.client(&token);
+    let mut lazy = files.connect(server.address(), "http/1.1");
+    lazy.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
+    wait_for_log(&server, r#""complete":false"#);
+    let mut received = Vec::new();
+    let _ = lazy.read_to_end(&mut received);
+    assert!(!received.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
+}
+
+#[test]
+fn whoever_speaks_in_clear_is_told_what_to_do() {
+    let (site, files) = (site(), Files::new());
+    let server = files.serve(&site, &[]);
+    for bytes in [LIVEZ, crate::support::http2::PREFACE, b"nonsense"] {
+        let mut connection = Connection::open(server.address());
+        connection.send(bytes);
+        let answer = connection.answer(false);
+        assert_eq!(answer.error(), 40007);
+        assert_eq!(answer.message(), "this port is encrypted: write https:// in place of http://");
+        assert!(connection.is_closed_by_server());
+    }
+    let in_clear = site.serve(&[]);
+    assert!(files.try_connect(in_clear.address(), "h2").is_err(), "and a port in clear shakes no hands");
+    assert_eq!(in_clear.anonymous().get("/livez").status, 200);
+}
+
+/// There is no way to say so but a handshake, which is what there is no room for.
+#[test]
+fn connections_beyond_the_limit_are_closed() {
+    let (site, files) = (site(), Files::new());
+    let server = files.serve(&site, &["--max-connections", "1"]);
+    let mut first = files.connect(server.address(), "http/1.1");
+    ask(&mut first, LIVEZ, LIVE);
+    assert!(Connection::open(server.address()).is_closed_by_server());
+    ask(&mut first, LIVEZ, LIVE);
+    first.sock.shutdown(Shutdown::Both).unwrap();
+    wait_for("a free place", || files.try_connect(server.address(), "http/1.1").ok().map(drop));
+}
+
+#[test]
+fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
+    let (site, files) = (site(), Files::new());
+    let mut server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
+    let mut unfinished = Connection::open(server.address());
+    unfinished.send(b"\x16\x03\x01");
+    let mut open = files.connect(server.address(), "http/1.1");
+    ask(&mut open, LIVEZ, LIVE);
+    assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
+    assert!(unfinished.is_closed_by_server());
+}
+
+/// On a terminal the banner shows commands that work with this certificate.
+#[test]
+fn on_a_terminal_the_banner_tells_whom_to_trust() {
+    let (site, files) = (site(), Files::new());
+    let screen = site.directory().join("screen");
+    let program = env!("CARGO_BIN_EXE_plantstore");
+    let options = files.options().join(" ");
+    let line = format!("exec {program} serve --listen 127.0.0.1:0 --store {} {options}", site.url());
+    let mut child = Command::new("script")
+        .args(["--quiet", "--flush", "--command", &line])
+        .arg(&screen)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("script, from the package bsdutils, runs");
+    let shown = wait_for("the banner", || {
+        let shown = fs::read_to_string(&screen).unwrap_or_default();
+        shown.contains("Listening on https://127.0.0.1:").then_some(shown)
+    });
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
+    assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");
+}
