@@ -2,11 +2,15 @@
 //! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
 
 mod backup;
+mod check;
+mod completions;
 mod copy;
 mod export;
 mod import;
+mod man;
 mod migrate;
 mod openapi;
+mod probe;
 mod progress;
 mod restore;
 mod serve;
@@ -21,7 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use tracing::Level;
@@ -54,6 +58,10 @@ enum Command {
     Backup(backup::Options),
     Restore(restore::Options),
     Copy(copy::Options),
+    Check(check::Options),
+    Probe(probe::Options),
+    Completions(completions::Options),
+    Man(man::Options),
 }
 
 /// Parses, runs, and tells the truth in the exit code.
@@ -84,6 +92,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Backup(options) => options.run(),
         Command::Restore(options) => options.run(),
         Command::Copy(options) => options.run(),
+        Command::Check(options) => options.run(),
+        Command::Probe(options) => options.run(),
+        Command::Completions(options) => options.run(),
+        Command::Man(options) => options.run(),
     }
 }
 
@@ -108,6 +120,11 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
     if helpful.contains(&error.kind()) {
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(option)) if option.starts_with("--token"))
+    {
+        let _ = writeln!(io::stderr(), "error: {}", check::NO_TOKEN_HERE);
+        return ExitCode::from(2);
     }
     let text = error.to_string();
     let words = text.split("\n\nUsage:").next().unwrap_or(&text);

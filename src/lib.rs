@@ -8,10 +8,12 @@
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`archive`]: data in and out, streamed.
 //! - [`http`]: how it is served; the one place that knows status codes.
+//! - [`check`]: whether a live server keeps the contract, seen from outside.
 //! - [`telemetry`], [`config`]: logs; the options that several commands share.
 //! - [`cli`]: the commands; the one place that prints or reads the environment.
 
 pub mod archive;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod http;

@@ -2,6 +2,7 @@
 
 mod cors;
 mod monitoring;
+mod notify;
 mod oidc;
 mod rate;
 mod sweeper;
@@ -26,6 +27,7 @@ use tracing::Level;
 
 use self::cors::CorsOptions;
 use self::monitoring::{MetricsListener, MonitoringOptions};
+use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
 use self::sweeper::Sweeper;
@@ -228,6 +230,12 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
+        let supervisor = Supervisor::of_this_process();
+        supervisor.ready();
+        let shutdown = async {
+            shutdown.await;
+            supervisor.stopping();
+        };
 
         let app = App::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));

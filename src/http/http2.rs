@@ -7,6 +7,7 @@
 mod frames;
 
 use std::future::poll_fn;
+use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -64,13 +65,13 @@ pub(super) async fn drive(
     let app = Arc::clone(&service.app);
     let connection = match timeout(limits.header_timeout, builder(&limits).handshake(frames)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return app.metrics.connections.fail(&error),
+        Ok(Err(error)) => return count(&error, &app),
         Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
     let ended = session.run(stage).await;
     if let Err(error) = &ended {
-        app.metrics.connections.fail(error);
+        count(error, &app);
     }
     let Ok(stream) = returned.try_recv() else {
         return;
@@ -82,6 +83,15 @@ pub(super) async fn drive(
             // The client was told why, and may still be sending.
             stream.linger().await;
         }
+    }
+}
+
+/// Counts a connection that was ended by us.
+fn count(error: &h2::Error, app: &App) {
+    match error.get_io().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => app.metrics.connections.cut(Ending::HeadTimeout),
+        None if error.is_library() => app.metrics.connections.end_misuse(),
+        _ => {}
     }
 }
 

@@ -3,7 +3,6 @@
 //! Everything has its place in an array, so that a request costs a few additions and no look-up, whether anybody asks for
 //! the numbers or not.
 
-use std::io;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
@@ -197,13 +196,9 @@ impl Connections {
         self.handshake.count();
     }
 
-    /// A connection of HTTP/2 ended with this error; counted if that was our doing.
-    pub(crate) fn fail(&self, error: &h2::Error) {
-        match error.get_io().map(io::Error::kind) {
-            Some(io::ErrorKind::TimedOut) => self.slow_head.count(),
-            None if error.is_library() => self.misuse.count(),
-            _ => {}
-        }
+    /// A client did not keep to the protocol of HTTP/2, or took too much of it.
+    pub(crate) fn end_misuse(&self) {
+        self.misuse.count();
     }
 
     fn write(&self, page: &mut Page) {

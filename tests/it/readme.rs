@@ -109,6 +109,8 @@ fn the_examples_work_as_printed() {
         ("docs/sharing.md", 8),
         ("docs/retries.md", 3),
         ("docs/monitoring.md", 4),
+        ("docs/check.md", 4),
+        ("docs/operations.md", 5),
     ];
     for (document, least) in documents {
         let examples = examples(document);

@@ -1,5 +1,6 @@
 //! What the tests share: a place for a store, a server on it, and a client that sees every byte.
 
+pub(crate) mod broken;
 mod browser;
 mod client;
 pub(crate) mod collector;

@@ -1,0 +1,258 @@
+//! `plantstore check`: whether a live server keeps the contract; a smoke test after a deployment.
+
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::{WrongUse, print};
+use crate::check::{self, Finding, Level, ServerUrl, Verdict};
+use crate::config::duration;
+use crate::token::TOKEN_PREFIX;
+
+/// Where the token is looked for unless a file is named.
+const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
+/// What is said to whoever passes one as an argument.
+pub(super) const NO_TOKEN_HERE: &str = "a token does not belong on the command line, where everybody on this machine can see \
+                                        it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
+/// Bytes of a file with a token at the most: signed ones are long.
+const TOKEN_FILE_MAX: u64 = 16 * 1024;
+
+/// Check that a live server keeps the contract, and leave nothing behind
+///
+/// The token is in the variable `PLANTSTORE_TOKEN` or in the file that --token-file names, never an argument: arguments can
+/// be seen by everybody on the machine. Plants are created, under ids that nobody uses, and deleted again, also after
+/// Ctrl-C. The exit code is 0 when everything holds, 1 when something does not, and 2 for a wrong option.
+#[derive(Args)]
+pub(super) struct Options {
+    /// The server: http://HOST:PORT or https://HOST:PORT
+    #[arg(value_name = "URL")]
+    url: String,
+    /// A file with the token; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// What is checked: what the interface promises, or also what this project decided where it is silent
+    #[arg(long, value_name = "LEVEL", default_value = "full")]
+    level: LevelOption,
+    /// A file of authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// How long to wait for one answer
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    timeout: Duration,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    // Only to say that nothing more belongs here.
+    #[arg(hide = true)]
+    more: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LevelOption {
+    Interface,
+    Full,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        if self.more.iter().chain([&self.url]).any(|word| word.starts_with(TOKEN_PREFIX)) {
+            return Err(WrongUse(NO_TOKEN_HERE.to_owned()).into());
+        }
+        if let Some(word) = self.more.first() {
+            return Err(WrongUse(format!("one server at a time: leave out `{word}`")).into());
+        }
+        let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
+        let token = self.token()?;
+        if url.is_readable_on_the_way() {
+            writeln!(io::stderr(), "warning: without https:// the token can be read on the way to {url}")?;
+        }
+        let (shown_url, level) = (url.to_string(), self.level.into());
+        let options = check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        let findings =
+            runtime.block_on(async { Ok::<_, anyhow::Error>(check::run(options, interruptions()?).await?) })?;
+        if self.json {
+            print_json(&shown_url, level, &findings)?;
+        } else {
+            print_table(&findings)?;
+        }
+        let summary = Summary::of(&findings);
+        if !summary.keeps() {
+            bail!("{shown_url} does not keep the contract: {summary}");
+        }
+        if self.json { Ok(()) } else { print(|output| writeln!(output, "\n{shown_url} keeps the contract: {summary}")) }
+    }
+
+    fn token(&self) -> anyhow::Result<String> {
+        let text = match &self.token_file {
+            Some(file) => read_token(file)?,
+            None => variable(TOKEN_VARIABLE).ok_or_else(|| {
+                WrongUse(format!("which token? put it into {TOKEN_VARIABLE} or a file named by --token-file"))
+            })?,
+        };
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(WrongUse("that is no token: it is one word of printable characters".to_owned()).into());
+        }
+        Ok(token.to_owned())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "an option of this name would invite a token onto the command line")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn read_token(file: &std::path::Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if file.as_os_str() == "-" {
+        io::stdin().lock().take(TOKEN_FILE_MAX).read_to_string(&mut text)
+    } else {
+        fs::File::open(file).and_then(|file| file.take(TOKEN_FILE_MAX).read_to_string(&mut text))
+    };
+    read.with_context(|| format!("cannot read the token from {}", file.display()))?;
+    Ok(text)
+}
+
+impl From<LevelOption> for Level {
+    fn from(option: LevelOption) -> Self {
+        match option {
+            LevelOption::Interface => Self::Interface,
+            LevelOption::Full => Self::Full,
+        }
+    }
+}
+
+/// SIGINT and SIGTERM, one after the other.
+fn interruptions() -> anyhow::Result<UnboundedReceiver<()>> {
+    let listen = |kind| signal(kind).context("cannot listen for signals");
+    let mut signals: [Signal; 2] = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
+    let (sender, receiver) = unbounded_channel();
+    tokio::spawn(async move {
+        let [interrupt, terminate] = &mut signals;
+        loop {
+            tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+            let _ = writeln!(io::stderr(), "interrupted: deleting what was created; a second time stops at once");
+            if sender.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// How many checks came to what.
+#[derive(Clone, Copy, Default)]
+struct Summary {
+    hold: usize,
+    fail: usize,
+    not_applicable: usize,
+    untried: usize,
+}
+
+impl Summary {
+    fn of(findings: &[Finding]) -> Self {
+        let mut summary = Self::default();
+        for finding in findings {
+            match finding.verdict {
+                Verdict::Holds => summary.hold += 1,
+                Verdict::Fails(_) => summary.fail += 1,
+                Verdict::NotApplicable(_) => summary.not_applicable += 1,
+                Verdict::Untried(_) => summary.untried += 1,
+            }
+        }
+        summary
+    }
+
+    /// What could not be tried is not known to hold.
+    fn keeps(self) -> bool {
+        self.fail == 0 && self.untried == 0
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { hold, fail, not_applicable, untried } = self;
+        write!(formatter, "{hold} hold, {fail} fail, {not_applicable} not applicable, {untried} untried")
+    }
+}
+
+/// The verdict in one word, what it says beyond that, and its colour on a terminal.
+fn in_words(verdict: &Verdict) -> (&'static str, Option<&str>, &'static str) {
+    match verdict {
+        Verdict::Holds => ("holds", None, "32"),
+        Verdict::Fails(why) => ("fails", Some(why), "31;1"),
+        Verdict::NotApplicable(why) => ("not applicable", Some(why), "2"),
+        Verdict::Untried(why) => ("untried", Some(why), "33"),
+    }
+}
+
+/// A line for each check, and below it what went wrong.
+fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
+    let coloured = io::stdout().is_terminal() && variable("NO_COLOR").is_none();
+    let width = |texts: &mut dyn Iterator<Item = &str>| texts.map(str::len).max().unwrap_or_default();
+    let verdicts = width(&mut findings.iter().map(|finding| in_words(&finding.verdict).0)).max("VERDICT".len());
+    let ids = width(&mut findings.iter().map(|finding| finding.id));
+    print(|output| {
+        writeln!(output, "{:verdicts$}  {:ids$}  WHAT MUST HOLD", "VERDICT", "CHECK")?;
+        for finding in findings {
+            let (word, detail, colour) = in_words(&finding.verdict);
+            let (start, end) = if coloured { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
+            writeln!(output, "{start}{word:verdicts$}{end}  {:ids$}  {}", finding.id, finding.words)?;
+            if let Some(detail) = detail {
+                writeln!(output, "{:verdicts$}  {:ids$}  {detail}", "", "")?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The findings as `--json` shows them.
+#[derive(Serialize)]
+struct ShownFindings<'a> {
+    url: &'a str,
+    level: &'static str,
+    keeps_the_contract: bool,
+    checks: Vec<ShownFinding<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownFinding<'a> {
+    check: &'a str,
+    about: &'a str,
+    level: &'static str,
+    what_must_hold: &'a str,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Interface => "interface",
+        Level::Full => "full",
+    }
+}
+
+fn print_json(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
+    fn shown(finding: &Finding) -> ShownFinding<'_> {
+        let Finding { id, words, group, level, verdict } = finding;
+        let (verdict, detail, _) = in_words(verdict);
+        ShownFinding { check: id, about: group, level: level_name(*level), what_must_hold: words, verdict, detail }
+    }
+    let findings = ShownFindings {
+        url,
+        level: level_name(level),
+        keeps_the_contract: Summary::of(findings).keeps(),
+        checks: findings.iter().map(shown).collect(),
+    };
+    let text = serde_json::to_string_pretty(&findings)?;
+    print(|output| writeln!(output, "{text}"))
+}

@@ -1,0 +1,63 @@
+//! `plantstore man`: the manual, made from the very options that the parser reads.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Command, CommandFactory};
+use clap_mangen::Man;
+
+use super::{Cli, WrongUse, count, print};
+
+/// Print a page of the manual, or write all of them into a directory
+#[derive(Args)]
+pub(super) struct Options {
+    /// The command that the page is about, for example `token create`; none for the overview
+    #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    command: Vec<String>,
+    /// Write a page for each command into this directory instead
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+}
+
+impl Options {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let mut program = Cli::command().disable_help_subcommand(true);
+        program.build();
+        if let Some(directory) = &self.output {
+            let pages = write_all(&program, directory)
+                .with_context(|| format!("cannot write the manual into {}", directory.display()))?;
+            writeln!(io::stderr(), "wrote {} into {}", count(pages, "page"), directory.display())?;
+            return Ok(());
+        }
+        let page = page(find(&program, &self.command)?)?;
+        print(|output| output.write_all(&page))
+    }
+}
+
+/// The command of this name, below the others of the path.
+fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, WrongUse> {
+    path.iter().try_fold(program, |command, name| {
+        command.find_subcommand(name).ok_or_else(|| {
+            let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            WrongUse(format!("`{}` has no command `{name}`; there are: {known}", command.get_name()))
+        })
+    })
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let program = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(program).manual("plantstore").render(&mut page)?;
+    Ok(page)
+}
+
+/// A page for the command and for each below it.
+fn write_all(command: &Command, directory: &Path) -> io::Result<u64> {
+    fs::create_dir_all(directory)?;
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    fs::write(directory.join(format!("{name}.1")), page(command)?)?;
+    command.get_subcommands().try_fold(1, |pages, command| Ok(pages + write_all(command, directory)?))
+}

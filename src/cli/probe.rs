@@ -1,0 +1,35 @@
+//! `plantstore probe`: whether a server is ready; the health check of a container that has no other program in it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+
+use super::{WrongUse, print};
+use crate::check::{self, ServerUrl};
+use crate::config::duration;
+
+/// Ask a server whether it is ready for requests, as the health check of a container does
+#[derive(Args)]
+pub(super) struct Options {
+    /// The server: http://HOST:PORT or https://HOST:PORT
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// A file of authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// How long to wait for the answer
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    timeout: Duration,
+}
+
+impl Options {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        runtime.block_on(check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
+        print(|output| writeln!(output, "ready"))
+    }
+}

@@ -1,0 +1,356 @@
+//! `plantstore check`: it finds that we keep the contract, names what a broken server breaks, and leaves nothing behind.
+
+mod faults;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use crate::support::broken::{Broken, Reply, Upstream};
+use crate::support::issuer::Authority;
+use crate::support::{Client, Engine, Server, Site, on_every_engine, signal, wait_for};
+
+/// What the user of a check has before it, and must have after it: also where a check would like to plant.
+const OWN: [i64; 4] = [i64::MIN, 0, 7, i64::MAX];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn command(token: &str, url: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
+    command.args(["check", url]);
+    if !more.contains(&"--timeout") {
+        // On a machine that is busy with other tests, an answer may take its time.
+        command.args(["--timeout", "60s"]);
+    }
+    command.args(more).env("PLANTSTORE_TOKEN", token).stdin(Stdio::null());
+    command
+}
+
+fn check(token: &str, url: &str, more: &[&str]) -> Output {
+    command(token, url, more).output().expect("the check runs")
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address())
+}
+
+/// The verdicts, by the name of the check.
+fn verdicts(output: &Output) -> Vec<(String, String)> {
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
+    json["checks"].as_array().unwrap().iter().map(|check| (word(check, "check"), word(check, "verdict"))).collect()
+}
+
+fn with_verdict(output: &Output, verdict: &str) -> BTreeSet<String> {
+    verdicts(output).into_iter().filter(|(_, found)| found == verdict).map(|(check, _)| check).collect()
+}
+
+fn names(words: &[&str]) -> BTreeSet<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// A user who has some plants already.
+fn gardener(site: &Site, server: &Server, user: &str) -> Client {
+    let client = server.client(&site.token(user, &[]));
+    for id in OWN {
+        client.plant(id, &format!("own {id}"));
+    }
+    client
+}
+
+fn token(client: &Client) -> &str {
+    client.token.as_deref().unwrap()
+}
+
+on_every_engine! {
+    fn we_keep_the_contract(site) {
+        let server = site.serve(&[]);
+        let ada = gardener(site, &server, "ada");
+        let before = ada.get("/plants?include=id").body;
+        let output = check(token(&ada), &url(&server), &[]);
+        assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+        let table = text(&output.stdout);
+        assert!(table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-answers  "), "{table}");
+        assert!(table.ends_with(&format!("{} keeps the contract: {} hold, 0 fail, 1 not applicable, 0 untried\n", url(&server), table.matches("\nholds ").count())), "{table}");
+        assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
+        assert_eq!(ada.get("/plants?include=id").body, before, "nothing is left, and nothing else is gone");
+
+        let interface = check(token(&ada), &url(&server), &["--level", "interface", "--json"]);
+        assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
+        let json: Value = serde_json::from_slice(&interface.stdout).unwrap();
+        assert_eq!((&json["level"], &json["keeps_the_contract"]), (&"interface".into(), &true.into()));
+        let checks = json["checks"].as_array().unwrap();
+        assert!(checks.len() >= 15 && checks.iter().all(|check| check["level"] == "interface"), "{json}");
+        let [create, ..] = &checks[..] else { panic!("checks") };
+        assert_eq!((&create["about"], &create["verdict"], &create["detail"]), (&"create".into(), &"holds".into(), &Value::Null));
+        assert_eq!(ada.get("/plants?include=id").body, before);
+    }
+
+    fn a_token_that_allows_little_is_enough_for_what_it_allows(site) {
+        let server = site.serve(&[]);
+        for (scope, holds, not_applicable) in [
+            ("plants:read", "list-answers", "create-answers"),
+            ("plants:write", "access-scope", "create-answers"),
+            ("plants:delete", "delete-bad-id", "list-answers"),
+        ] {
+            let token = site.token("ada", &["--scope", scope]);
+            let output = check(&token, &url(&server), &["--json"]);
+            assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
+            assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
+            assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
+        }
+        assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "what cannot be deleted is not created");
+    }
+
+    fn many_plants_are_not_all_read(site) {
+        let server = site.serve(&[]);
+        let token = site.token("ada", &[]);
+        // More than a check reads.
+        let all = 25_000;
+        let columns = match site.engine {
+            Engine::Sqlite => format!("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {all}) \
+                INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, i, printf('%0200d', i), 0 FROM n"),
+            Engine::Postgres => format!("INSERT INTO plants (user_id, plant_id, name, version) \
+                SELECT 1, i, lpad(i::text, 200, '0'), 0 FROM generate_series(1, {all}) i"),
+        };
+        site.execute(&columns);
+        let output = check(&token, &url(&server), &["--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+        let not_applicable = with_verdict(&output, "not applicable");
+        assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
+        assert_eq!(site.rows("SELECT count(*) FROM plants"), [all]);
+    }
+
+    fn others_may_write_meanwhile(site) {
+        let server = site.serve(&[]);
+        let ada = gardener(site, &server, "ada");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for id in (1_000..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    ada.plant(id, "in between");
+                    assert_eq!(ada.delete(id).status, 204);
+                }
+            });
+            let output = check(token(&ada), &url(&server), &["--json"]);
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+        });
+        assert_eq!(ada.ids(), OWN);
+    }
+
+    fn a_rate_limit_is_waited_for(site) {
+        let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
+        let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    }
+}
+
+/// Every fault is caught, by the checks that are about it and by no others.
+#[test]
+fn a_broken_server_is_caught() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    assert!(faults::ALL.len() >= 40);
+    let queue = Mutex::new(faults::ALL.iter().enumerate());
+    let missed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
+                    let ada = gardener(&site, &server, &format!("user-{number}"));
+                    if let Some(why) = faults::missed(fault, &server, &ada) {
+                        missed.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().unwrap();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// The proxy of the faults itself breaks nothing.
+#[test]
+fn an_honest_proxy_keeps_the_contract() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let proxy = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked)));
+    let output = check(&site.token("ada", &[]), &proxy.url(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_server_that_hangs_ends_the_check() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = gardener(&site, &server, "ada");
+    let proxy = Broken::start(server.address(), |asked, server| {
+        if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
+    });
+    let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "5s"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
+    // Nothing is answered any more after the first requests, which find out what the token allows.
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let proxy = Broken::start(server.address(), move |asked_now, server| {
+        if asked.fetch_add(1, Ordering::Relaxed) < 3 { Reply::Answer(server.ask(asked_now)) } else { Reply::Silence }
+    });
+    let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        with_verdict(&output, "holds"),
+        names(&[
+            "error-members",
+            "error-numbers",
+            "error-shape",
+            "no-server-error",
+            "nosniff-always",
+            "request-id-always"
+        ])
+    );
+    assert!(with_verdict(&output, "untried").len() > 40);
+    assert!(text(&output.stdout).contains("left on the server, or perhaps: the plants -"), "{}", text(&output.stdout));
+    assert_eq!(ada.ids(), OWN);
+}
+
+#[test]
+fn what_was_created_is_deleted_after_an_interruption() {
+    for name in ["INT", "TERM"] {
+        let site = Site::new(Engine::Sqlite);
+        let server = site.serve(&[]);
+        let ada = gardener(&site, &server, "ada");
+        let held = |asked: &crate::support::broken::Asked, server: Upstream| {
+            if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
+        };
+        let proxy = Broken::start(server.address(), held);
+        let mut child = command(token(&ada), &proxy.url(), &["--json"]);
+        let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // The bed of plants is there, and the check of lists has begun.
+        wait_for("the check to be at work", || server.log().contains("\"status\":304").then_some(()));
+        assert!(ada.ids().len() > OWN.len());
+        signal(child.id(), name);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("interrupted: deleting what was created"), "{}", text(&output.stderr));
+        assert!(with_verdict(&output, "untried").contains("retry-create"), "{}", text(&output.stdout));
+        assert!(with_verdict(&output, "holds").contains("nothing-left"));
+        assert_eq!(ada.ids(), OWN);
+    }
+}
+
+#[test]
+fn a_token_is_never_shown() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = gardener(&site, &server, "ada");
+    // A server that repeats what it is sent, in its body and in a header, wherever something is wrong with it.
+    let proxy = Broken::start(server.address(), |asked, server| {
+        let bearer = asked.header("authorization").unwrap_or_default().to_owned();
+        let answer = server.ask(asked).with("location", &bearer);
+        let answer = if answer.status >= 400 { answer.with_json(&bearer.clone().into()) } else { answer };
+        Reply::Answer(answer)
+    });
+    let output = check(token(&ada), &proxy.url(), &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let all = text(&output.stdout) + &text(&output.stderr);
+    assert!(all.contains("Bearer (the token)"), "{all}");
+    assert!(!all.contains(&token(&ada)[4..20]), "{all}");
+    // And what a terminal would obey is not passed on.
+    let proxy = Broken::start(server.address(), |asked, server| {
+        let answer = server.ask(asked);
+        Reply::Answer(if answer.status >= 400 { answer.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { answer })
+    });
+    let output = check(token(&ada), &proxy.url(), &[]);
+    assert!(!text(&output.stdout).contains(['\u{1b}', '\u{9b}']));
+}
+
+#[test]
+fn where_the_token_comes_from() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let url = url(&server);
+    let file = site.directory().join("token");
+    std::fs::write(&file, format!("{token}\n")).unwrap();
+    let run = |words: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
+        command.arg("check").args(words).env_remove("PLANTSTORE_TOKEN").current_dir(site.directory());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        (output.status.code().unwrap(), text(&output.stderr))
+    };
+    let level = ["--level", "interface"];
+    assert_eq!(run(&[&[&*url, "--token-file", "token"], &level[..]].concat(), "").0, 0);
+    assert_eq!(run(&[&[&*url, "--token-file", "-"], &level[..]].concat(), &token).0, 0);
+    for words in [vec![&*url, "--token", &token], vec![&*url, &token], vec![&*token]] {
+        let (code, said) = run(&words, "");
+        assert!(code == 2 && said.contains("a token does not belong on the command line"), "{said}");
+        assert!(!said.contains(&token), "{said}");
+    }
+    for (words, code, says) in [
+        (vec![&*url], 2, "which token? put it into PLANTSTORE_TOKEN"),
+        (vec![&*url, "--token-file", "nowhere"], 1, "cannot read the token from nowhere"),
+        (vec![&*url, "--token-file", "/dev/null"], 2, "that is no token"),
+        (vec![&*url, "http://two"], 2, "one server at a time: leave out `http://two`"),
+        (vec!["127.0.0.1:8080", "--token-file", "token"], 2, "write the server's address as http://HOST:PORT"),
+        (vec!["http://x/plants", "--token-file", "token"], 2, "leave out everything after host and port"),
+        (vec!["http://127.0.0.1:1", "--token-file", "token"], 1, "cannot connect to http://127.0.0.1:1"),
+        (
+            vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"],
+            1,
+            "cannot use the certificates in token",
+        ),
+        (vec![], 2, "<URL>"),
+    ] {
+        let (found, said) = run(&words, "");
+        assert!(found == code && said.contains(says), "{words:?}: {found} {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let output = check("pst_unknown", &url, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("the server does not accept the token"), "{}", text(&output.stderr));
+}
+
+/// Encrypted, and only with a certificate of an authority that is trusted.
+#[test]
+fn https() {
+    let site = Site::new(Engine::Sqlite);
+    let authority = Authority::new();
+    let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
+    let server = site.serve(&["--tls-cert", &certificate, "--tls-key", &key]);
+    let url = format!("https://{}", server.address());
+    let authorities = authority.file().display().to_string();
+    let token = site.token("ada", &[]);
+    let output = check(&token, &url, &["--ca", &authorities]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(site.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).status.success());
+    let stranger = Authority::new();
+    let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("invalid peer certificate"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(&server));
+    let on_a_terminal = |no_color: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &words, "/dev/null"]).env("PLANTSTORE_TOKEN", &token).env("NO_COLOR", no_color);
+        text(&script.stdin(Stdio::null()).output().unwrap().stdout)
+    };
+    assert!(on_a_terminal("").contains("\u{1b}[32mholds"), "{}", on_a_terminal(""));
+    let plain = on_a_terminal("1");
+    assert!(plain.contains("holds") && !plain.contains('\u{1b}'), "{plain}");
+}

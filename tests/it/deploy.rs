@@ -1,0 +1,207 @@
+//! What operators run the service with: the systemd unit, the image, the probe.
+
+use std::collections::BTreeSet;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Command, Output};
+
+use crate::support::broken::{Broken, Reply};
+use crate::support::{Engine, PATIENCE, Server, Site, free_port, on_every_engine, wait_for};
+
+const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
+/// The most that `systemd-analyze security` may find exposed.
+const EXPOSURE_MAX: f64 = 1.5;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+fn systemd_analyze(arguments: &[&str]) -> Output {
+    Command::new("systemd-analyze").args(arguments).output().expect("systemd-analyze, of the package systemd")
+}
+
+#[test]
+fn the_unit_exposes_little() {
+    let output = systemd_analyze(&["security", "--no-pager", "--offline=true", UNIT]);
+    let found = text(&output.stdout);
+    let line = found.lines().find(|line| line.contains("Overall exposure level")).expect("a verdict");
+    let level: f64 = line.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!(level <= EXPOSURE_MAX, "{found}");
+}
+
+#[test]
+fn the_unit_is_well_formed() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("plantstore.service");
+    let unit = file("deploy/plantstore.service").replace("/usr/local/bin/plantstore", env!("CARGO_BIN_EXE_plantstore"));
+    std::fs::write(&copy, unit).unwrap();
+    let output = systemd_analyze(&["verify", "--man=no", copy.to_str().unwrap()]);
+    let about_it = text(&output.stderr);
+    let about_it: Vec<&str> = about_it.lines().filter(|line| line.contains("plantstore")).collect();
+    assert!(output.status.success() && about_it.is_empty(), "{about_it:?}");
+}
+
+/// The system calls that a filter of systemd stands for, with all its groups.
+fn system_calls(group: &str) -> BTreeSet<String> {
+    let output = systemd_analyze(&["syscall-filter", "--no-pager", group]);
+    assert!(output.status.success(), "{group}: {}", text(&output.stderr));
+    let mut calls = BTreeSet::new();
+    for word in text(&output.stdout).lines().skip(1).map(str::trim) {
+        match word.chars().next() {
+            Some('@') => calls.extend(system_calls(word)),
+            Some('#') | None => {}
+            Some(_) => drop(calls.insert(word.to_owned())),
+        }
+    }
+    calls
+}
+
+/// The values of a setting of the unit.
+fn settings<'a>(unit: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    unit.lines().filter_map(move |line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn allowed_by(unit: &str) -> BTreeSet<String> {
+    let mut allowed = BTreeSet::new();
+    for value in settings(unit, "SystemCallFilter") {
+        let forbidden = value.starts_with('~');
+        for group in value.trim_start_matches('~').split(' ') {
+            let calls = system_calls(group);
+            if forbidden {
+                allowed.retain(|call| !calls.contains(call));
+            } else {
+                allowed.extend(calls);
+            }
+        }
+    }
+    allowed
+}
+
+on_every_engine! {
+    fn the_unit_allows_what_the_service_does(site) {
+        let allowed = allowed_by(&file("deploy/plantstore.service"));
+        assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
+        let trace = site.directory().join("trace");
+        let strace = ["strace", "-D", "-f", "-q", "-o", trace.to_str().unwrap()];
+        let mut server = site.serve_through(&strace, &[]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(1, "Rose");
+        assert_eq!(ada.ids(), [1]);
+        assert_eq!(ada.delete(1).status, 204);
+        let process = server.id();
+        assert_eq!(server.stop().code(), Some(0));
+        let ended = |line: &str| line.starts_with(&format!("{process} ")) && line.ends_with("+++ exited with 0 +++");
+        let trace = wait_for("the whole trace", || {
+            let trace = std::fs::read_to_string(&trace).unwrap();
+            trace.lines().any(ended).then_some(trace)
+        });
+        let calls: BTreeSet<&str> = trace
+            .lines()
+            .filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('('))
+            .map(|(call, _)| call)
+            .filter(|call| call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+            .collect();
+        assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
+        // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
+        let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
+        assert!(refused.is_empty(), "the unit forbids {refused:?}");
+    }
+}
+
+/// Whatever is set in the files that people start from is an option that there is.
+#[test]
+fn variables_in_deploy_are_options() {
+    let serve = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(["serve", "--help"]).output().unwrap();
+    // Without its line breaks.
+    let serve = text(&serve.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut found = 0;
+    for path in ["deploy/plantstore.service", "deploy/Dockerfile", "deploy/compose.yaml", "docs/operations.md"] {
+        for (at, _) in file(path).match_indices("PLANTSTORE_") {
+            let text = &file(path)[at..];
+            let end = text.find(|character: char| !character.is_ascii_uppercase() && character != '_');
+            let name = &text[..end.unwrap_or(text.len())];
+            assert!(
+                ["=", "]"].iter().any(|end| serve.contains(&format!("[env: {name}{end}")))
+                    || name == "PLANTSTORE_TOKEN",
+                "{path}: {name}"
+            );
+            found += 1;
+        }
+    }
+    assert!(found > 5);
+}
+
+/// A server that is told to tell, and the messages in the order in which they come.
+fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) -> Vec<String> {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", watchdog);
+    let mut server = Server::start(command);
+    let mut buffer = [0; 100];
+    let mut next = || {
+        let length = socket.recv(&mut buffer).expect("a message");
+        text(&buffer[..length])
+    };
+    let mut messages = vec![next()];
+    let awaited = if watchdog.is_empty() { 0 } else { 3 };
+    messages.extend((0..awaited).map(|_| next()));
+    server.signal("TERM");
+    loop {
+        messages.push(next());
+        if messages.last().unwrap() != "WATCHDOG=1" {
+            break;
+        }
+    }
+    assert_eq!(server.wait().code(), Some(0));
+    messages
+}
+
+#[test]
+fn a_supervisor_is_told() {
+    let site = Site::new(Engine::Sqlite);
+    let path = site.directory().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let messages = supervised(&site, path.to_str().unwrap(), &socket, "20000");
+    assert_eq!(messages[..4], ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]);
+    assert_eq!(messages.last().unwrap(), "STOPPING=1");
+
+    let name = format!("plantstore-test-{}", site.directory().file_name().unwrap().display());
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    assert_eq!(supervised(&site, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);
+}
+
+/// One that cannot be told does not keep the service from its work.
+#[test]
+fn a_supervisor_that_is_not_there_is_no_fault() {
+    let site = Site::new(Engine::Sqlite);
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("NOTIFY_SOCKET", site.directory().join("nobody"));
+    let mut server = Server::start(command);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(server.log().contains("cannot tell the supervisor"), "{}", server.log());
+}
+
+#[test]
+fn a_probe_tells_whether_a_server_is_ready() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
+    assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
+    let unready = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked).with_status(503)));
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let silent = Broken::start(server.address(), |_, _| Reply::Silence);
+    for (url, timeout, says) in [
+        (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
+        (nobody, "30s", "error: cannot connect to http://127.0.0.1:"),
+        (silent.url(), "100ms", "error: no whole answer within 100ms\n"),
+    ] {
+        let output = site.run(&["probe", &url, "--timeout", timeout]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).starts_with(says), "{}", text(&output.stderr));
+    }
+    assert_eq!(site.run(&["probe", "localhost"]).status.code(), Some(2));
+}

@@ -1,0 +1,140 @@
+//! What shells and manuals know of the commands: made from the options themselves, so all of them.
+
+use std::process::{Command, Stdio};
+
+fn plantstore(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The commands below this one, as its help names them.
+fn commands(above: &[&str]) -> Vec<String> {
+    let help = plantstore(&[above, &["--help"]].concat());
+    let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
+    let names = list
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The long options that its help names.
+fn options(command: &[&str]) -> Vec<String> {
+    let help = plantstore(&[command, &["--help"]].concat());
+    let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let words = lines.flat_map(|line| line.split([' ', ',']).filter(|word| word.starts_with("--")).take(1));
+    words.map(str::to_owned).collect()
+}
+
+/// What bash offers for the last of these words.
+fn completed(words: &[&str]) -> Vec<String> {
+    let script = format!(
+        "source /dev/stdin; COMP_WORDS=({}); COMP_CWORD={}; _plantstore plantstore '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1,
+        words[words.len() - 1],
+        words[words.len() - 2],
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = bash.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), plantstore(&["completions", "bash"]).as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let mut all = completed(&["plantstore", ""]);
+    all.retain(|word| !word.starts_with('-') && word != "help");
+    assert_eq!(all, commands(&[]));
+    assert_eq!(completed(&["plantstore", "tok"]), ["token"]);
+    assert_eq!(completed(&["plantstore", "token", "cr"]), ["create"]);
+    assert_eq!(completed(&["plantstore", "serve", "--max-h"]), ["--max-header-bytes", "--max-headers"]);
+    assert_eq!(completed(&["plantstore", "check", "--level", ""]), ["interface", "full"]);
+    for option in options(&["serve"]) {
+        assert!(completed(&["plantstore", "serve", &option]).contains(&option), "{option}");
+    }
+}
+
+#[test]
+fn every_shell_knows_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = plantstore(&["completions", shell]);
+        for command in commands(&[]) {
+            assert!(script.contains(&command), "{shell}: {command}");
+        }
+    }
+}
+
+/// Renders a page and gives its text, without what makes letters bold; whatever groff has to say is a fault.
+fn rendered(page: &str) -> String {
+    let mut groff = Command::new("groff");
+    groff.args(["-man", "-ww", "-Tascii", "-P-c", "-P-b", "-P-u", "-P-o", "-rLL=1000n"]);
+    let mut child = groff
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("groff, of groff-base");
+    let mut input = child.stdin.take().unwrap();
+    let page = page.to_owned();
+    let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, page.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn check_page(path: &[&str], pages: &mut Vec<String>) {
+    let page = plantstore(&[&["man"], path].concat());
+    let text = rendered(&page);
+    let shown = format!("plantstore {}", path.join(" "));
+    assert!(text.contains(shown.trim_end()), "{shown}: {text}");
+    for option in options(path) {
+        assert!(text.contains(&option), "{shown} {option}: {text}");
+    }
+    let below = commands(path);
+    for command in &below {
+        assert!(text.contains(command), "{shown}: {command}");
+        check_page(&[path, &[command]].concat(), pages);
+    }
+    pages.push(format!("{}.1", shown.trim_end().replace(' ', "-")));
+}
+
+#[test]
+fn every_command_and_option_is_in_the_manual() {
+    let mut pages = Vec::new();
+    check_page(&[], &mut pages);
+    assert!(pages.len() > 12, "{pages:?}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let manual = directory.path().join("share/man/man1");
+    plantstore(&["man", "--output", manual.to_str().unwrap()]);
+    let mut written: Vec<String> =
+        std::fs::read_dir(&manual).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
+    written.sort();
+    pages.sort();
+    assert_eq!(written, pages);
+    assert_eq!(
+        std::fs::read_to_string(manual.join("plantstore-token-create.1")).unwrap(),
+        plantstore(&["man", "token", "create"])
+    );
+}
+
+#[test]
+fn an_unknown_page_or_directory_is_told() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run(&["man", "token", "make"]);
+    assert!(code == 2 && said.contains("`token` has no command `make`; there are: create, list, revoke"), "{said}");
+    let (code, said) = run(&["man", "--output", "/dev/null/man"]);
+    assert!(code == 1 && said.contains("cannot write the manual into /dev/null/man"), "{said}");
+    let (code, said) = run(&["completions", "tcsh"]);
+    assert!(code == 2 && said.contains("possible values: bash, elvish, fish, powershell, zsh"), "{said}");
+}

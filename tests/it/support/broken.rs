@@ -1,0 +1,210 @@
+//! A server that breaks one rule: a proxy in front of a real one that rewrites what passes.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Answer, Connection};
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    /// With its query.
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Asked {
+    pub(crate) fn is(&self, method: &str, path: &str) -> bool {
+        self.method == method && self.path.starts_with(path)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn without(&self, name: &str) -> Self {
+        let headers = self.headers.iter().filter(|(known, _)| known != name).cloned().collect();
+        Self { headers, ..self.clone() }
+    }
+
+    pub(crate) fn with(&self, name: &str, value: &str) -> Self {
+        let mut asked = self.without(name);
+        asked.headers.push((name.to_owned(), value.to_owned()));
+        asked
+    }
+
+    pub(crate) fn json(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
+
+    pub(crate) fn with_json(&self, json: &Value) -> Self {
+        Self { body: json.to_string().into_bytes(), ..self.clone() }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
+        for (name, value) in self.headers.iter().filter(|(name, _)| name != "content-length") {
+            let _ = write!(text, "{name}: {value}\r\n");
+        }
+        if self.method == "POST" {
+            let _ = write!(text, "content-length: {}\r\n", self.body.len());
+        }
+        let mut bytes = (text + "\r\n").into_bytes();
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl Answer {
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self
+    }
+
+    pub(crate) fn with(self, name: &str, value: &str) -> Self {
+        let mut answer = self.without(name);
+        answer.headers.push((name.to_owned(), value.to_owned()));
+        answer
+    }
+
+    pub(crate) fn with_status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    pub(crate) fn with_json(self, json: &Value) -> Self {
+        Self { body: json.to_string().into_bytes(), ..self }
+    }
+
+    /// The number of an error, if that is what it is.
+    pub(crate) fn number(&self) -> Option<i64> {
+        serde_json::from_slice::<Value>(&self.body).ok()?["error"].as_i64()
+    }
+}
+
+/// The server behind.
+#[derive(Clone, Copy)]
+pub(crate) struct Upstream(SocketAddr);
+
+impl Upstream {
+    pub(crate) fn ask(self, asked: &Asked) -> Answer {
+        let mut connection = Connection::open(self.0);
+        connection.send(asked.bytes());
+        connection.answer(asked.method == "HEAD")
+    }
+}
+
+/// What the client gets.
+pub(crate) enum Reply {
+    Answer(Answer),
+    /// Nothing, ever.
+    Silence,
+    /// The end of the connection.
+    Cut,
+    /// Half of it, and the end.
+    Half(Answer),
+    /// A list that does not end.
+    Endless,
+}
+
+pub(crate) type Fault = fn(&Asked, Upstream) -> Reply;
+
+/// The proxy; gone with the process.
+pub(crate) struct Broken {
+    address: SocketAddr,
+}
+
+impl Broken {
+    pub(crate) fn start(server: SocketAddr, fault: impl Fn(&Asked, Upstream) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
+        let address = listener.local_addr().expect("its address");
+        let fault = Arc::new(fault);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let fault = Arc::clone(&fault);
+                std::thread::spawn(move || {
+                    // Whoever leaves early has seen enough.
+                    let _ = carry(client, Upstream(server), &*fault);
+                });
+            }
+        });
+        Self { address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+fn carry(mut client: TcpStream, server: Upstream, fault: &dyn Fn(&Asked, Upstream) -> Reply) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut reader = BufReader::new(client.try_clone()?);
+    while let Some(asked) = read(&mut reader)? {
+        match fault(&asked, server) {
+            Reply::Answer(answer) => {
+                client.write_all(&written(&asked, &answer))?;
+                if answer.header("connection") == Some("close") {
+                    return Ok(());
+                }
+            }
+            // Until the client gives up.
+            Reply::Silence => return io::copy(&mut reader, &mut io::sink()).map(drop),
+            Reply::Cut => return Ok(()),
+            Reply::Half(answer) => {
+                let bytes = written(&asked, &answer);
+                return client.write_all(&bytes[..bytes.len() - answer.body.len().div_ceil(2)]);
+            }
+            Reply::Endless => {
+                client.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[{\"name\":\"x\"}")?;
+                let more = br#",{"name":"x"}"#.repeat(1_000);
+                loop {
+                    client.write_all(&more)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).map(|_| line.trim_end().to_owned())
+    };
+    let first = line()?;
+    let mut words = first.split(' ');
+    let (Some(method), Some(path)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
+        return Ok(None);
+    };
+    let mut headers = Vec::new();
+    loop {
+        let header = line()?;
+        let Some((name, value)) = header.split_once(':') else { break };
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let mut asked = Asked { method: method.to_owned(), path: path.to_owned(), headers, body: Vec::new() };
+    let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    asked.body = vec![0; length];
+    reader.read_exact(&mut asked.body)?;
+    Ok(Some(asked))
+}
+
+/// An answer as bytes, with the length that it has now.
+fn written(asked: &Asked, answer: &Answer) -> Vec<u8> {
+    let mut text = format!("HTTP/1.1 {} {}\r\n", answer.status, answer.reason);
+    let about_length = ["content-length", "transfer-encoding"];
+    for (name, value) in answer.headers.iter().filter(|(name, _)| !about_length.contains(&name.as_str())) {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    if asked.method != "HEAD" && answer.status != 204 && answer.status != 304 {
+        let _ = write!(text, "content-length: {}\r\n", answer.body.len());
+    }
+    let mut bytes = (text + "\r\n").into_bytes();
+    bytes.extend_from_slice(&answer.body);
+    bytes
+}
