@@ -34,10 +34,10 @@ impl Progress {
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The store that is read failed.
-    #[error("reading failed: {0}")]
-    Source(StoreError),
+    #[error("reading failed")]
+    Source(#[source] StoreError),
     /// The new store failed.
-    #[error("writing failed: {0}")]
+    #[error("writing failed")]
     Target(#[from] FillError),
     /// What has arrived is not what was sent.
     #[error("what was written is not what was read: sent {sent}, found {found}; the new store was given up")]

@@ -9,6 +9,7 @@ mod export;
 mod import;
 mod man;
 mod migrate;
+mod openapi;
 mod probe;
 mod progress;
 mod restore;
@@ -51,6 +52,7 @@ enum Command {
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
+    Openapi(openapi::Options),
     Export(export::Options),
     Import(import::Options),
     Backup(backup::Options),
@@ -84,6 +86,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(options) => options.run(),
         Command::Share(options) => options.run(),
         Command::User(options) => options.run(),
+        Command::Openapi(options) => options.run(),
         Command::Export(options) => options.run(),
         Command::Import(options) => options.run(),
         Command::Backup(options) => options.run(),

@@ -5,24 +5,32 @@
 //! wrong as an [`error::ApiError`].
 
 mod auth;
+mod client;
 mod collections;
 mod connection;
+mod console;
 mod context;
 mod cors;
+mod docs;
 mod error;
 mod extract;
+mod fixed;
 mod http2;
 mod idempotency;
 mod limits;
 mod listing;
+mod metrics;
 mod oidc;
+mod openapi;
 mod plants;
 mod probes;
 mod rate;
+mod scrape;
 mod serve;
 mod sessions;
 mod socket;
 mod tls;
+mod traces;
 mod wire;
 
 use std::net::IpAddr;
@@ -32,29 +40,50 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
 use futures_util::FutureExt as _;
 use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::auth::{AnyScope, Caller, check_host};
 use self::context::{Context, Exchange, REQUEST_ID, TrackedBody};
 use self::error::{ApiError, Logged};
 use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
+use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
+use self::traces::{Trace, Tracer};
 use self::wire::Line;
+use crate::metrics::Page;
 use crate::store::Store;
 
 pub use self::cors::{Cors, OriginFault};
 pub use self::limits::Limits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
+pub use self::openapi::openapi;
 pub use self::rate::{Quota, Rate, RateFault};
+pub use self::scrape::serve_metrics;
 pub use self::serve::{Stopped, serve};
 pub use self::tls::{Renewal, Tls, TlsFault};
+pub use self::traces::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+
+/// What the service is to be, beside its store.
+pub struct Settings {
+    /// Of everything.
+    pub limits: Limits,
+    /// Whose tokens are accepted beside our own.
+    pub issuer: Option<Issuer>,
+    /// The origins whose pages may call the service.
+    pub cors: Option<Cors>,
+    /// Whether the web console is served.
+    pub console: bool,
+    /// Who is told of requests.
+    pub collector: Option<Collector>,
+}
 
 /// What all requests share.
 pub struct App {
@@ -67,26 +96,83 @@ pub struct App {
     auth_failures: RateLimiter<ClientAddress>,
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
+    console: bool,
     activity: Activity,
+    surface: &'static Surface,
+    metrics: Metrics,
+    tracer: Option<Tracer>,
 }
 
+/// What is served on a listener.
+struct Surface {
+    /// As the log and the metrics name them; the last is for what is none of them.
+    routes: &'static [&'static str],
+    /// The one of a path.
+    route_of: fn(&str) -> &'static str,
+}
+
+const PLANTS: Surface = Surface {
+    routes: &[
+        "/plants",
+        "/plants/{id}",
+        "/livez",
+        "/readyz",
+        "/openapi.json",
+        "/docs",
+        "/docs/{file}",
+        "/",
+        "/console/{file}",
+        "-",
+    ],
+    route_of,
+};
+
 impl App {
-    /// A service on this store, within these limits, that accepts the tokens of this issuer beside its own, for pages of
-    /// these origins.
-    pub fn new(store: Arc<Store>, limits: Limits, issuer: Option<Issuer>, cors: Option<Cors>) -> Arc<Self> {
+    /// A service on this store, with these settings.
+    pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
+        let Settings { limits, issuer, cors, console, collector } = settings;
+        let (sessions, tracer) = (Sessions::new(issuer), collector.map(Tracer::start));
+        Arc::new(Self { sessions, cors, console, tracer, ..Self::on_surface(&PLANTS, store, limits) })
+    }
+
+    /// Hands what waits for the collector to it; to be called when no request is at work any more.
+    pub async fn flush_traces(&self) {
+        if let Some(tracer) = &self.tracer {
+            tracer.finish().await;
+        }
+    }
+
+    /// What serves this surface, for tokens of our own and pages of our own origin.
+    fn on_surface(surface: &'static Surface, store: Arc<Store>, limits: Limits) -> Self {
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
-        Arc::new(Self {
-            sessions: Sessions::new(issuer),
+        Self {
+            sessions: Sessions::new(None),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
-            cors,
+            cors: None,
+            console: false,
             activity: Activity::default(),
+            surface,
+            metrics: Metrics::new(surface.routes),
+            tracer: None,
             store,
             limits: Arc::new(limits),
-        })
+        }
+    }
+
+    /// Writes what the service counts, but for what the store does.
+    fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+        self.activity.write_metrics(page);
+        Admission::write_metrics(&[("read", &self.reads), ("write", &self.writes)], page);
+        self.pages.write_metrics(page);
+        self.sessions.write_metrics(page);
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
+        }
     }
 
     fn draining(&self) -> bool {
@@ -111,24 +197,38 @@ impl App {
     }
 }
 
+/// The operations: what is here is in the OpenAPI document, and the other way round.
+fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(docs::openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/plants", get(plants::list).post(plants::create))
-        .route("/plants/{id}", delete(plants::delete))
-        .route("/livez", get(probes::livez))
-        .route("/readyz", get(probes::readyz))
+    let console = if app.console { console::routes() } else { Router::new() };
+    Router::from(routes())
+        .merge(docs::pages())
+        .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app)
 }
 
-/// The route of a path as the log names it.
+/// The route of a path as [`PLANTS`] lists it.
 fn route_of(path: &str) -> &'static str {
     match path {
         "/plants" => "/plants",
         "/livez" => "/livez",
         "/readyz" => "/readyz",
+        "/openapi.json" => "/openapi.json",
+        "/docs" | "/docs/" => "/docs",
+        "/" => "/",
+        _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
+        _ if path.starts_with("/docs/") => "/docs/{file}",
         _ => "-",
     }
 }
@@ -164,9 +264,11 @@ impl Service {
         let working = Working::begin(&self.app, line);
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
-        let route = route_of(parts.uri.path());
+        let route = (self.app.surface.route_of)(parts.uri.path());
+        let trace = Trace::of(self.app.tracer.as_ref(), parts.version, &parts.headers);
         let method = Some(parts.method.clone());
-        let context = Arc::new(Context::new(&parts.headers, client, arrived, parts.version, method, route));
+        let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
+        let context = Arc::new(context.within(trace));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
@@ -179,7 +281,11 @@ impl Service {
         } else if allowed_origin.is_some() && cors::is_preflight(&parts) {
             check_host(&parts).map(|()| cors::preflight()).into_response()
         } else {
-            self.handle(Request::from_parts(parts, body)).await
+            let request = Request::from_parts(parts, body);
+            match context.notes() {
+                Some(notes) => notes.during(self.handle(request)).await,
+                None => self.handle(request).await,
+            }
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
@@ -217,11 +323,19 @@ impl Service {
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::store::{OpenOptions, StoreUrl};
+
+    #[test]
+    fn every_route_is_the_route_of_a_path() {
+        for route in PLANTS.routes {
+            assert_eq!((PLANTS.route_of)(route), *route);
+        }
+    }
 
     async fn panicking() {
         panic!("{}", "something secret");
@@ -240,7 +354,9 @@ mod tests {
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let app = App::new(Arc::new(store), limits, None, Some(cors));
+        let cors = Some(cors);
+        let settings = Settings { limits, issuer: None, cors, console: true, collector: None };
+        let app = App::new(Arc::new(store), settings);
         let router = router(Arc::clone(&app)).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");

@@ -4,6 +4,7 @@
 //!
 //! - [`plant`], [`user`], [`token`]: what there is, and its rules; they know nothing of HTTP or SQL.
 //! - [`trust`], [`newfile`]: whose certificates are trusted; files that appear when they are complete.
+//! - [`metrics`], [`trace`]: what is counted, and the page it is told on; what a request spends its time on.
 //! - [`store`]: where it is kept; the one place with SQL.
 //! - [`archive`]: data in and out, streamed.
 //! - [`http`]: how it is served; the one place that knows status codes.
@@ -16,10 +17,12 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod metrics;
 pub mod newfile;
 pub mod plant;
 pub mod store;
 pub mod telemetry;
 pub mod token;
+pub mod trace;
 pub mod trust;
 pub mod user;

@@ -7,6 +7,7 @@
 mod batch;
 mod keys;
 mod merge;
+mod metrics;
 mod postgres;
 mod records;
 mod span;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
 use crate::user::{Role, UserId, UserName};
@@ -422,6 +424,19 @@ impl Store {
         match self {
             Self::Sqlite(engine) => engine.ping().await,
             Self::Postgres(engine) => engine.ping().await,
+        }
+    }
+
+    /// Writes what the store counts, without waiting for it.
+    pub fn write_metrics(&self, page: &mut Page) {
+        let engine = match self {
+            Self::Sqlite(_) => "sqlite",
+            Self::Postgres(_) => "postgres",
+        };
+        page.info("plantstore_store_info", "What the plants are kept in.", &[("engine", engine.into())]);
+        match self {
+            Self::Sqlite(engine) => engine.write_metrics(page),
+            Self::Postgres(engine) => engine.write_metrics(page),
         }
     }
 

@@ -49,6 +49,14 @@ pub fn start(format: Format, level: Level) -> Guard {
 /// Waits, for a while, until all lines are written when dropped.
 pub struct Guard(Arc<Sink>);
 
+impl Guard {
+    /// Tells, at any later time, how many lines were dropped because nobody read the log.
+    pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let sink = Arc::clone(&self.0);
+        move || sink.waiting().dropped_in_all
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.0.wait_until_written();
@@ -74,7 +82,9 @@ struct Sink {
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
+    /// Since they were last told of.
     dropped: u64,
+    dropped_in_all: u64,
     /// Whether somebody waits for the lines to be written.
     urgent: bool,
     /// Whether lines are being written at the moment.
@@ -96,6 +106,7 @@ impl Sink {
         let mut waiting = self.waiting();
         if waiting.lines.len() + line.len() > BACKLOG_MAX {
             waiting.dropped += 1;
+            waiting.dropped_in_all += 1;
             return;
         }
         if waiting.lines.is_empty() {

@@ -3,6 +3,8 @@
 
 #[path = "../../tests/it/support/client.rs"]
 mod client;
+#[path = "../../tests/it/support/contract.rs"]
+mod contract;
 #[path = "../../tests/it/support/history.rs"]
 mod history;
 #[path = "../../tests/it/support/stop.rs"]

@@ -23,10 +23,10 @@ pub struct Exported {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The store failed.
-    #[error("reading failed: {0}")]
+    #[error("reading failed")]
     Store(#[from] StoreError),
     /// The output failed, a reader who has seen enough included.
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Output(#[from] io::Error),
 }
 

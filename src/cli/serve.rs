@@ -1,6 +1,7 @@
 //! `plantstore serve`: the service itself.
 
 mod cors;
+mod monitoring;
 mod notify;
 mod oidc;
 mod rate;
@@ -25,13 +26,14 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::cors::CorsOptions;
+use self::monitoring::{MetricsListener, MonitoringOptions};
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
 use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Cors, Issuer, Limits, Tls};
+use crate::http::{self, App, Limits, Settings, Tls};
 use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
@@ -65,6 +67,9 @@ pub(super) struct Options {
     /// Refuse a database whose schema is not up to date instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
     no_migrate: bool,
+    /// Do not serve the web console at `/`
+    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = FalseyValueParser::new())]
+    no_console: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -73,6 +78,8 @@ pub(super) struct Options {
     limits: LimitOptions,
     #[command(flatten)]
     cors: CorsOptions,
+    #[command(flatten)]
+    monitoring: MonitoringOptions,
 }
 
 #[derive(Args)]
@@ -162,30 +169,39 @@ fn address(text: &str) -> Result<String, String> {
     if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// What the options come to, once they are found to make sense.
-struct Settings {
-    limits: Limits,
-    issuer: Option<Issuer>,
-    cors: Option<Cors>,
-    tls: Option<Arc<Tls>>,
-}
-
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let (limits, issuer) = (self.limits.limits()?, self.oidc.issuer()?);
-        let settings = Settings { limits, issuer, cors: self.cors.cors()?, tls: self.tls.tls()? };
-        let _log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        let (settings, tls) = (self.settings()?, self.tls.tls()?);
+        let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings))
+        runtime.block_on(self.serve(&url, settings, tls, log.dropped()))
         // Dropping the runtime cuts the connections that outlived the grace.
     }
 
-    async fn serve(&self, url: &StoreUrl, settings: Settings) -> anyhow::Result<()> {
-        // The port first: a store is not made for a server that cannot start.
-        let listener = self.listen().await?;
+    /// What the options come to, once they are found to make sense.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(Settings {
+            limits: self.limits.limits()?,
+            issuer: self.oidc.issuer()?,
+            cors: self.cors.cors()?,
+            console: !self.no_console,
+            collector: self.monitoring.collector()?,
+        })
+    }
+
+    async fn serve(
+        &self,
+        url: &StoreUrl,
+        settings: Settings,
+        tls: Option<Arc<Tls>>,
+        lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> anyhow::Result<()> {
+        // The ports first: a store is not made for a server that cannot start.
+        let listener = bind(&self.listen, "--listen").await?;
+        let metrics = self.monitoring.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
         let write_queue = self.limits.write_queue as usize;
@@ -202,13 +218,13 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        if let Some(tls) = &settings.tls {
+        if let Some(tls) = &tls {
             tls::keep(tls)?;
         }
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
-        if let Err(error) = announce(address, &self.tls, url, first.as_ref()) {
+        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.
                 store.revoke_token(first.id, Timestamp::now()).await?;
@@ -216,15 +232,11 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
-        let supervisor = Supervisor::of_this_process();
-        supervisor.ready();
-        let shutdown = async {
-            shutdown.await;
-            supervisor.stopping();
-        };
+        let shutdown = Supervisor::of_this_process().ready_until(shutdown);
 
-        let app = App::new(Arc::clone(&store), settings.limits, settings.issuer, settings.cors);
-        let stopped = http::serve(listener, settings.tls, app, shutdown).await;
+        let app = App::new(Arc::clone(&store), settings);
+        let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));
+        let stopped = http::serve(listener, tls, Arc::clone(&app), shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -235,24 +247,32 @@ impl Options {
         } else {
             tracing::info!("stopped");
         }
+        if tokio::time::timeout_at(deadline.into(), app.flush_traces()).await.is_err() {
+            tracing::warn!("the collector did not take the last spans before the grace was over");
+        }
+        if let Some(scraped) = scraped {
+            // Until now, so that the end can be watched. What it holds of the store goes with it.
+            scraped.abort();
+            let _ = scraped.await;
+        }
         Ok(())
     }
+}
 
-    async fn listen(&self) -> anyhow::Result<TcpListener> {
-        let listen = &self.listen;
-        TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with --listen")
-            }
-            io::ErrorKind::PermissionDenied => {
-                anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with --listen")
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                anyhow::anyhow!("this machine has no address {listen}: choose one it has with --listen")
-            }
-            _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with --listen"),
-        })
-    }
+/// Takes an address that was given with this option.
+async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with {option}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            anyhow::anyhow!("this machine has no address {listen}: choose one it has with {option}")
+        }
+        _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with {option}"),
+    })
 }
 
 fn log_format(format: LogFormat) -> telemetry::Format {
@@ -332,11 +352,21 @@ async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
 
 /// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
 /// only its owner can read. The log never holds it.
-fn announce(socket: SocketAddr, tls: &TlsOptions, url: &StoreUrl, first: Option<&FirstToken>) -> anyhow::Result<()> {
+fn announce(
+    socket: SocketAddr,
+    tls: &TlsOptions,
+    url: &StoreUrl,
+    first: Option<&FirstToken>,
+    console: bool,
+    metrics: Option<&MetricsListener>,
+) -> anyhow::Result<()> {
     let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+        if console {
+            writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
+        }
     }
     let mut file_note = String::new();
     match first {
@@ -350,13 +380,17 @@ fn announce(socket: SocketAddr, tls: &TlsOptions, url: &StoreUrl, first: Option<
         None => {}
     }
     // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
-    let _ = writeln!(io::stdout(), "Listening on {address}{file_note}");
+    let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+    let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
     tracing::info!(address, store = %url, "listening");
     if !socket.ip().is_loopback() && !tls.given() {
         tracing::warn!(
             "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
              TLS in front"
         );
+    }
+    if let Some(metrics) = metrics {
+        metrics.log();
     }
     Ok(())
 }

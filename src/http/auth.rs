@@ -66,7 +66,8 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
         let session = authenticate(app, &context, &parts.headers).await?;
         context.set_session(&session);
         if let Some(limit) = &app.user_limit {
-            limit.count(session.holder.user_id, &context)?;
+            let counted = limit.count(session.holder.user_id, &context);
+            counted.inspect_err(|_| app.metrics.limited_users.count())?;
         }
         check_host(parts)?;
         match N::SCOPE {
@@ -98,8 +99,14 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
         None => None,
     };
     session.ok_or_else(|| match app.auth_failures.take(context.client(), Instant::now()) {
-        Ok(_) => ApiError::InvalidToken,
-        Err(level) => ApiError::TooManyFailures(level.more_in()),
+        Ok(_) => {
+            app.metrics.auth_failures.count();
+            ApiError::InvalidToken
+        }
+        Err(level) => {
+            app.metrics.limited_addresses.count();
+            ApiError::TooManyFailures(level.more_in())
+        }
     })
 }
 

@@ -39,6 +39,8 @@ pub(super) async fn drive(
 ) {
     // Without it, small answers would wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
+    let app = Arc::clone(&service.app);
+    let _open = app.metrics.connections.accept();
     let socket = Socket::new(stream, service.app.limits.write_timeout);
     let http2 = match tls {
         None => drive_http1(Stream::Clear(socket), true, client, service.clone(), stage.clone()).await,
@@ -130,6 +132,7 @@ async fn drive_http1(
         ending = ending.or(error.is_parse().then_some(Ending::Malformed));
     }
     if let Some(ending) = ending {
+        app.metrics.connections.cut(ending);
         let (stream, _) = take_back(connection);
         match ending.error() {
             Some(error) => stream.last_words(&raw_answer(&app, &error, client, line.since())).await,
@@ -154,7 +157,7 @@ pub(super) fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: I
         let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
     }
     let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {}\r\n\r\n", body.len(), date());
-    context.log(Some(status), Some(error.code().0), body.len() as u64, true);
+    context.end(app, Some(status), Some(error.code().0), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes

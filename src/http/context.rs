@@ -14,11 +14,15 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
 
+use super::App;
 use super::limits::ClientAddress;
+use super::metrics::Ended;
 use super::rate::Level;
 use super::serve::Working;
 use super::sessions::Session;
+use super::traces::{Request, Trace};
 use crate::token::{TOKEN_PREFIX, TokenId};
+use crate::trace::Notes;
 
 /// The header that names a request.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -38,6 +42,7 @@ pub(crate) struct Context {
     session: OnceLock<Arc<Session>>,
     /// What is left of the user's quota, when there is one.
     level: OnceLock<Level>,
+    trace: Option<Trace>,
 }
 
 impl Context {
@@ -50,7 +55,18 @@ impl Context {
         route: &'static str,
     ) -> Self {
         let id = headers.get(REQUEST_ID).filter(|id| is_sane(id)).cloned().unwrap_or_else(new_request_id);
-        Self { id, arrived, client, method, version, route, session: OnceLock::new(), level: OnceLock::new() }
+        let (session, level) = (OnceLock::new(), OnceLock::new());
+        Self { id, arrived, client, method, version, route, session, level, trace: None }
+    }
+
+    /// The same as part of a trace.
+    pub(crate) fn within(self, trace: Option<Trace>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// Where what is done for it is noted, if anybody asks.
+    pub(crate) fn notes(&self) -> Option<&Notes> {
+        self.trace.as_ref()?.notes()
     }
 
     /// The context that the server puts into every request.
@@ -82,20 +98,30 @@ impl Context {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// The one line that every request gets, once its answer has ended; without a status when it never got one.
-    pub(crate) fn log(&self, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
+    /// Counts a request whose answer has ended, tells its trace of it and gives it its one line in the log; without a status
+    /// when it never got one.
+    pub(crate) fn end(&self, app: &App, status: Option<StatusCode>, error: Option<i32>, bytes: u64, complete: bool) {
+        let took = self.arrived.elapsed();
+        let (method, route) = (self.method.as_ref(), self.route);
+        app.metrics.ended(&Ended { method, route, status, error, bytes, complete, took });
         let session = self.session.get();
+        if let (Some(tracer), Some(trace)) = (&app.tracer, &self.trace) {
+            let user = session.map(|session| session.holder.user_id);
+            let (id, arrived) = (self.id(), self.arrived);
+            tracer.tell(trace, &Request { id, method, route, status, error, user, bytes, complete, arrived });
+        }
         tracing::info!(
             request_id = self.id(),
+            trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
             client = %self.client,
             http = version_number(self.version),
-            method = self.method.as_ref().map(Method::as_str),
-            route = self.route,
+            method = method.map(Method::as_str),
+            route,
             status = status.map(|status| status.as_u16()),
             error,
             user = session.map(|session| session.holder.user.as_str()),
             token = session.and_then(|session| session.token()).map(TokenId::get),
-            duration_us = u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX),
+            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             bytes,
             complete,
             "request"
@@ -137,12 +163,12 @@ pub(crate) struct Exchange {
     error: Option<i32>,
     bytes: u64,
     complete: bool,
-    _working: Working,
+    working: Working,
 }
 
 impl Exchange {
     pub(crate) fn new(context: Arc<Context>, working: Working) -> Self {
-        Self { context, status: None, error: None, bytes: 0, complete: false, _working: working }
+        Self { context, status: None, error: None, bytes: 0, complete: false, working }
     }
 
     pub(crate) fn answered(&mut self, status: StatusCode, error: Option<i32>) {
@@ -153,7 +179,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.context.log(self.status, self.error, self.bytes, self.complete);
+        self.context.end(self.working.app(), self.status, self.error, self.bytes, self.complete);
     }
 }
 

@@ -18,8 +18,9 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 );
 /// What scripts may send. The same for all addresses: a preflight needs no token, so it must not tell them apart.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
-const HEADERS: HeaderValue =
-    HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id");
+const HEADERS: HeaderValue = HeaderValue::from_static(
+    "Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id",
+);
 /// Seconds for which a browser need not ask again: the most that all of them go along with.
 const MAX_AGE: u32 = 7_200;
 

@@ -48,6 +48,8 @@ pub(crate) enum ApiError {
     ReaderOnly,
     #[error("there is nothing at this address: the service has /plants and /plants/{{id}}")]
     NoRoute,
+    #[error("there is nothing at this address: the metrics are at /metrics")]
+    NoMetricsHere,
     #[error("this method is not allowed here: see the `Allow` header")]
     MethodNotAllowed,
     #[error("the request took too long to arrive: send it again")]
@@ -114,7 +116,7 @@ impl ApiError {
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
-            Self::NoRoute => (40401, StatusCode::NOT_FOUND),
+            Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
             Self::MethodNotAllowed => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),

@@ -8,6 +8,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::ApiError;
 use super::rate::Quota;
+use crate::metrics::{Counter, Page};
+use crate::trace;
 
 /// What the server bounds. The defaults are the service's contract; operators may change each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub(crate) struct Admission {
     waiting: AtomicUsize,
     waiting_max: usize,
     patience: Duration,
+    slots_max: usize,
+    turned_away: Counter,
 }
 
 impl Admission {
@@ -85,6 +89,8 @@ impl Admission {
             waiting: AtomicUsize::new(0),
             waiting_max: limits.waiting,
             patience: limits.waiting_timeout,
+            slots_max: limits.in_flight,
+            turned_away: Counter::default(),
         }
     }
 
@@ -93,10 +99,36 @@ impl Admission {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
-        let _place = Place::take(&self.waiting, self.waiting_max).ok_or(ApiError::Overloaded)?;
-        match tokio::time::timeout(self.patience, self.slots.acquire()).await {
-            Ok(Ok(slot)) => Ok(slot),
-            _ => Err(ApiError::Overloaded),
+        let begun = trace::begin();
+        let slot = self.wait().await;
+        begun.end("wait for a slot");
+        slot.ok_or(ApiError::Overloaded).inspect_err(|_| self.turned_away.count())
+    }
+
+    /// A slot that another request gives back, if one does in time and not too many wait already.
+    async fn wait(&self) -> Option<SemaphorePermit<'_>> {
+        let _place = Place::take(&self.waiting, self.waiting_max)?;
+        tokio::time::timeout(self.patience, self.slots.acquire()).await.ok()?.ok()
+    }
+
+    /// Writes what all of these count, each by its name.
+    pub(crate) fn write_metrics(all: &[(&'static str, &Self)], page: &mut Page) {
+        let kinds = || all.iter().map(|(name, admission)| ([("kind", (*name).into())], admission));
+        let mut taken = page.gauge("plantstore_slots_in_use", "Requests at work on the store, of --max-in-flight.");
+        for (labels, admission) in kinds() {
+            taken.sample(&labels, admission.slots_max - admission.slots.available_permits());
+        }
+        let mut most = page.gauge("plantstore_slots", "How many may be (--max-in-flight).");
+        for (labels, admission) in kinds() {
+            most.sample(&labels, admission.slots_max);
+        }
+        let mut waiting = page.gauge("plantstore_requests_waiting", "Requests that wait for a slot.");
+        for (labels, admission) in kinds() {
+            waiting.sample(&labels, admission.waiting.load(Ordering::Relaxed).min(admission.waiting_max));
+        }
+        let mut shed = page.counter("plantstore_requests_shed_total", "Requests that got no slot, and 503.");
+        for (labels, admission) in kinds() {
+            shed.sample(&labels, admission.turned_away.get());
         }
     }
 }

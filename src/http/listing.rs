@@ -23,8 +23,7 @@ use hyper::http::request::Parts;
 use self::cache::Page;
 pub(crate) use self::cache::PageCache;
 use self::cursor::Cursor;
-use self::tag::IfNoneMatch;
-pub(crate) use self::tag::Tag;
+pub(crate) use self::tag::{IfNoneMatch, Tag};
 use super::App;
 use super::collections::{OwnerName, Readable};
 use super::context::Context;
@@ -183,6 +182,7 @@ pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQue
         }
     }
 
+    app.pages.missed();
     let _slot = match slot {
         Some(slot) => slot,
         None => app.reads.enter().await?,

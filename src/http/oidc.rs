@@ -1,9 +1,9 @@
 //! Logins by OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of our own.
 //!
 //! [`jwt`] reads a token and checks what it claims; [`keys`] checks who signed it; [`keeper`] holds the issuer's keys, which
-//! [`client`] fetches. What a token says of itself never decides how it is checked.
+//! are fetched from where [`issuer`] says. What a token says of itself never decides how it is checked.
 
-mod client;
+mod issuer;
 mod jwt;
 mod keeper;
 mod keys;
@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use self::client::Client;
-pub use self::client::{IssuerUrl, IssuerUrlFault};
+pub use self::issuer::{IssuerUrl, IssuerUrlFault};
 pub(crate) use self::jwt::has_the_shape;
 use self::jwt::{Claims, Expected, Fault, Jwt};
 use self::keeper::{Keeper, Missing};
 pub(crate) use self::keys::KeySet;
+use super::client::Client;
+use crate::metrics::Page;
 use crate::trust::TrustFault;
 
 /// Whose tokens are accepted, and how they are read.
@@ -37,7 +38,7 @@ impl Issuer {
         user_claim: String,
         authorities: Option<&Path>,
     ) -> Result<Self, TrustFault> {
-        let client = Client::new(&url, authorities)?;
+        let client = Client::new(url.discovery(), authorities, "--oidc-ca")?;
         let expected = Expected { issuer: url.as_str().to_owned(), audience, user_claim };
         Ok(Self { url, expected, client })
     }
@@ -104,6 +105,10 @@ impl Logins {
         // Again, because it may have waited for the keys.
         let claims = jwt.check(&self.expected, Timestamp::now())?;
         Ok(Verified { claims, keys })
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.keeper.write_metrics(page);
     }
 
     /// Whether these are the issuer's keys, as far as is known.

@@ -15,10 +15,25 @@ use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::idempotency::{self, RequestKey};
 use super::listing::{self, ListQuery};
+use super::openapi::{
+    CreateAnswers, DeleteAnswers, DeleteParameters, ListAnswers, ListParameters, PLANTS, WriteParameters,
+};
 use crate::plant::NewPlant;
 use crate::store::{Creation, Deletion, Written};
 
 /// `POST /plants`
+#[utoipa::path(
+    post,
+    path = "/plants",
+    operation_id = "createPlant",
+    tag = PLANTS,
+    summary = "Create a plant",
+    description = "Creates a new plant in the store, under an id of your choice.",
+    params(WriteParameters),
+    request_body(content = NewPlant, description = "The plant; fields that are not known are ignored"),
+    responses(CreateAnswers),
+    security(("bearer" = ["plants:write"])),
+)]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     author: Author<Writing>,
@@ -56,6 +71,17 @@ fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
 }
 
 /// `GET /plants`
+#[utoipa::path(
+    get,
+    path = "/plants",
+    operation_id = "listPlants",
+    tag = PLANTS,
+    summary = "List plants",
+    description = "Returns all plants that you have access to; with `limit` a page of them.",
+    params(ListParameters),
+    responses(ListAnswers),
+    security(("bearer" = ["plants:read"])),
+)]
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller<Reading>,
@@ -65,6 +91,17 @@ pub(crate) async fn list(
 }
 
 /// `DELETE /plants/{id}`
+#[utoipa::path(
+    delete,
+    path = "/plants/{id}",
+    operation_id = "deletePlant",
+    tag = PLANTS,
+    summary = "Delete a plant",
+    description = "Deletes a single plant by its id.",
+    params(DeleteParameters),
+    responses(DeleteAnswers),
+    security(("bearer" = ["plants:delete"])),
+)]
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     author: Author<Deleting>,

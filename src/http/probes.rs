@@ -10,13 +10,34 @@ use hyper::header::{self, HeaderValue};
 use super::App;
 use super::auth::Public;
 use super::error::ApiError;
+use super::openapi::{LiveAnswers, ReadParameters, ReadyAnswers, SERVICE};
 
 /// `GET /livez`: answers as long as the process does.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "isLive",
+    tag = SERVICE,
+    summary = "Whether the process lives",
+    description = "Answers as long as the process does.",
+    params(ReadParameters),
+    responses(LiveAnswers),
+)]
 pub(crate) async fn livez(_: Public) -> Response {
     status(r#"{"status":"live"}"#)
 }
 
 /// `GET /readyz`: whether the store answers and the service is not shutting down.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "isReady",
+    tag = SERVICE,
+    summary = "Whether it should get requests",
+    description = "Whether the store answers and the service is not shutting down.",
+    params(ReadParameters),
+    responses(ReadyAnswers),
+)]
 pub(crate) async fn readyz(State(app): State<Arc<App>>, _: Public) -> Result<Response, ApiError> {
     // The store may take a moment: what counts is the state at its end.
     let pinged = if app.draining() { Ok(()) } else { app.store.ping().await };

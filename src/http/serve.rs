@@ -17,6 +17,7 @@ use super::socket::{Socket, Stream};
 use super::tls::Tls;
 use super::wire::Line;
 use super::{App, Service};
+use crate::metrics::Page;
 
 /// How long the loop pauses after the system refused it a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -39,6 +40,13 @@ impl Activity {
     /// How many requests are at work.
     pub(crate) fn at_work(&self) -> usize {
         self.working.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        page.gauge("plantstore_http_requests_in_flight", "Requests whose answer has not ended.")
+            .sample(&[], self.at_work());
+        page.gauge("plantstore_draining", "Whether the service is about to stop.")
+            .sample(&[], u8::from(self.draining()));
     }
 
     /// Resolves when no request is at work.
@@ -66,6 +74,10 @@ impl Working {
         app.activity.working.fetch_add(1, Ordering::SeqCst);
         let arrived = line.map_or_else(Instant::now, |line| line.begin());
         Self { app: Arc::clone(app), line: line.cloned(), arrived }
+    }
+
+    pub(crate) fn app(&self) -> &App {
+        &self.app
     }
 }
 
@@ -147,7 +159,7 @@ pub(super) async fn serve_with(
                     });
                 }
                 // Telling it over TLS would take a handshake, which is what there is no room for.
-                Err(_) if tls.is_some() => drop(stream),
+                Err(_) if tls.is_some() => app.metrics.connections.turn_away(),
                 Err(_) => turn_away(stream, client, &app, &turned_away),
             },
             Err(error) => pause_after(&error).await,
@@ -179,6 +191,7 @@ async fn pause_after(error: &io::Error) {
 
 /// Tells a client that there are too many connections, without making any other wait.
 fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc<Semaphore>) {
+    app.metrics.connections.turn_away();
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
         return;
     };

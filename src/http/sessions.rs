@@ -17,8 +17,10 @@ use quick_cache::sync::Cache;
 
 use super::error::ApiError;
 use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
+use crate::metrics::{Counter, Page};
 use crate::store::{Collection, Store, StoreError};
 use crate::token::{PlainToken, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{Role, UserId, UserName};
 
 /// How long the store's word on a token is believed, or a signature.
@@ -116,6 +118,8 @@ pub(crate) struct Sessions {
     valid: Cache<TokenHash, Arc<Session>, ByCollections>,
     refused: Cache<TokenHash, Refused>,
     logins: Option<Logins>,
+    remembered: Counter,
+    looked_up: Counter,
 }
 
 impl Sessions {
@@ -123,27 +127,40 @@ impl Sessions {
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let logins = issuer.map(Logins::start);
         let valid = Cache::with_weighter(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        Self { valid, refused: Cache::new(REFUSED_MAX), logins }
+        let refused = Cache::new(REFUSED_MAX);
+        Self { valid, refused, logins, remembered: Counter::default(), looked_up: Counter::default() }
     }
 
     /// The session of a token; `None` when the token is unknown, expired, revoked, or not what it claims to be.
     pub(crate) async fn find(&self, store: &Store, bearer: &Bearer<'_>) -> Result<Option<Arc<Session>>, ApiError> {
         let (hash, moment) = (bearer.hash(), Instant::now());
         let session = match self.valid.get(&hash) {
-            Some(session) if is_fresh(session.checked, moment) && self.holds(&session.holder.proof) => session,
-            _ if self.is_refused(&hash, moment) => return Ok(None),
-            known => match self.open(store, bearer, known.as_deref(), moment).await {
-                Ok(session) => {
-                    let session = Arc::new(session);
-                    self.valid.insert(hash, Arc::clone(&session));
-                    session
+            Some(session) if is_fresh(session.checked, moment) && self.holds(&session.holder.proof) => {
+                self.remembered.count();
+                session
+            }
+            _ if self.is_refused(&hash, moment) => {
+                self.remembered.count();
+                return Ok(None);
+            }
+            known => {
+                self.looked_up.count();
+                let begun = trace::begin();
+                let opened = self.open(store, bearer, known.as_deref(), moment).await;
+                begun.end("authenticate");
+                match opened {
+                    Ok(session) => {
+                        let session = Arc::new(session);
+                        self.valid.insert(hash, Arc::clone(&session));
+                        session
+                    }
+                    Err(NoSession::Refused(lasting)) => {
+                        self.refuse(hash, lasting, moment);
+                        return Ok(None);
+                    }
+                    Err(NoSession::Failed(error)) => return Err(error),
                 }
-                Err(NoSession::Refused(lasting)) => {
-                    self.refuse(hash, lasting, moment);
-                    return Ok(None);
-                }
-                Err(NoSession::Failed(error)) => return Err(error),
-            },
+            }
         };
         let now = Timestamp::now();
         if session.holder.expires.is_some_and(|expires| expires <= now) {
@@ -152,6 +169,15 @@ impl Sessions {
         }
         session.note_use(store, now);
         Ok(Some(session))
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        page.counter("plantstore_token_lookups_total", "Tokens that were shown, by whether they were remembered.")
+            .sample(&[("found", "yes".into())], self.remembered.get())
+            .sample(&[("found", "no".into())], self.looked_up.get());
+        if let Some(logins) = &self.logins {
+            logins.write_metrics(page);
+        }
     }
 
     /// Makes the session of a token that is valid now, as the store or the issuer's keys have it.

@@ -30,7 +30,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream, patience, writing: Timer(None), stalled: None }
+        Self { stream, patience, writing: Timer::default(), stalled: None }
     }
 
     /// The first byte that has come, left where it is; `None` when none will.

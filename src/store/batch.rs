@@ -1,17 +1,19 @@
 //! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer answers each write
 //! after the commit, and each on its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use super::keys::{Claimed, Key, Known, Written};
 use super::{Actor, Creation, Deletion, StoreError};
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::TokenId;
+use crate::trace;
 use crate::user::{UserId, UserName};
 
 /// Writes that share one commit at the most: bounds how long the first of them waits for the last.
@@ -106,13 +108,39 @@ pub(super) struct Keeping<'a> {
 /// The way back to a caller, who waits for a limited time.
 pub(super) struct Reply<T> {
     answer: oneshot::Sender<Answer<T>>,
+    turn: Arc<Turn>,
+}
+
+/// Whether a write is still to be begun.
+#[derive(Default)]
+struct Turn {
     /// Set by the writer when it begins, or by the caller when they give up: whoever comes first.
-    taken: Arc<AtomicBool>,
+    taken: AtomicBool,
+    /// When the writer began, where anybody asks.
+    begun: Option<OnceLock<Instant>>,
+}
+
+impl Turn {
+    fn take(&self) -> bool {
+        !self.taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes how long a write that was queued at this moment waited for its turn and for its commit.
+    fn note(&self, queued: Instant) {
+        if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
+            trace::note("wait for the writer", queued, *begun);
+            trace::note("commit", *begun, Instant::now());
+        }
+    }
 }
 
 impl<T> Reply<T> {
     fn begin(&self) -> bool {
-        !self.taken.swap(true, Ordering::AcqRel)
+        let begins = self.turn.take();
+        if let Some(begun) = self.turn.begun.as_ref().filter(|_| begins) {
+            let _ = begun.set(Instant::now());
+        }
+        begins
     }
 
     fn send(self, key: Option<Box<Claimed>>, answer: Answer<T>) {
@@ -227,6 +255,12 @@ impl Queue {
         let _ = self.submit(Job::NoteUse { token, day });
     }
 
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
+        page.gauge("plantstore_write_queue_depth", "Writes that wait for the writer.").sample(&[], most - free);
+        page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
+    }
+
     /// Whether the writer has stopped.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()
@@ -247,15 +281,18 @@ impl Queue {
 
     async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
         let (answer, coming) = oneshot::channel();
-        let taken = Arc::new(AtomicBool::new(false));
-        self.submit(job(Reply { answer, taken: Arc::clone(&taken) }))?;
-        match tokio::time::timeout(self.patience, coming).await {
+        let queued = trace::begin().at();
+        let turn = Arc::new(Turn { taken: AtomicBool::new(false), begun: queued.map(|_| OnceLock::new()) });
+        self.submit(job(Reply { answer, turn: Arc::clone(&turn) }))?;
+        let answer = tokio::time::timeout(self.patience, coming).await;
+        if let Some(queued) = queued {
+            turn.note(queued);
+        }
+        match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
             // What has not begun never will.
-            Err(_) if !taken.swap(true, Ordering::AcqRel) => {
-                Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()))
-            }
+            Err(_) if turn.take() => Err(StoreError::Unavailable("the writer did not come to it in time".to_owned())),
             Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
         }
     }
@@ -270,7 +307,7 @@ mod tests {
 
     fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Written<Deletion>>>) {
         let (answer, coming) = oneshot::channel();
-        let reply = Reply { answer, taken: Arc::default() };
+        let reply = Reply { answer, turn: Arc::default() };
         (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, coming)
     }
 

@@ -35,16 +35,20 @@ use self::claims::Claims;
 use self::fault::{Fault, certainly_not_committed, describe};
 pub(super) use self::filling::Filling;
 pub(super) use self::import::Importer;
-use self::link::{Connector, Link, Role, SILENT, Session, backoff};
+pub(super) use self::link::Role;
+use self::link::{Connector, Link, SILENT, Session, backoff};
 pub(super) use self::snapshot::snapshot;
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
+use super::metrics::{DatabaseMetrics, SweepMetrics, WriteMetrics};
 use super::{
     Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{UserId, UserName};
 
 /// How long opening waits for a database that does not answer yet.
@@ -65,12 +69,23 @@ pub struct Postgres {
     at_work: AtWork,
     claims: Claims,
     patience: Duration,
+    metrics: Arc<PostgresMetrics>,
+}
+
+/// What the engine counts.
+#[derive(Default)]
+struct PostgresMetrics {
+    writes: WriteMetrics,
+    database: DatabaseMetrics,
+    sweeps: SweepMetrics,
 }
 
 impl Postgres {
     pub(super) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         let store_url = StoreUrl::Postgres(Box::new(url.clone()));
-        let connector = Connector::new(url, options.timeout).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
+        let metrics = Arc::<PostgresMetrics>::default();
+        let connector = Connector::new(url, options.timeout, &metrics);
+        let connector = connector.map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
         let client = connect_first(&connector, &store_url).await?;
         let preparing = timeout(SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
         let silent = |_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned());
@@ -80,11 +95,12 @@ impl Postgres {
         let engine = Self {
             readers: (0..readers).map(|_| Link::new(&connector, Role::Read)).collect(),
             next_reader: AtomicUsize::new(0),
-            writer: Writer::start(&connector, options.write_queue),
+            writer: Writer::start(&connector, options.write_queue, &metrics),
             at_work: AtWork::default(),
             claims: Claims::new(&connector),
             patience: options.patience,
             connector,
+            metrics,
         };
         Ok((engine, created))
     }
@@ -218,6 +234,13 @@ impl Postgres {
         self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        self.writer.queue().write_metrics(page);
+        self.metrics.writes.write(page);
+        self.metrics.database.write(page);
+        self.metrics.sweeps.write(page);
+    }
+
     pub(super) async fn close(&self) {
         self.writer.finish().await;
     }
@@ -271,10 +294,14 @@ impl Postgres {
         &self,
         query: impl Fn(Arc<Session>) -> F,
     ) -> Result<T, StoreError> {
+        let begun = trace::begin();
         let deadline = Instant::now() + self.connector.patience;
         loop {
             let session = self.reader(deadline).await?;
+            let sent = Instant::now();
             if let Some(found) = session.answer(query(Arc::clone(&session)), deadline).await? {
+                self.metrics.database.queries.time(sent.elapsed());
+                begun.end("read");
                 return Ok(found);
             }
         }

@@ -16,7 +16,7 @@ mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,11 +30,14 @@ pub(super) use self::snapshot::snapshot;
 use self::watch::Watch;
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
+use super::metrics::{SweepMetrics, WalMetrics, WriteMetrics};
 use super::{
     Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
 };
+use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use crate::trace;
 use crate::user::{UserId, UserName};
 
 /// How long a statement waits for another process that is writing.
@@ -51,6 +54,15 @@ pub struct Sqlite {
     writer: Writer,
     watch: Watch,
     at_work: AtWork,
+    metrics: Arc<SqliteMetrics>,
+}
+
+/// What the engine counts.
+#[derive(Default)]
+struct SqliteMetrics {
+    writes: WriteMetrics,
+    wal: WalMetrics,
+    sweeps: SweepMetrics,
 }
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -60,7 +72,8 @@ impl Sqlite {
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
         let readers = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
-        let writer = Writer::start(path, options.write_queue).map_err(unusable)?;
+        let metrics = Arc::<SqliteMetrics>::default();
+        let writer = Writer::start(path, options.write_queue, &metrics).map_err(unusable)?;
         let engine = Self {
             path: path.to_owned(),
             readers: Mutex::new(readers),
@@ -69,6 +82,7 @@ impl Sqlite {
             writer,
             watch: Watch::new(path).map_err(unusable)?,
             at_work: AtWork::default(),
+            metrics,
         };
         Ok((engine, created))
     }
@@ -210,7 +224,7 @@ impl Sqlite {
         if self.read(departed)?.is_none() {
             return Ok(0);
         }
-        self.change(|connection| {
+        let removed = self.change(|connection| {
             while let Some(user) = departed(connection)? {
                 for step in [PLANTS, KEYS] {
                     let removed = connection.execute(step, [user, i64::from(SWEEP_STEP)])?;
@@ -221,7 +235,8 @@ impl Sqlite {
                 connection.execute("DELETE FROM departed_users WHERE user_id = ?1", [user])?;
             }
             Ok(0)
-        })
+        });
+        removed.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
     }
 
     pub(super) async fn sweep_keys(&self) -> Result<u64, StoreError> {
@@ -233,7 +248,8 @@ impl Sqlite {
         if !self.read(|connection| connection.prepare_cached(EXPIRED)?.exists([now]))? {
             return Ok(0);
         }
-        self.change(|connection| Ok(connection.execute(STEP, [now, i64::from(SWEEP_STEP)])? as u64))
+        let removed = self.change(|connection| Ok(connection.execute(STEP, [now, i64::from(SWEEP_STEP)])? as u64));
+        removed.inspect(|removed| self.metrics.sweeps.expired_keys.add(*removed))
     }
 
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
@@ -241,6 +257,13 @@ impl Sqlite {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        self.writer.queue().write_metrics(page);
+        self.metrics.writes.write(page);
+        self.metrics.wal.write(page);
+        self.metrics.sweeps.write(page);
     }
 
     pub(super) async fn close(&self) {
@@ -252,10 +275,12 @@ impl Sqlite {
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let begun = trace::begin();
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = idle.map_or_else(|| reader(&self.path), Ok).map_err(|error| store_error(&error))?;
         // On an error the connection is dropped with whatever state it is in.
         let found = query(&connection).map_err(|error| store_error(&error))?;
+        begun.end("read");
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         if readers.len() < self.readers_kept {
             readers.push(connection);

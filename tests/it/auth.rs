@@ -150,7 +150,7 @@ on_every_engine! {
         let expected = anonymous.get("/plants").wire();
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
             for path in [
-                "/plants", "/plants?limit=x", "/plants?after=x", "/plants/1", "/plants/2", "/plants/abc", "/plants/", "/plants/1/2", "/", "/nothing",
+                "/plants", "/plants?limit=x", "/plants?after=x", "/plants/1", "/plants/2", "/plants/abc", "/plants/", "/plants/1/2", "/console/", "/nothing",
                 "/openapi.json/x", "//plants", "/plants/..", "/%", "/plants/%ff",
             ] {
                 assert_eq!(anonymous.call(method, path, &[], None).wire(), expected, "{method} {path}");
@@ -161,6 +161,7 @@ on_every_engine! {
         for method in ["POST", "PUT", "DELETE"] {
             assert_eq!(anonymous.call(method, "/livez", &[], None).wire(), expected);
             assert_eq!(anonymous.call(method, "/readyz", &[], None).wire(), expected);
+            assert_eq!(anonymous.call(method, "/", &[], None).wire(), expected);
         }
         let huge = [("Content-Length", "5368709120")];
         assert_eq!(anonymous.call("POST", "/plants", &huge, None).error(), 40100, "before the size of the body is looked at");

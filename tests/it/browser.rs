@@ -2,7 +2,35 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::support::{Engine, Script, Site};
+use crate::support::{Engine, Script, Server, Site, on_every_engine, wait_for};
+
+/// A garden that looks like somebody's.
+const GARDEN: [(&str, &str); 24] = [
+    ("Monstera deliciosa", "indoor"),
+    ("Fiddle-leaf fig", "indoor"),
+    ("Snake plant", "indoor"),
+    ("Chinese money plant", "windowsill"),
+    ("Golden barrel", "succulents"),
+    ("Echeveria", "succulents"),
+    ("Boston fern", "bathroom"),
+    ("Basil", "kitchen"),
+    ("Rosemary", "kitchen"),
+    ("Lavender", "balcony"),
+    ("Dahlia ‘Café au Lait’", "balcony"),
+    ("Peace lily", "indoor"),
+    ("Calathea orbifolia", "bathroom"),
+    ("String of pearls", "succulents"),
+    ("Olive tree", "balcony"),
+    ("Meyer lemon", "balcony"),
+    ("Aloe vera", "succulents"),
+    ("Golden pothos", "indoor"),
+    ("Thyme", "kitchen"),
+    ("English ivy", "balcony"),
+    ("Orchid", "windowsill"),
+    ("Jade plant", "succulents"),
+    ("ZZ plant", "indoor"),
+    ("African violet", "windowsill"),
+];
 
 /// The harness itself: a script is answered, and one that fails fails its test with what it said.
 #[test]
@@ -14,4 +42,89 @@ fn a_script_drives_the_browser() {
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
     let message = failure.downcast_ref::<String>().expect("a message");
     assert!(message.contains("something else") && message.contains("AssertionError"), "{message}");
+}
+
+/// The console on a server that can be asked for: stopped, started again at the same address, plants shared, tokens revoked.
+fn use_the_console(site: &Site) {
+    let token = site.token("ada", &[]);
+    let bob = site.token("bob", &[]);
+    let reads = site.token("ada", &["--scope", "plants:read", "--label", "reads"]);
+    let writes = site.token("ada", &["--scope", "plants:write"]);
+    let mut server = site.serve(&[]);
+    let case = format!("console-{:?}", site.engine).to_lowercase();
+    let script = Script::new("console", &case, &server, &token);
+    let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("WRITES_ONLY", &writes);
+    let address = server.address().to_string();
+    script.run_asking(|asked| {
+        let command: &[&str] = match asked {
+            "stop" => return server.stop().to_string(),
+            "start" => {
+                server = Server::start(site.command(&["serve", "--no-first-token", "--listen", &address]));
+                return "started".to_owned();
+            }
+            "share reader" => &["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"],
+            "share editor" => &["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"],
+            "revoke" => &["token", "revoke", "3"],
+            other => panic!("the script asks to {other}"),
+        };
+        let done = site.run(command);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        "done".to_owned()
+    });
+}
+
+on_every_engine! {
+    fn the_console_from_the_first_visit_to_the_last(site) {
+        use_the_console(site);
+    }
+}
+
+#[test]
+fn the_console_shows_thousands_of_plants() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    let mut connection = ada.connect();
+    for id in 1..=5_000 {
+        let tag = match id {
+            _ if id % 100 == 0 => "hundredth",
+            _ if id % 10 == 0 => "tenth",
+            _ => "ordinary",
+        };
+        let body = format!(r#"{{"id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
+        connection.send(ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes())));
+        assert_eq!(connection.answer(false).status, 200);
+    }
+    Script::new("console-many", "console-many", &server, &token).run();
+}
+
+#[test]
+fn the_console_keeps_nobody_out() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let [bob, reads] = [site.token("bob", &[]), site.token("ada", &["--scope", "plants:read"])];
+    let server = site.serve(&[]);
+    for (id, (name, tag)) in (1..).zip(GARDEN) {
+        let body = serde_json::json!({ "id": id, "name": name, "tag": tag });
+        assert_eq!(server.client(&token).post(body.to_string()).status, 200);
+    }
+    let script = Script::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
+    script.run_asking(|asked| {
+        assert_eq!(asked, "share");
+        let done = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
+        // A server knows of it after what it remembers of bob has grown old.
+        let shared = || server.client(&bob).get("/plants").text().contains("Monstera").then_some(());
+        wait_for("the share", shared);
+        done.status.to_string()
+    });
+}
+
+#[test]
+fn the_console_tells_of_rate_limits() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    site.serve(&[]).client(&token).plant(1, "Rose");
+    let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "1"]);
+    Script::new("console-limits", "console-limits", &server, &token).run();
 }

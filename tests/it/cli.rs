@@ -261,6 +261,7 @@ fn on_a_terminal_the_banner_shows_the_token() {
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
     assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
+    assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
     assert!(!site.directory().join("plants.db.first-token").exists());
     let server = site.serve(&[]);
     assert_eq!(server.client(token).get("/plants").status, 200);
@@ -411,6 +412,7 @@ fn help_and_version() {
       token        Issue, list and revoke access tokens; works beside a running server
       share        Share the plants of one user with another; works beside a running server
       user         List and delete users; works beside a running server
+      openapi      Print the OpenAPI document that the service answers at /openapi.json
       export       Write all plants, or those of one user, as lines of JSON; works beside a running server
       import       Store plants from lines of JSON, as `export` writes them; works beside a running server
       backup       Copy the whole store into a file, while servers go on writing

@@ -111,7 +111,7 @@ on_every_engine! {
         assert_snapshot!(answer.wire(), @r"
         204 No Content
         access-control-allow-methods: GET, HEAD, POST, DELETE
-        access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, X-Request-Id
+        access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
         access-control-max-age: 7200
         x-request-id: (an id)
         x-content-type-options: nosniff

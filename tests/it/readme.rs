@@ -5,6 +5,9 @@ use std::process::{Command, Stdio};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
 use crate::support::{Engine, Server, Site};
 
+/// The port for metrics in the documents.
+const METRICS_PORT: &str = "9464";
+
 /// What a block of a document types and what it shows, line by line.
 struct Example {
     command: String,
@@ -62,13 +65,17 @@ fn check(options: &[&str], token: &str, examples: &[Example]) {
 /// The same, in a directory where something may have been prepared.
 fn check_in(site: &Site, options: &[&str], token: &str, examples: &[Example]) {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options).current_dir(site.directory());
-    let server = Server::start(serve);
+    let free = |option: &&str| if *option == METRICS_PORT { "0".to_owned() } else { (*option).to_owned() };
+    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options.iter().map(free)).current_dir(site.directory());
+    let mut server = Server::start(serve);
+    let metrics = options.contains(&METRICS_PORT).then(|| server.metrics().client().address.to_string());
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
     let mut shell = String::from("set -u\n");
     for example in examples {
-        shell.push_str(&example.command.replace("127.0.0.1:8080", &server.address().to_string()));
+        let command = example.command.replace("127.0.0.1:8080", &server.address().to_string());
+        let metrics = metrics.as_deref().unwrap_or_default();
+        shell.push_str(&command.replace(&format!("127.0.0.1:{METRICS_PORT}"), metrics));
         shell.push_str("\necho; echo ----\n");
     }
     let output = Command::new("bash")
@@ -103,6 +110,7 @@ fn the_examples_work_as_printed() {
         ("docs/retries.md", 3),
         ("docs/check.md", 4),
         ("docs/operations.md", 5),
+        ("docs/monitoring.md", 4),
     ];
     for (document, least) in documents {
         let examples = examples(document);

@@ -10,6 +10,7 @@ use quick_cache::sync::Cache;
 
 use super::View;
 use super::tag::Tag;
+use crate::metrics::{Counter, Page as MetricsPage};
 
 /// Bytes that an entry takes besides the list itself, about.
 const ENTRY_BYTES: usize = 512;
@@ -34,21 +35,43 @@ impl Weighter<(Tag, View), Page> for ByBytes {
 }
 
 /// The lists that were asked for lately, within a number of bytes.
-pub(crate) struct PageCache(Option<Cache<(Tag, View), Page, ByBytes>>);
+pub(crate) struct PageCache {
+    pages: Option<Cache<(Tag, View), Page, ByBytes>>,
+    hits: Counter,
+    misses: Counter,
+}
 
 impl PageCache {
     /// Remembers up to so many bytes; none at all for 0.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self((bytes > 0).then(|| Cache::with_weighter(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes)))
+        let pages = (bytes > 0).then(|| Cache::with_weighter(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
+        Self { pages, hits: Counter::default(), misses: Counter::default() }
     }
 
     pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {
-        self.0.as_ref()?.get(&(tag, view.clone()))
+        let found = self.pages.as_ref()?.get(&(tag, view.clone()));
+        found.inspect(|_| self.hits.count())
+    }
+
+    /// A list has to be made.
+    pub(crate) fn missed(&self) {
+        self.misses.count();
     }
 
     pub(crate) fn keep(&self, tag: Tag, view: View, page: &Page) {
-        if let Some(cache) = &self.0 {
+        if let Some(cache) = &self.pages {
             cache.insert((tag, view), page.clone());
         }
+    }
+
+    /// Where lists are not remembered, there is nothing to write.
+    pub(crate) fn write_metrics(&self, page: &mut MetricsPage) {
+        let Some(cache) = &self.pages else { return };
+        page.counter("plantstore_list_cache_lookups_total", "Lists by whether they were in memory.")
+            .sample(&[("found", "yes".into())], self.hits.get())
+            .sample(&[("found", "no".into())], self.misses.get());
+        page.gauge("plantstore_list_cache_bytes", "Lists in memory.").sample(&[], cache.weight());
+        page.gauge("plantstore_list_cache_capacity_bytes", "How much there may be (--list-cache-bytes).")
+            .sample(&[], cache.capacity());
     }
 }

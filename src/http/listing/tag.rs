@@ -21,6 +21,15 @@ impl Tag {
             hash.update(owner.get().to_be_bytes());
             hash.update(version.map_or(i64::MIN, Version::get).to_be_bytes());
         }
+        Self::from_hash(hash)
+    }
+
+    /// The tag of bytes that do not change as long as the program runs.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self::from_hash(Sha256::new_with_prefix(bytes))
+    }
+
+    fn from_hash(hash: Sha256) -> Self {
         let hash: [u8; 32] = hash.finalize().into();
         Self(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }

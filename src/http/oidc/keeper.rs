@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::client::{Address, Client, FetchFault, IssuerUrl};
+use super::issuer::{FetchFault, IssuerUrl, IssuerUrlFault, fetch_document};
 use super::keys::KeySet;
+use crate::http::client::{Address, Clear, Client};
+use crate::metrics::{Counter, Gauge, Page};
 
 /// How long after one fetch the next begins. With [`FETCH_PATIENCE`] it bounds how long a key that was removed works on; the
 /// documentation promises 30 seconds.
@@ -24,6 +27,16 @@ const ASK_INTERVAL: Duration = Duration::from_secs(5);
 /// The keys of an issuer, and the task that keeps them up to date.
 pub(super) struct Keeper {
     state: watch::Sender<State>,
+    metrics: Arc<FetchMetrics>,
+}
+
+/// What is counted of the fetches.
+#[derive(Default)]
+struct FetchMetrics {
+    fetched: Counter,
+    failed: Counter,
+    /// When the last one brought keys, in seconds since 1970; 0 for never.
+    last: Gauge,
 }
 
 struct State {
@@ -45,8 +58,18 @@ pub(super) enum Missing {
 impl Keeper {
     pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
         let (state, _) = watch::channel(State { keys: None, fetching: true, asked: None });
-        tokio::spawn(keep(url, client, state.clone()));
-        Self { state }
+        let metrics = Arc::<FetchMetrics>::default();
+        tokio::spawn(keep(url, client, state.clone(), Arc::clone(&metrics)));
+        Self { state, metrics }
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        let FetchMetrics { fetched, failed, last } = &*self.metrics;
+        page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by what became of them.")
+            .sample(&[("outcome", "ok".into())], fetched.get())
+            .sample(&[("outcome", "failed".into())], failed.get());
+        let help = "When the issuer's keys were last fetched, in seconds since 1970; 0 for never.";
+        page.gauge("plantstore_oidc_keys_timestamp_seconds", help).sample(&[], last.get());
     }
 
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
@@ -100,7 +123,7 @@ enum Look {
 }
 
 /// Fetches the keys for ever.
-async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>) {
+async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metrics: Arc<FetchMetrics>) {
     let issuer = url.as_str();
     let mut asked = state.subscribe();
     let mut failing = false;
@@ -112,9 +135,12 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>) {
                     tracing::info!(issuer, "the issuer answers again");
                 }
                 take(&state, issuer, keys);
+                metrics.fetched.count();
+                metrics.last.set(Timestamp::now().as_second());
                 false
             }
             Err(fault) => {
+                metrics.failed.count();
                 if !failing {
                     let error = fault.to_string();
                     tracing::warn!(
@@ -163,11 +189,12 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<KeySet, FetchFault> {
         issuer: String,
         jwks_uri: String,
     }
-    let document = client.get(url.discovery()).await?;
+    let document = fetch_document(client, url.discovery()).await?;
     let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchFault::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
         return Err(FetchFault::another_issuer(&discovery.issuer));
     }
-    let keys = Address::parse(&discovery.jwks_uri).map_err(FetchFault::BadKeysAddress)?;
-    KeySet::parse(&client.get(&keys).await?).ok_or(FetchFault::NoKeySet)
+    let keys = Address::parse(&discovery.jwks_uri, Clear::Here).map_err(IssuerUrlFault::from);
+    let keys = keys.map_err(FetchFault::BadKeysAddress)?;
+    KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchFault::NoKeySet)
 }

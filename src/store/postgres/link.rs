@@ -18,6 +18,7 @@ use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, Error};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::PostgresMetrics;
 use super::fault::{Fault, describe};
 use super::statements::{Prepared, Statements};
 use super::tls;
@@ -40,7 +41,7 @@ pub(super) const SILENT: &str = "the database did not answer in time";
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(in crate::store) enum Role {
     /// Statements that change nothing; several share the connection at the same time.
     Read,
     /// Transactions of the writer.
@@ -49,6 +50,20 @@ pub(super) enum Role {
     Operate,
     /// Holds the locks of the keys at work.
     Claim,
+}
+
+impl Role {
+    /// Those whose connections are kept open.
+    pub(in crate::store) const KEPT: [Self; 3] = [Self::Read, Self::Write, Self::Claim];
+
+    pub(in crate::store) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Operate => "operate",
+            Self::Claim => "claim",
+        }
+    }
 }
 
 /// What moves the bytes of a connection; has to be polled for as long as the connection is used.
@@ -60,10 +75,11 @@ pub(super) struct Connector {
     tls: MakeRustlsConnect,
     /// How long a request waits for the database.
     pub(super) patience: Duration,
+    metrics: Arc<PostgresMetrics>,
 }
 
 impl Connector {
-    pub(super) fn new(url: &PostgresUrl, patience: Duration) -> Result<Self, String> {
+    pub(super) fn new(url: &PostgresUrl, patience: Duration, metrics: &Arc<PostgresMetrics>) -> Result<Self, String> {
         let hosts = url.hosts().map(|(host, port)| {
             let mut config = Config::new();
             match host {
@@ -89,7 +105,7 @@ impl Connector {
                 .keepalives_retries(3);
             config
         });
-        Ok(Self { hosts: hosts.collect(), tls: tls::connector(url)?, patience })
+        Ok(Self { hosts: hosts.collect(), tls: tls::connector(url)?, patience, metrics: Arc::clone(metrics) })
     }
 
     fn connect_patience(&self) -> Duration {
@@ -367,6 +383,7 @@ async fn keep<S: Prepared>(connector: Arc<Connector>, role: Role, state: watch::
                     tracing::info!(?role, "connected to the database again");
                 }
                 failures = 0;
+                let _open = connector.metrics.database.connected(role);
                 state.send_replace(State::Up(Arc::clone(&session)));
                 let ended = tokio::select! {
                     ended = &mut driver => ended,
@@ -379,6 +396,7 @@ async fn keep<S: Prepared>(connector: Arc<Connector>, role: Role, state: watch::
             }
             Err(failure) => {
                 let why = failure.describe();
+                connector.metrics.database.refused(role);
                 if failures == 0 {
                     tracing::warn!(?role, error = why, "cannot connect to the database: trying on");
                 }

@@ -42,7 +42,8 @@ pub(super) async fn connect(
     patience: Duration,
 ) -> Result<(Client, StoreUrl), OpenError> {
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
-    let connector = Connector::new(url, patience).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
+    let connector =
+        Connector::new(url, patience, &Arc::default()).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
     let client = connect_first(&connector, &store_url).await?;
     let options = OpenOptions { create: make, migrate: make, write_queue: 1, readers: 1, patience, timeout: patience };
     let preparing = timeout(super::SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));

@@ -33,7 +33,7 @@ impl Postgres {
         if self.rows(|session| &session.statements.left_behind, [delay, WRITER_GONE]).await?.is_empty() {
             return Ok(0);
         }
-        self.operate(async |client| {
+        let removing = self.operate(async |client| {
             client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
             while let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? {
                 let user: i64 = row.try_get(0)?;
@@ -46,8 +46,8 @@ impl Postgres {
                 client.execute(FORGET, &[&user]).await?;
             }
             Ok(0)
-        })
-        .await
+        });
+        removing.await.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
     }
 
     pub(in crate::store) async fn sweep_keys(&self) -> Result<u64, StoreError> {
@@ -59,6 +59,7 @@ impl Postgres {
         if self.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
             return Ok(0);
         }
-        self.operate(async |client| client.execute(EXPIRED, &[&STEP]).await).await
+        let removing = self.operate(async |client| client.execute(EXPIRED, &[&STEP]).await);
+        removing.await.inspect(|removed| self.metrics.sweeps.expired_keys.add(*removed))
     }
 }

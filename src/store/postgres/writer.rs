@@ -17,6 +17,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::PostgresMetrics;
 use super::fault::{Fault, certainly_not_committed, describe, refuses};
 use super::link::{Connector, Link, Role, SILENT, Session};
 use super::writes::{Answers, Keepings, Writes};
@@ -42,7 +43,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connector: &Arc<Connector>, capacity: usize) -> Self {
+    pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
         let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
         let link = Arc::new(Link::new(connector, Role::Write));
         let worker = Worker {
@@ -51,6 +52,7 @@ impl Writer {
             id: random(),
             last: 0,
             took: Duration::ZERO,
+            metrics: Arc::clone(metrics),
         };
         let task = tokio::spawn(watch_over(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO })));
         Self { queue, link, task: Mutex::new(Some(task)) }
@@ -99,6 +101,7 @@ struct Worker {
     last: i64,
     /// How long the database took to answer that commit.
     took: Duration,
+    metrics: Arc<PostgresMetrics>,
 }
 
 impl Worker {
@@ -158,8 +161,15 @@ impl Worker {
         }
     }
 
-    /// Does all jobs in one transaction, or none of them, trying again for as long as there is time.
     async fn commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
+        let begun = Instant::now();
+        let result = self.try_to_commit(batch).await;
+        self.metrics.writes.committed(batch.len(), begun.elapsed(), &result);
+        result
+    }
+
+    /// Does all jobs in one transaction, or none of them, trying again for as long as there is time.
+    async fn try_to_commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
         let deadline = Instant::now() + self.patience;
         let commit = random();
         // The outcomes of a commit that was sent and not answered.

@@ -6,6 +6,7 @@
 //! failed sync.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::fault::{describe, end_process, is_failed_sync};
-use super::{BUSY_PATIENCE, connect};
+use super::{BUSY_PATIENCE, SqliteMetrics, connect};
 
+/// Bytes of a frame: a page and what is said of it.
+const FRAME_BYTES: i64 = 4_096 + 24;
 /// Frames (of a page each, 4 KiB) to be copied for which the thread is woken: 4 MiB.
 const WAKE_FRAMES: i64 = 1_024;
 /// Frames past which the writer starts the WAL afresh: 32 MiB.
@@ -38,31 +41,38 @@ pub(super) struct Checkpointer {
     wake: SyncSender<()>,
     thread: JoinHandle<()>,
     not_before: Option<Instant>,
+    metrics: Arc<SqliteMetrics>,
 }
 
 impl Checkpointer {
     /// Takes over the checkpoints of the writer's connection.
-    pub(super) fn start(path: &Path, writer: &Connection) -> rusqlite::Result<Self> {
+    pub(super) fn start(path: &Path, writer: &Connection, metrics: &Arc<SqliteMetrics>) -> rusqlite::Result<Self> {
         writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
         let connection = connect(path)?;
         let (wake, woken) = sync_channel(1);
+        let counted = Arc::clone(metrics);
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || run(&connection, &woken))
+            .spawn(move || run(&connection, &woken, &counted))
             .unwrap_or_else(|error| end_process("cannot start the checkpoint thread", &error.to_string()));
-        Ok(Self { wake, thread, not_before: None })
+        Ok(Self { wake, thread, not_before: None, metrics: Arc::clone(metrics) })
     }
 
     /// Called by the writer between two transactions.
     pub(super) fn after_commit(&mut self, writer: &Connection) {
         let Some(wal) = checkpoint(writer, LOOK) else { return };
+        self.metrics.wal.bytes.set(wal.frames * FRAME_BYTES);
+        self.metrics.wal.pending_bytes.set((wal.frames - wal.copied) * FRAME_BYTES);
         if wal.frames - wal.copied > WAKE_FRAMES {
             // A full channel means that the thread is about to look anyway.
             let _ = self.wake.try_send(());
         }
         let due = self.not_before.is_none_or(|not_before| Instant::now() >= not_before);
         if wal.frames > WAL_LIMIT_FRAMES && due {
-            self.not_before = restart(writer).then(|| Instant::now() + RESTART_PAUSE);
+            let begun = Instant::now();
+            let blocked = restart(writer);
+            self.metrics.wal.restarts.time(begun.elapsed());
+            self.not_before = blocked.then(|| Instant::now() + RESTART_PAUSE);
         }
     }
 
@@ -79,9 +89,11 @@ pub(super) fn relieve(connection: &Connection) {
     }
 }
 
-fn run(connection: &Connection, woken: &Receiver<()>) {
+fn run(connection: &Connection, woken: &Receiver<()>, metrics: &SqliteMetrics) {
     while woken.recv().is_ok() {
+        let begun = Instant::now();
         checkpoint(connection, COPY);
+        metrics.wal.copies.time(begun.elapsed());
     }
 }
 
@@ -95,7 +107,7 @@ fn restart(writer: &Connection) -> bool {
         Some(Wal { busy: true, frames: 0.., copied }) => {
             tracing::warn!(
                 frames_copied = copied,
-                "the WAL cannot be reset: a reader holds an old snapshot of the file"
+                "the WAL cannot be reset: a reader holds an old snapshot of the file, or another process is writing"
             );
             true
         }

@@ -34,7 +34,7 @@ impl Sqlite {
             let connection = connect(&self.path)?;
             connection.busy_timeout(self.patience)?;
             connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
-            let checkpointer = Checkpointer::start(&self.path, &connection)?;
+            let checkpointer = Checkpointer::start(&self.path, &connection, &self.metrics)?;
             Ok(Importer { connection, checkpointer, not_before: Instant::now() })
         };
         start().map_err(|error| after_change(&error))

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Checkpointer;
-use super::connect;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
+use super::{SqliteMetrics, connect};
 use crate::plant::{NewPlant, PlantId, Tag};
 use crate::store::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, settle};
 use crate::store::keys::{KEPT_SECONDS, Key, Known};
@@ -33,14 +33,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
+    pub(super) fn start(path: &Path, capacity: usize, metrics: &Arc<SqliteMetrics>) -> rusqlite::Result<Self> {
         let connection = connect(path)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        let checkpointer = Checkpointer::start(path, &connection)?;
+        let checkpointer = Checkpointer::start(path, &connection, metrics)?;
         let (queue, jobs) = Queue::new(capacity, ANSWER_PATIENCE);
         let (end, ended) = oneshot::channel();
+        let metrics = Arc::clone(metrics);
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer));
+            let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer, &metrics));
             if catch_unwind(work).is_err() {
                 end_process("the writer failed", "panic");
             }
@@ -66,7 +67,12 @@ impl Writer {
     }
 }
 
-fn run(mut connection: Connection, mut jobs: mpsc::Receiver<Job>, mut checkpointer: Checkpointer) {
+fn run(
+    mut connection: Connection,
+    mut jobs: mpsc::Receiver<Job>,
+    mut checkpointer: Checkpointer,
+    metrics: &SqliteMetrics,
+) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while let Some(first) = jobs.blocking_recv() {
         batch.push(first);
@@ -79,7 +85,12 @@ fn run(mut connection: Connection, mut jobs: mpsc::Receiver<Job>, mut checkpoint
         if batch.iter().any(|job| matches!(job, Job::Stop)) {
             jobs.close();
         }
-        settle(&mut batch, |jobs| commit(&mut connection, jobs));
+        settle(&mut batch, |jobs| {
+            let begun = Instant::now();
+            let result = commit(&mut connection, jobs);
+            metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
+            result
+        });
         checkpointer.after_commit(&connection);
     }
     checkpointer.finish();

@@ -62,7 +62,7 @@ impl Script {
         let mut running = Running(self.command.spawn().expect("node is missing: scripts/test installs it"));
         let mut input = running.0.stdin.take().expect("its input");
         let lines = lines_of(&mut running.0);
-        let said = || fs::read_to_string(&errors).unwrap_or_default();
+        let mut log = String::new();
         loop {
             match lines.recv_timeout(PATIENCE) {
                 Ok(line) => {
@@ -70,14 +70,17 @@ impl Script {
                         // If it is gone meanwhile, its end tells.
                         let _ = writeln!(input, "{}", answer(asked));
                     }
+                    log.push_str(&(line + "\n"));
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => panic!("{}.mjs is stuck: {}", self.name, said()),
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("{}.mjs is stuck after:\n{log}", self.name),
             }
         }
+        let _ = fs::write(self.output.join("log.txt"), &log);
         let status = running.0.wait().expect("its end");
+        log.push_str(&fs::read_to_string(&errors).unwrap_or_default());
         let pictures = self.output.display();
-        assert!(status.success(), "{}.mjs failed (its pictures are in {pictures}):\n{}", self.name, said());
+        assert!(status.success(), "{}.mjs failed (its pictures are in {pictures}):\n{log}", self.name);
     }
 }
 

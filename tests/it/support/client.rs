@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::PATIENCE;
+use super::contract::{self, Sent};
 
 /// An answer as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +80,7 @@ impl Answer {
 pub(crate) struct Connection {
     stream: TcpStream,
     unread: Vec<u8>,
+    sent: Sent,
 }
 
 impl Connection {
@@ -96,14 +98,15 @@ impl Connection {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, unread: Vec::new() })
+        Ok(Self { stream, unread: Vec::new(), sent: Sent::default() })
     }
 
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        self.stream.write_all(bytes.as_ref()).expect("bytes sent");
+        self.try_send(bytes).expect("bytes sent");
     }
 
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.sent.add(bytes.as_ref());
         self.stream.write_all(bytes.as_ref())
     }
 
@@ -117,7 +120,16 @@ impl Connection {
         self.try_answer(to_head).expect("an answer")
     }
 
+    /// Whatever it is, the OpenAPI document must list it.
     pub(crate) fn try_answer(&mut self, to_head: bool) -> io::Result<Answer> {
+        let answer = self.read_answer(to_head)?;
+        if answer.status >= 200 {
+            contract::check(self.sent.next().as_ref(), &answer);
+        }
+        Ok(answer)
+    }
+
+    fn read_answer(&mut self, to_head: bool) -> io::Result<Answer> {
         let head = self.until(b"\r\n\r\n")?;
         let head = String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut lines = head.trim_end().split("\r\n");

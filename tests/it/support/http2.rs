@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use hyper::http::Request;
 
+use super::contract;
 use super::{Answer, Client, PATIENCE};
 
 /// What a client sends first.
@@ -81,6 +82,7 @@ impl Http2 {
 }
 
 async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option<Bytes>) -> Result<Answer, h2::Error> {
+    let asked = contract::Request::new(request.method().as_str(), &request.uri().to_string());
     let (response, mut stream) = sender.ready().await?.send_request(request, body.is_none())?;
     if let Some(body) = body {
         // A service that has answered takes no more of it.
@@ -99,6 +101,7 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option
         body.flow_control().release_capacity(data.len())?;
         answer.body.extend_from_slice(&data);
     }
+    contract::check(Some(&asked), &answer);
     Ok(answer)
 }
 

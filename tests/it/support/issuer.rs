@@ -208,7 +208,7 @@ impl Authority {
         self.path("root.crt")
     }
 
-    fn server(&self) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let certificate = CertificateDer::from_pem_file(self.path("server.crt")).expect("a certificate");
         let key = PrivateKeyDer::from_pem_file(self.path("server.key")).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());

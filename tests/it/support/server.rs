@@ -3,14 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
 use super::postgres::Held;
-use super::{Client, Cluster, Engine, PATIENCE, Proxy, wait_for};
+use super::{Client, Cluster, Engine, Metrics, PATIENCE, Proxy, wait_for};
 
 /// A fresh place for a store of one engine; gone with the test.
 pub(crate) struct Site<'a> {
@@ -221,6 +221,7 @@ fn temporary() -> TempDir {
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
+    output: BufReader<ChildStdout>,
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
 }
@@ -266,7 +267,7 @@ impl Server {
             let _ = log_reader.map(JoinHandle::join);
             panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
         };
-        Self { child, address, log, log_reader }
+        Self { child, address, output, log, log_reader }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -275,6 +276,17 @@ impl Server {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where it serves its metrics, which it says next; to be asked once.
+    #[track_caller]
+    pub(crate) fn metrics(&mut self) -> Metrics {
+        let mut announced = String::new();
+        self.output.read_line(&mut announced).expect("another line");
+        let address =
+            announced.trim_end().strip_prefix("Metrics on http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        let address = address.and_then(|address| address.parse().ok());
+        Metrics::at(address.unwrap_or_else(|| panic!("an address for metrics, not {announced:?}")))
     }
 
     pub(crate) fn client(&self, token: &str) -> Client {

@@ -1,5 +1,5 @@
-//! How the issuer is asked: over an encrypted connection, unless it is on this machine; under a deadline of the caller's,
-//! without following it anywhere else.
+//! How others are asked, an issuer for its keys and a collector to take spans: one request on a connection of its own,
+//! verified where it is encrypted, under a deadline of the caller's, without following anybody anywhere else.
 
 use std::error::Error as _;
 use std::io;
@@ -13,8 +13,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
-use hyper::{Request, StatusCode, Uri};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::http::request::Builder;
+use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -24,82 +25,79 @@ use tokio_rustls::TlsConnector;
 
 use crate::trust::{self, TrustFault};
 
+const JSON: &str = "application/json";
 /// Bytes of an answer at the most.
 const ANSWER_MAX: usize = 1 << 20;
 /// Addresses of one name that are tried at the most.
 const ADDRESSES_MAX: usize = 16;
-/// Characters of what somebody else calls himself that are repeated in the log.
-const SHOWN_CHARS: usize = 200;
-/// Where an issuer tells of itself, below its own address.
-const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// Where something of the issuer's is: `https://` anywhere, `http://` on this machine.
+/// Where something is: `https://` anywhere, `http://` as far as it may lead.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     host: String,
     port: u16,
     encrypted: bool,
+    clear: Clear,
     /// Host and port as they were written, for the `Host` header.
     authority: String,
     path: String,
 }
 
-/// The issuer's own address, which is also its name: kept exactly as it was written.
-#[derive(Clone, Debug)]
-pub struct IssuerUrl {
-    text: String,
-    discovery: Address,
+/// Where a connection without encryption may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clear {
+    /// To this machine alone.
+    Here,
+    Anywhere,
 }
 
-/// Why a text is not the address of an issuer. The messages say what to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IssuerUrlFault {
-    /// Not a URL with a host.
-    #[error("write it as https://HOST/PATH, without user name and password, for example https://login.example.com")]
+/// Why a text is no [`Address`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressFault {
     Malformed,
-    /// Something after the path.
-    #[error("an issuer's address has neither a query nor a fragment: leave out what follows `?` or `#`")]
-    TooLong,
-    /// Not encrypted.
-    #[error(
-        "without encryption anybody on the way could put his own keys in place of the issuer's: use https:// (http:// is for \
-         127.0.0.1, [::1] and localhost alone)"
-    )]
+    Fragment,
+    /// Without encryption, and beyond this machine.
     Clear,
 }
 
 impl Address {
-    pub(super) fn parse(text: &str) -> Result<Self, IssuerUrlFault> {
-        let uri: Uri = text.parse().map_err(|_| IssuerUrlFault::Malformed)?;
+    pub(super) fn parse(text: &str, clear: Clear) -> Result<Self, AddressFault> {
+        let uri: Uri = text.parse().map_err(|_| AddressFault::Malformed)?;
         let encrypted = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(IssuerUrlFault::Malformed),
+            _ => return Err(AddressFault::Malformed),
         };
-        let authority = uri.authority().ok_or(IssuerUrlFault::Malformed)?.as_str();
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(IssuerUrlFault::Malformed)?;
+        let authority = uri.authority().ok_or(AddressFault::Malformed)?.as_str();
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(AddressFault::Malformed)?;
         // In front of the host stands nothing: a password would be in every log of the way. Behind it, a port at the most.
         let port = match authority.strip_prefix(host) {
             Some("") => Some(if encrypted { 443 } else { 80 }),
             Some(port) => port.strip_prefix(':').and_then(|port| port.parse().ok()),
             None => None,
         };
-        let port = port.ok_or(IssuerUrlFault::Malformed)?;
+        let port = port.ok_or(AddressFault::Malformed)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         // The parser drops what follows.
         if text.contains('#') {
-            return Err(IssuerUrlFault::TooLong);
+            return Err(AddressFault::Fragment);
         }
-        if !encrypted && !names_this_machine(host) {
-            return Err(IssuerUrlFault::Clear);
+        if !encrypted && clear == Clear::Here && !names_this_machine(host) {
+            return Err(AddressFault::Clear);
         }
         Ok(Self {
             host: host.to_owned(),
             port,
             encrypted,
+            clear,
             authority: authority.to_owned(),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
         })
+    }
+
+    /// Host and port, as they were written.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
     }
 }
 
@@ -107,65 +105,38 @@ fn names_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-impl IssuerUrl {
-    /// Reads an issuer's address as operators write it.
-    pub fn parse(text: &str) -> Result<Self, IssuerUrlFault> {
-        if text.contains(['?', '#']) {
-            return Err(IssuerUrlFault::TooLong);
-        }
-        Address::parse(text)?;
-        let below = text.strip_suffix('/').unwrap_or(text);
-        Ok(Self { text: text.to_owned(), discovery: Address::parse(&format!("{below}{DISCOVERY}"))? })
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn discovery(&self) -> &Address {
-        &self.discovery
-    }
-}
-
-/// Why the issuer's keys could not be fetched. The texts are for the log.
+/// Why somebody could not be asked. The texts are for the log.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FetchFault {
-    #[error("the issuer did not answer in time")]
-    Silent,
+pub(super) enum ClientFault {
     #[error("cannot connect to {0}: {1}")]
     Unreachable(String, io::Error),
-    #[error("no certificates are known by which {0} could be trusted: name a file of them with --oidc-ca")]
-    NobodyTrusted(String),
+    #[error("no certificates are known by which {0} could be trusted: name a file of them with {1}")]
+    NobodyTrusted(String, &'static str),
     #[error("{0} gives no usable answer: {1}")]
     Broken(String, String),
-    #[error("{0} answers {1}, not 200")]
-    Status(String, StatusCode),
-    #[error("the issuer's {DISCOVERY} holds no `issuer` or no `jwks_uri`")]
-    NoDiscovery,
-    #[error("the issuer calls itself {0:?}: --oidc-issuer must be exactly that")]
-    AnotherIssuer(String),
-    #[error("the issuer's `jwks_uri` cannot be used: {0}")]
-    BadKeysAddress(IssuerUrlFault),
-    #[error("what is at the issuer's `jwks_uri` is no set of keys")]
-    NoKeySet,
 }
 
-impl FetchFault {
-    pub(super) fn another_issuer(name: &str) -> Self {
-        Self::AnotherIssuer(name.chars().take(SHOWN_CHARS).collect())
-    }
+/// What somebody answers.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    /// After how many seconds it wants to be asked again, if it says so.
+    pub(super) retry_after: Option<u64>,
+    pub(super) body: Bytes,
 }
 
-/// Fetches documents of the issuer.
+/// Asks others.
 pub(super) struct Client {
     tls: Option<TlsConnector>,
+    /// How operators name a file of authorities.
+    option: &'static str,
 }
 
 impl Client {
-    /// A client that trusts the authorities in the file, or else the system's. An issuer on this machine may do without.
-    pub(super) fn new(url: &IssuerUrl, authorities: Option<&Path>) -> Result<Self, TrustFault> {
-        let trusted = match trust::authorities(authorities, "--oidc-ca") {
-            Err(_) if authorities.is_none() && !url.discovery.encrypted => return Ok(Self { tls: None }),
+    /// A client that trusts the authorities in the file that `option` names, or else the system's. Whoever is spoken to in
+    /// clear, as `address` is, may do without.
+    pub(super) fn new(address: &Address, authorities: Option<&Path>, option: &'static str) -> Result<Self, TrustFault> {
+        let trusted = match trust::authorities(authorities, option) {
+            Err(_) if authorities.is_none() && !address.encrypted => return Ok(Self { tls: None, option }),
             trusted => trusted?,
         };
         let config = ClientConfig::builder_with_provider(trust::cryptography())
@@ -173,25 +144,46 @@ impl Client {
             .expect("the cryptography has suites for every version")
             .with_root_certificates(trusted)
             .with_no_client_auth();
-        Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))) })
+        Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))), option })
     }
 
-    pub(super) async fn get(&self, address: &Address) -> Result<Bytes, FetchFault> {
-        let unreachable = |error| FetchFault::Unreachable(address.authority.clone(), error);
+    pub(super) async fn get(&self, address: &Address) -> Result<Answer, ClientFault> {
+        self.ask(address, request(address, Method::GET).header(ACCEPT, JSON), Bytes::new()).await
+    }
+
+    pub(super) async fn post_json(&self, address: &Address, body: Bytes) -> Result<Answer, ClientFault> {
+        self.ask(address, request(address, Method::POST).header(CONTENT_TYPE, JSON), body).await
+    }
+
+    async fn ask(&self, address: &Address, request: Builder, body: Bytes) -> Result<Answer, ClientFault> {
+        let broken = |why: String| ClientFault::Broken(address.authority.clone(), why);
+        let unreachable = |error| ClientFault::Unreachable(address.authority.clone(), error);
+        let request = request.body(Body::from(body)).map_err(|error| broken(error.to_string()))?;
         let stream = connect(address).await.map_err(unreachable)?;
         if !address.encrypted {
-            return exchange(stream, address).await;
+            return exchange(stream, request).await.map_err(broken);
         }
-        let tls = self.tls.as_ref().ok_or_else(|| FetchFault::NobodyTrusted(address.authority.clone()))?;
+        let nobody = || ClientFault::NobodyTrusted(address.authority.clone(), self.option);
+        let tls = self.tls.as_ref().ok_or_else(nobody)?;
         let name = ServerName::try_from(address.host.clone()).map_err(|error| unreachable(io::Error::other(error)))?;
-        exchange(tls.connect(name, stream).await.map_err(unreachable)?, address).await
+        exchange(tls.connect(name, stream).await.map_err(unreachable)?, request).await.map_err(broken)
     }
+}
+
+fn request(address: &Address, method: Method) -> Builder {
+    Request::builder()
+        .method(method)
+        .uri(&address.path)
+        .header(HOST, &address.authority)
+        .header(USER_AGENT, concat!("plantstore/", env!("CARGO_PKG_VERSION")))
+        .header(CONNECTION, "close")
 }
 
 async fn connect(address: &Address) -> io::Result<TcpStream> {
     let found = lookup_host((address.host.as_str(), address.port)).await?;
     // In clear not even a name that leads elsewhere leads elsewhere.
-    let allowed = found.filter(|found| address.encrypted || found.ip().is_loopback());
+    let allowed =
+        found.filter(|found| address.encrypted || address.clear == Clear::Anywhere || found.ip().is_loopback());
     connect_to_any(allowed.take(ADDRESSES_MAX)).await
 }
 
@@ -208,25 +200,17 @@ async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Resu
     Err(failure)
 }
 
-/// One request on a connection of its own.
-async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, address: &Address) -> Result<Bytes, FetchFault> {
-    let broken = |why: String| FetchFault::Broken(address.authority.clone(), why);
-    let failed = |error: hyper::Error| broken(describe(&error));
-    let request = Request::get(&address.path)
-        .header(HOST, &address.authority)
-        .header(ACCEPT, "application/json")
-        .header(USER_AGENT, concat!("plantstore/", env!("CARGO_PKG_VERSION")))
-        .header(CONNECTION, "close")
-        .body(String::new())
-        .map_err(|error| broken(error.to_string()))?;
+/// One request on a connection of its own. An error says why there is no usable answer.
+async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, request: Request<Body>) -> Result<Answer, String> {
+    let failed = |error: hyper::Error| describe(&error);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let mut answering = pin!(async {
         let response = sender.send_request(request).await.map_err(failed)?;
-        if response.status() != StatusCode::OK {
-            return Err(FetchFault::Status(address.authority.clone(), response.status()));
-        }
-        let too_large = |_| broken(format!("it breaks off, or is larger than {ANSWER_MAX} bytes"));
-        to_bytes(Body::new(response.into_body()), ANSWER_MAX).await.map_err(too_large)
+        let status = response.status();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let too_large = |_| format!("it breaks off, or is larger than {ANSWER_MAX} bytes");
+        let body = to_bytes(Body::new(response.into_body()), ANSWER_MAX).await.map_err(too_large)?;
+        Ok(Answer { status, retry_after, body })
     });
     tokio::select! {
         answer = &mut answering => return answer,

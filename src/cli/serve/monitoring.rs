@@ -1,0 +1,102 @@
+//! Options of `plantstore serve`: how it is watched.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::{address, bind};
+use crate::cli::WrongUse;
+use crate::http::{App, Collector, Endpoint, SampleRatio, serve_metrics};
+use crate::metrics::{Page, Process};
+
+#[derive(Args)]
+#[command(next_help_heading = "Monitoring")]
+pub(super) struct MonitoringOptions {
+    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`; a PORT alone is on this machine, and port 0 takes a free
+    /// one. Not served unless given
+    #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = metrics_address)]
+    metrics_listen: Option<String>,
+    /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
+    #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<Endpoint>,
+    /// How many of the requests that come without a trace are told of, from 0 (none) to 1 (all)
+    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE", default_value = "1", requires = "otlp_endpoint")]
+    otlp_sample: SampleRatio,
+    /// Certificates of authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "otlp_endpoint")]
+    otlp_ca: Option<PathBuf>,
+}
+
+/// A port alone is one of this machine.
+fn metrics_address(text: &str) -> Result<String, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string()),
+        Err(_) => address(text).map_err(|_| {
+            "write a port of this machine, for example 9464, or HOST:PORT, with a port up to 65535".to_owned()
+        }),
+    }
+}
+
+impl MonitoringOptions {
+    /// Whom to tell of requests, if anybody.
+    pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
+        let Some(endpoint) = &self.otlp_endpoint else {
+            return Ok(None);
+        };
+        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
+        Ok(Some(collector.map_err(|fault| WrongUse(format!("--otlp-ca: {fault}")))?))
+    }
+
+    /// Takes the port for metrics, if there is to be one.
+    pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
+        let Some(listen) = &self.metrics_listen else {
+            return Ok(None);
+        };
+        let listener = bind(listen, "--metrics-listen").await?;
+        let address = listener.local_addr().context("cannot tell the address in use")?;
+        Ok(Some(MetricsListener { listener, address }))
+    }
+}
+
+/// The port for metrics, taken and not yet served.
+pub(super) struct MetricsListener {
+    listener: TcpListener,
+    pub(super) address: SocketAddr,
+}
+
+impl MetricsListener {
+    /// What is printed of it.
+    pub(super) fn announcement(&self) -> String {
+        format!("\nMetrics on http://{}/metrics", self.address)
+    }
+
+    /// What is logged of it.
+    pub(super) fn log(&self) {
+        tracing::info!(address = %format_args!("http://{}/metrics", self.address), "serving metrics");
+        if !self.address.ip().is_loopback() {
+            tracing::warn!("metrics are served beyond this machine: whoever reaches their port can read them");
+        }
+    }
+
+    /// Serves until what is handed over is aborted.
+    pub(super) fn serve(
+        self,
+        app: &Arc<App>,
+        lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> JoinHandle<()> {
+        let process = Process::started_now();
+        let more = move |page: &mut Page| {
+            let version = [("version", env!("CARGO_PKG_VERSION").into())];
+            page.info("plantstore_build_info", "The release.", &version);
+            process.write_metrics(page);
+            let help = "Lines of the log that were dropped because nobody read it.";
+            page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
+        };
+        tokio::spawn(serve_metrics(self.listener, Arc::clone(app), more))
+    }
+}

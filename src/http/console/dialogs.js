@@ -1,0 +1,160 @@
+// The two dialogs: a new plant, and all there is to know of one.
+
+import { drawingOf, hueOf } from "./drawing.js";
+import { faultsIn, faultsOf } from "./rules.js";
+
+const FIELDS = ["name", "tag", "id"];
+/// Tags offered while one is typed.
+const OFFERED = 50;
+
+const byId = (id) => document.getElementById(id);
+
+/// Puts a message where it belongs; "" takes it away.
+export function tell(element, message) {
+  element.textContent = message;
+  element.hidden = message === "";
+}
+
+/// A name that no other request has. Not `randomUUID`, which plain HTTP beyond this machine does not have.
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function closeOnDemand(dialog) {
+  for (const button of dialog.querySelectorAll("[data-close]")) button.addEventListener("click", () => dialog.close());
+}
+
+export class AddDialog {
+  #dialog = byId("add-dialog");
+  #form = byId("add-form");
+  #onSubmit;
+  /// What was sent and not answered for good: sent again, it goes under the same key.
+  #unanswered = null;
+
+  /// `onSubmit` gets the plant and a key, and throws a `Failure`.
+  constructor(onSubmit) {
+    this.#onSubmit = onSubmit;
+    closeOnDemand(this.#dialog);
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    this.#form.addEventListener("input", ({ target }) => {
+      if (target.getAttribute("aria-invalid")) this.#mark(this.#faults(), [target.name]);
+    });
+  }
+
+  open({ id, tag, tags, owners }) {
+    this.#form.reset();
+    this.#mark({});
+    tell(byId("add-error"), "");
+    this.#field("id").value = id;
+    this.#field("tag").value = tag ?? "";
+    byId("known-tags").replaceChildren(...tags.slice(0, OFFERED).map((known) => new Option("", known)));
+    byId("add-owner-choice").hidden = owners.length < 2;
+    byId("add-owner").replaceChildren(new Option("My own", ""), ...owners.map((owner) => new Option(owner, owner)));
+    this.#dialog.showModal();
+    this.#field("name").focus();
+  }
+
+  #field(name) {
+    return this.#form.elements[name];
+  }
+
+  #plant() {
+    const [name, tag, id] = FIELDS.map((field) => this.#field(field).value);
+    const owner = this.#field("owner").value || undefined;
+    return { id: id.trim(), name, tag: tag === "" ? undefined : tag, owner };
+  }
+
+  #faults() {
+    return faultsOf(this.#plant());
+  }
+
+  /// Shows what is wrong at the fields it is wrong with; says whether anything is.
+  #mark(faults, fields = FIELDS) {
+    for (const field of fields) {
+      const fault = faults[field] ?? "";
+      byId(`add-${field}-error`).textContent = fault;
+      if (fault) this.#field(field).setAttribute("aria-invalid", "true");
+      else this.#field(field).removeAttribute("aria-invalid");
+    }
+    const first = FIELDS.find((field) => faults[field]);
+    return first !== undefined;
+  }
+
+  #focusFault() {
+    this.#form.querySelector("[aria-invalid]")?.focus();
+  }
+
+  async #submit() {
+    if (byId("add-button").getAttribute("aria-disabled") === "true") return;
+    tell(byId("add-error"), "");
+    if (this.#mark(this.#faults())) return this.#focusFault();
+    const plant = this.#plant();
+    plant.id = String(BigInt(plant.id));
+    const sent = JSON.stringify(plant);
+    const key = this.#unanswered?.sent === sent ? this.#unanswered.key : newKey();
+    this.#wait(true);
+    try {
+      await this.#onSubmit(plant, key, () => this.#dialog.close());
+      this.#unanswered = null;
+    } catch (failure) {
+      this.#unanswered = failure.passes ? { sent, key } : null;
+      this.#refuse(failure);
+    } finally {
+      this.#wait(false);
+    }
+  }
+
+  #refuse(failure) {
+    const faults = failure.status === 400 ? faultsIn(failure.message) : { other: failure.message };
+    if (failure.number === 40900) Object.assign(faults, { id: failure.message, other: "" });
+    if (failure.passes) faults.other = `${failure.message} Press Add again to go on: it is added once, however often you do.`;
+    tell(byId("add-error"), faults.other);
+    this.#mark(faults);
+    this.#focusFault();
+  }
+
+  #wait(waits) {
+    const button = byId("add-button");
+    // Not `disabled`, which would take the keyboard away from it.
+    button.setAttribute("aria-disabled", String(waits));
+    button.textContent = waits ? "Adding…" : "Add";
+  }
+}
+
+export class PlantDialog {
+  #dialog = byId("plant-dialog");
+  #plant;
+
+  /// `onDelete` gets the plant.
+  constructor(onDelete) {
+    closeOnDemand(this.#dialog);
+    this.#dialog.addEventListener("click", ({ target }) => {
+      if (target === this.#dialog) this.#dialog.close();
+    });
+    byId("plant-delete").addEventListener("click", () => {
+      this.#dialog.close();
+      onDelete(this.#plant);
+    });
+  }
+
+  open(plant) {
+    this.#plant = plant;
+    this.#dialog.style.setProperty("--tint", String(hueOf(plant.tag)));
+    this.#dialog.querySelector(".drawing").replaceChildren(drawingOf(plant));
+    byId("plant-name").textContent = plant.name;
+    const facts = [["Id", plant.id], ["Tag", plant.tag || "none"], ["Owner", plant.owner ?? "you"]];
+    byId("plant-facts").replaceChildren(...facts.flatMap(([term, value]) => pair(term, value)));
+    this.#dialog.showModal();
+  }
+}
+
+function pair(term, value) {
+  const [name, description] = [document.createElement("dt"), document.createElement("dd")];
+  name.textContent = term;
+  description.textContent = value;
+  description.dir = "auto";
+  return [name, description];
+}

@@ -1,0 +1,226 @@
+//! What the service counts of its requests and connections.
+//!
+//! Everything has its place in an array, so that a request costs a few additions and no look-up, whether anybody asks for
+//! the numbers or not.
+
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+
+use super::wire::Ending;
+use crate::metrics::{Counter, Gauge, Held, Histogram, Label, Page, TIMES};
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
+/// Of what never became a request.
+const NO_METHOD: &str = "-";
+/// Statuses there can be, after one place for a request that never got one.
+const STATUSES: usize = 501;
+/// Error numbers are a status from 400 to 599 and two digits, of which the first is 0.
+const ERRORS: usize = 200 * 10;
+
+/// What is told from the start, so that a rate is known from the first request on.
+const EXPECTED: [(&str, &str, u16); 3] =
+    [("/plants", "GET", 200), ("/plants", "POST", 200), ("/plants/{id}", "DELETE", 204)];
+
+pub(crate) struct Metrics {
+    /// As the log names them; the last is for what is none of them.
+    routes: &'static [&'static str],
+    /// By route, method and status.
+    requests: Box<[Counter]>,
+    /// By route and method.
+    durations: Box<[Histogram]>,
+    /// By error number.
+    errors: Box<[Counter]>,
+    answer_bytes: Counter,
+    answers_cut: Counter,
+    pub(crate) connections: Connections,
+    pub(crate) auth_failures: Counter,
+    pub(crate) limited_addresses: Counter,
+    pub(crate) limited_users: Counter,
+}
+
+/// A request that has ended.
+pub(crate) struct Ended<'a> {
+    pub(crate) method: Option<&'a Method>,
+    pub(crate) route: &'static str,
+    /// `None` when it never got an answer.
+    pub(crate) status: Option<StatusCode>,
+    pub(crate) error: Option<i32>,
+    pub(crate) bytes: u64,
+    /// Whether the whole answer went out.
+    pub(crate) complete: bool,
+    pub(crate) took: Duration,
+}
+
+fn counters(number: usize) -> Box<[Counter]> {
+    (0..number).map(|_| Counter::default()).collect()
+}
+
+fn method_place(method: Option<&Method>) -> usize {
+    let last = METHODS.len() - 1;
+    let known = |method: &Method| METHODS.iter().position(|known| *known == method.as_str());
+    method.map_or(last, |method| known(method).unwrap_or(last - 1))
+}
+
+fn status_place(status: Option<StatusCode>) -> usize {
+    status.map_or(0, |status| usize::from(status.as_u16()) - 99).min(STATUSES - 1)
+}
+
+fn error_place(number: i32) -> Option<usize> {
+    let number = usize::try_from(number).ok()?;
+    let place = (number / 100).checked_sub(400)? * 10 + number % 100;
+    (number % 100 < 10 && place < ERRORS).then_some(place)
+}
+
+impl Metrics {
+    /// Of requests on these routes.
+    pub(crate) fn new(routes: &'static [&'static str]) -> Self {
+        let kinds = routes.len() * METHODS.len();
+        Self {
+            routes,
+            requests: counters(kinds * STATUSES),
+            durations: (0..kinds).map(|_| Histogram::new(&TIMES)).collect(),
+            errors: counters(ERRORS),
+            answer_bytes: Counter::default(),
+            answers_cut: Counter::default(),
+            connections: Connections::default(),
+            auth_failures: Counter::default(),
+            limited_addresses: Counter::default(),
+            limited_users: Counter::default(),
+        }
+    }
+
+    /// The place of a route and a method.
+    fn kind(&self, route: &str, method: Option<&Method>) -> usize {
+        let known = self.routes.iter().position(|known| *known == route);
+        debug_assert!(known.is_some(), "{route} is not listed");
+        known.unwrap_or(self.routes.len() - 1) * METHODS.len() + method_place(method)
+    }
+
+    pub(crate) fn ended(&self, ended: &Ended<'_>) {
+        let kind = self.kind(ended.route, ended.method);
+        self.requests[kind * STATUSES + status_place(ended.status)].count();
+        self.durations[kind].time(ended.took);
+        self.answer_bytes.add(ended.bytes);
+        if !ended.complete {
+            self.answers_cut.count();
+        }
+        if let Some(place) = ended.error.and_then(error_place) {
+            self.errors[place].count();
+        }
+    }
+
+    pub(crate) fn write(&self, page: &mut Page) {
+        let kinds = || self.routes.iter().flat_map(|route| METHODS.map(|method| (*route, method))).enumerate();
+        let mut requests = page.counter("plantstore_http_requests_total", "Requests that have ended.");
+        for (kind, (route, method)) in kinds() {
+            for status in 0..STATUSES {
+                let count = self.requests[kind * STATUSES + status].get();
+                let code = u16::try_from(status + 99).unwrap_or_default();
+                if count > 0 || EXPECTED.contains(&(route, method, code)) {
+                    let shown = if status == 0 { "-".into() } else { Label::Number(code.into()) };
+                    requests.sample(&labels(route, method, &[("status", shown)]), count);
+                }
+            }
+        }
+        let help = "From the first byte of a request to the last of its answer.";
+        let mut durations = page.histogram("plantstore_http_request_duration_seconds", help);
+        for (kind, (route, method)) in kinds() {
+            let expected = EXPECTED.iter().any(|expected| (expected.0, expected.1) == (route, method));
+            if self.durations[kind].count() > 0 || expected {
+                durations.distribution(&labels(route, method, &[]), &self.durations[kind]);
+            }
+        }
+        let mut errors = page.counter("plantstore_http_errors_total", "Answers by the error number they hold.");
+        for (place, counter) in self.errors.iter().enumerate().filter(|(_, counter)| counter.get() > 0) {
+            let number = u32::try_from((place / 10 + 400) * 100 + place % 10).unwrap_or_default();
+            errors.sample(&[("number", number.into())], counter.get());
+        }
+        page.counter("plantstore_http_answer_bytes_total", "Bytes of answers, without their heads.")
+            .sample(&[], self.answer_bytes.get());
+        let help = "Answers whose end never went out: the client went away or was too slow, or a list broke off.";
+        page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.answers_cut.get());
+        self.connections.write(page);
+        page.counter("plantstore_auth_failures_total", "Requests with a token that is not valid.")
+            .sample(&[], self.auth_failures.get());
+        page.counter("plantstore_rate_limited_total", "Requests that were refused because there were too many.")
+            .sample(&[("limit", "auth_failures".into())], self.limited_addresses.get())
+            .sample(&[("limit", "user".into())], self.limited_users.get());
+    }
+}
+
+fn labels(route: &'static str, method: &'static str, more: &[(&'static str, Label)]) -> Vec<(&'static str, Label)> {
+    [&[("method", method.into()), ("route", route.into())], more].concat()
+}
+
+/// The connections of clients.
+#[derive(Default)]
+pub(crate) struct Connections {
+    open: Gauge,
+    accepted: Counter,
+    turned_away: Counter,
+    silent: Counter,
+    slow_head: Counter,
+    large_head: Counter,
+    malformed: Counter,
+}
+
+impl Connections {
+    /// A connection was accepted; it is open until what is handed over is dropped.
+    pub(crate) fn accept(&self) -> Held<'_> {
+        self.accepted.count();
+        self.open.hold()
+    }
+
+    /// One more than there may be.
+    pub(crate) fn turn_away(&self) {
+        self.turned_away.count();
+    }
+
+    /// A connection was ended by us.
+    pub(crate) fn cut(&self, why: Ending) {
+        match why {
+            Ending::Silent => self.silent.count(),
+            Ending::HeadTimeout => self.slow_head.count(),
+            Ending::HeadTooLarge => self.large_head.count(),
+            Ending::Malformed => self.malformed.count(),
+            // It goes on.
+            Ending::Http2 => {}
+        }
+    }
+
+    fn write(&self, page: &mut Page) {
+        page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
+        page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
+            .sample(&[], self.accepted.get());
+        let help = "Connections beyond --max-connections, which were told so or just closed.";
+        page.counter("plantstore_http_connections_turned_away_total", help).sample(&[], self.turned_away.get());
+        page.counter("plantstore_http_connections_cut_total", "Connections that were ended by us, by what was wrong.")
+            .sample(&[("why", "silent".into())], self.silent.get())
+            .sample(&[("why", "slow_head".into())], self.slow_head.get())
+            .sample(&[("why", "large_head".into())], self.large_head.get())
+            .sample(&[("why", "malformed".into())], self.malformed.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_number_has_a_place_of_its_own() {
+        assert_eq!(error_place(40000), Some(0));
+        assert_eq!(error_place(40009), Some(9));
+        assert_eq!(error_place(40100), Some(10));
+        assert_eq!(error_place(59909), Some(ERRORS - 1));
+        for none in [-1, 0, 39999, 40010, 60000, i32::MAX] {
+            assert_eq!(error_place(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn every_status_has_a_place_of_its_own() {
+        let place = |status| status_place(StatusCode::from_u16(status).ok());
+        assert_eq!((status_place(None), place(100), place(599), place(999)), (0, 1, 500, 500));
+    }
+}

@@ -1,0 +1,112 @@
+// Every state of the console, in light and in dark, on a desk and on a phone: nobody is kept out, and nothing overflows.
+
+import assert from "node:assert/strict";
+import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { add, shown, signIn, signedIn, stored, toast } from "./garden.mjs";
+
+const { BOB, READS_ONLY } = process.env;
+const DESK = { viewport: { width: 1280, height: 800 } };
+const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
+/// The narrowest that must work; 1280 pixels at 400 %.
+const NARROW = { viewport: { width: 320, height: 640 } };
+/// 1280 by 800 pixels at 200 %.
+const ZOOMED = { viewport: { width: 640, height: 400 }, deviceScaleFactor: 2 };
+
+/// Takes a picture of what is shown now, after checking it.
+async function look(page, state) {
+  const [inside, width] = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]");
+  assert.ok(inside <= width, `${state} is ${inside} pixels wide on a screen of ${width}`);
+  await checkAccessibility(page, state);
+  await picture(page, state);
+}
+
+async function states(browser, name, options) {
+  const page = await openPage(browser, options);
+  page.tolerate(/status of 4\d\d/, /ERR_/);
+  await page.goto("/");
+  await page.getByLabel("Access token").waitFor();
+  await look(page, `${name}-1-sign-in`);
+  await signIn(page, "pst_wrong");
+  await page.getByText("The access token is not valid").waitFor();
+  await look(page, `${name}-2-refused`);
+  await signIn(page, TOKEN);
+  await shown(page, "Monstera deliciosa").waitFor();
+  await look(page, `${name}-3-cards`);
+  await page.getByRole("button", { name: "Table" }).click();
+  await look(page, `${name}-4-table`);
+  await page.getByRole("button", { name: "Cards" }).click();
+  const form = await add(page, { name: "", id: "x" });
+  await form.getByText("Give it a name.").waitFor();
+  await look(page, `${name}-5-add`);
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Monstera deliciosa", exact: true }).click();
+  await look(page, `${name}-6-plant`);
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Delete Snake plant" }).click();
+  await toast(page, "“Snake plant” deleted.").waitFor();
+  await look(page, `${name}-7-deleted`);
+  await page.keyboard.press("Control+z");
+  await page.getByRole("searchbox").fill("no such plant");
+  await page.getByRole("heading", { name: "No plant matches" }).waitFor();
+  await look(page, `${name}-8-no-match`);
+  await page.getByRole("button", { name: "Show all plants" }).click();
+  await page.context().setOffline(true);
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByText("You are offline.").waitFor();
+  await look(page, `${name}-9-offline`);
+  await page.context().close();
+}
+
+async function others(browser) {
+  const empty = await signedIn(browser, { token: BOB, colorScheme: "light" });
+  await empty.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  await look(empty, "empty-light");
+  await empty.getByRole("button", { name: "Dark theme" }).click();
+  assert.equal(await empty.evaluate("document.documentElement.dataset.theme"), "dark");
+  await look(empty, "empty-dark");
+  await empty.reload();
+  assert.equal(await empty.evaluate("getComputedStyle(document.documentElement).colorScheme"), "dark");
+  await ask("share");
+  await empty.reload();
+  await shown(empty, "Monstera deliciosa").waitFor();
+  await add(empty, { name: "Sword fern", tag: "balcony" });
+  await empty.reload();
+  await empty.getByRole("heading", { name: "Plants of ada and bob" }).waitFor();
+  await look(empty, "shared-dark");
+  await empty.getByRole("button", { name: "Add a plant" }).click();
+  await empty.getByLabel("Whose plant").selectOption("ada");
+  await look(empty, "shared-add-dark");
+  await empty.keyboard.press("Escape");
+  await empty.getByRole("button", { name: "Table" }).click();
+  await look(empty, "shared-table-dark");
+  empty.check();
+
+  const refused = await signedIn(browser, { token: READS_ONLY });
+  refused.tolerate(/status of 403/);
+  const form = await add(refused, { name: "Ash" });
+  await form.getByText("The access token lacks the scope plants:write").waitFor();
+  await look(refused, "refused-add");
+  await refused.keyboard.press("Escape");
+
+  for (const [name, options] of Object.entries({ narrow: NARROW, zoomed: ZOOMED })) {
+    const page = await signedIn(browser, { ...options, reducedMotion: "reduce" });
+    await look(page, `${name}-cards`);
+    await page.getByRole("button", { name: "Table" }).click();
+    await look(page, `${name}-table`);
+    await page.getByRole("button", { name: "Add a plant" }).click();
+    await look(page, `${name}-add`);
+    page.check();
+  }
+}
+
+main(() =>
+  withBrowser(async (browser) => {
+    const before = await stored();
+    for (const colorScheme of ["light", "dark"]) {
+      await states(browser, `desk-${colorScheme}`, { ...DESK, colorScheme });
+      await states(browser, `phone-${colorScheme}`, { ...PHONE, colorScheme });
+    }
+    await others(browser);
+    assert.equal(await stored(), before, "looking changes nothing");
+  }),
+);

@@ -1,0 +1,76 @@
+// Thousands of plants: all are found, counted and reached, and the page holds a few of them at a time.
+
+import assert from "node:assert/strict";
+import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { signIn, until } from "./garden.mjs";
+
+const MANY = 5_000;
+/// More elements than this would mean that plants out of sight stay on the page.
+const MOST_ELEMENTS = 2_500;
+
+main(() =>
+  withBrowser(async (browser) => {
+    const page = await openPage(browser);
+    await page.goto("/");
+    await signIn(page, TOKEN);
+    await page.getByText("5,000 plants", { exact: true }).waitFor();
+    const bounded = async (when) => {
+      const elements = await page.evaluate("document.getElementsByTagName('*').length");
+      assert.ok(elements < MOST_ELEMENTS, `${elements} elements ${when}`);
+    };
+    await bounded("at first");
+
+    // The server's numbers: every tenth plant has the tag `tenth`, every hundredth besides is `hundredth`.
+    const chip = (name) => page.getByRole("button", { name });
+    await chip("ordinary 4,500").waitFor();
+    await chip("tenth 450").click();
+    await page.getByText("450 of 5,000 plants", { exact: true }).waitFor();
+    await chip("tenth 450").click();
+    await chip("hundredth 50").click();
+    await page.getByText("50 of 5,000 plants", { exact: true }).waitFor();
+    await chip("hundredth 50").click();
+
+    // Each by its id or name, wherever it stands in the list.
+    const search = page.getByRole("searchbox");
+    for (const number of [1, 2, 999, 1_000, 1_001, 2_500, 4_001, MANY]) {
+      await search.fill(`number-${String(number).padStart(4, "0")}`);
+      await page.getByText("1 of 5,000 plants", { exact: true }).waitFor();
+      assert.deepEqual(await page.locator("[data-key] .id").allTextContents(), [String(number)]);
+    }
+    await search.fill("number-49 TENTH");
+    await page.getByText("9 of 5,000 plants", { exact: true }).waitFor();
+    await search.fill("");
+    await page.getByText("5,000 plants", { exact: true }).waitFor();
+
+    for (const view of ["Cards", "Table"]) {
+      await page.getByRole("button", { name: view }).click();
+      // By the wheel, step by step: wherever it stands, the page is full.
+      const height = await page.evaluate("document.documentElement.scrollHeight");
+      for (let step = 0; step <= 20; step += 1) {
+        await page.evaluate(`scrollTo(0, ${(height * step) / 20})`);
+        await until(`plants in sight (${view}, step ${step})`, () =>
+          page.evaluate(() => {
+            const hit = document.elementFromPoint(innerWidth / 2, innerHeight - 150);
+            return Boolean(hit?.closest("[data-key], .canvas, main"));
+          }),
+        );
+        await bounded(`in the ${view} at step ${step}`);
+      }
+      await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
+      await page.evaluate("scrollTo(0, 0)");
+      // By the keyboard, from one end to the other.
+      await page.getByRole("button", { name: "Plant number-0001", exact: true }).focus();
+      await page.keyboard.press("End");
+      assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-5000");
+      await page.keyboard.press("ArrowUp");
+      assert.notEqual(await page.evaluate("document.activeElement.textContent"), "Plant number-5000");
+      await bounded(`at the end of the ${view}`);
+      await page.keyboard.press("Home");
+      assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-0001");
+    }
+    await page.getByLabel("Sort").selectOption("-name");
+    await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
+    await picture(page, "many-table");
+    page.check();
+  }),
+);

@@ -1,0 +1,326 @@
+// The console from the first visit to the last: signing in, adding, deleting, undoing, and what goes wrong.
+
+import assert from "node:assert/strict";
+import { TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
+import { add, call, dismiss, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
+
+const { BOB, READS_ONLY, WRITES_ONLY } = process.env;
+
+/// A token opens the door of one tab, and is kept nowhere else.
+async function signingIn(browser) {
+  const page = await openPage(browser);
+  page.tolerate(/status of 401/);
+  await page.goto("/");
+  const field = page.getByLabel("Access token");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByText("Paste a token first.").waitFor();
+  await signIn(page, "two words");
+  await page.getByText("A token is one word").waitFor();
+  await signIn(page, `pst_${"x".repeat(38)}`);
+  await page.getByText("The access token is not valid").waitFor();
+  assert.equal(await field.inputValue(), "");
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), null);
+
+  await field.fill(TOKEN);
+  assert.equal(await field.getAttribute("type"), "password");
+  await page.getByRole("button", { name: "Show the token" }).click();
+  assert.equal(await field.getAttribute("type"), "text");
+  await field.press("Enter");
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  const everywhere = await page.evaluate("JSON.stringify([{...localStorage}, document.cookie, location.href, history.state])");
+  assert.ok(!everywhere.includes(TOKEN), everywhere);
+  assert.deepEqual(await page.context().cookies(), []);
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), TOKEN);
+
+  await page.reload();
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  const other = await page.context().newPage();
+  await other.goto("/");
+  await other.getByLabel("Access token").waitFor();
+
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await field.waitFor();
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), null);
+  await page.reload();
+  await field.waitFor();
+  page.check();
+}
+
+async function addingAndDeleting(browser) {
+  const page = await signedIn(browser);
+  await add(page, { name: "Monstera", tag: "indoor" });
+  await toast(page, "“Monstera” added.").waitFor();
+  assert.equal(await stored(), '[{"id":1,"name":"Monstera","tag":"indoor"}]');
+  assert.equal(await page.evaluate("document.activeElement.textContent"), "Monstera");
+  await add(page, { name: "Ficus" });
+  await shown(page, "Ficus").waitFor();
+  assert.equal(await stored(), '[{"id":1,"name":"Monstera","tag":"indoor"},{"id":2,"name":"Ficus"}]');
+
+  // An addition can be undone as well.
+  await toast(page, "“Ficus” added.").getByRole("button", { name: "Undo" }).click();
+  await until("the addition undone", async () => !(await stored()).includes("Ficus"));
+
+  await page.getByRole("button", { name: "Delete Monstera" }).click();
+  await toast(page, "“Monstera” deleted.").waitFor();
+  assert.equal(await shown(page, "Monstera").count(), 0);
+  assert.ok((await stored()).includes("Monstera"), "it is held back as long as it can be undone");
+  await toast(page, "“Monstera” deleted.").getByRole("button", { name: "Undo" }).click();
+  await shown(page, "Monstera").waitFor();
+  assert.equal(await page.evaluate("document.activeElement.textContent"), "Monstera");
+
+  await page.getByRole("button", { name: "Delete Monstera" }).click();
+  await dismiss(page, "“Monstera” deleted.");
+  await until("the deletion", async () => (await stored()) === "[]");
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+
+  // A tab that goes takes its deletions along.
+  await add(page, { name: "Fern" });
+  await page.getByRole("button", { name: "Delete Fern" }).click();
+  await toast(page, "“Fern” deleted.").waitFor();
+  assert.ok((await stored()).includes("Fern"));
+  await page.goto("about:blank");
+  await until("the deletion of a tab that was closed", async () => (await stored()) === "[]");
+  page.check();
+}
+
+/// What the server would refuse is said at the field, by the page if it can, else by the server.
+async function refusals(browser) {
+  const page = await signedIn(browser);
+  page.tolerate(/status of 409/);
+  const form = page.getByRole("dialog", { name: "Add a plant" });
+  const faults = [
+    [{ name: "" }, "Give it a name."],
+    [{ name: "x".repeat(1_001) }, "Use at most 1,000 characters; these are 1,001."],
+    [{ name: "a", tag: "😀".repeat(201) }, "Use at most 200 characters; these are 201."],
+    [{ name: "a", id: "007" }, "Write a whole number"],
+    [{ name: "a", id: "1.5" }, "Write a whole number"],
+    [{ name: "a", id: "9223372036854775808" }, "Write a number from"],
+    [{ name: "a", id: "" }, "Write a whole number"],
+    [{ name: "a\u0085b" }, "invisible control character"],
+  ];
+  for (const [fields, words] of faults) {
+    await add(page, fields);
+    await form.getByText(words).waitFor();
+    assert.equal(await page.evaluate("document.activeElement.getAttribute('aria-invalid')"), "true", words);
+    await page.keyboard.press("Escape");
+  }
+  assert.equal(await stored(), "[]");
+
+  await plant(7, "Rose", "balcony");
+  await add(page, { id: "7", name: "Tulip" });
+  await form.getByText("A plant with the id 7 exists already").waitFor();
+  assert.equal(await page.evaluate("document.activeElement.id"), "add-id");
+  await form.getByLabel("Id").fill("8");
+  await form.getByRole("button", { name: "Add", exact: true }).click();
+  await shown(page, "Tulip").waitFor();
+  await page.getByRole("button", { name: "Look again" }).click();
+  await shown(page, "Rose").waitFor();
+  assert.equal(await stored(), '[{"id":7,"name":"Rose","tag":"balcony"},{"id":8,"name":"Tulip"}]');
+  await page.getByRole("button", { name: "Look again" }).click();
+  await toast(page, "Nothing has changed.").waitFor();
+  for (const id of [7, 8]) await call("DELETE", `/plants/${id}`);
+  page.check();
+}
+
+/// Whatever a name is, it is shown as text; whatever an id is, it stays the same.
+async function strangeNames(browser) {
+  const plants = [
+    ["-9223372036854775808", "<script>alert(1)</script>", "<b>tag</b>"],
+    ["-1", '"><img src=x onerror=alert(1)>', "'\"&lt;"],
+    ["0", "שלום עולם ‮reversed‬", "עברית"],
+    ["9007199254740993", "🪴👩‍🌾 emoji ﷽ Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢", "🌱"],
+    ["9223372036854775806", "n".repeat(1_000), "t".repeat(200)],
+    ["9223372036854775807", "  spaces   kept  ", ""],
+  ];
+  const page = await signedIn(browser);
+  await page.evaluate("document.addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))");
+  for (const [id, name, tag] of plants) {
+    await add(page, { id, name, tag });
+    await page.locator("dialog[open]").waitFor({ state: "hidden" });
+  }
+  const expected = plants.map(([id, name, tag]) => `{"id":${id},"name":${JSON.stringify(name)}${tag ? `,"tag":${JSON.stringify(tag)}` : ""}}`);
+  assert.equal(await stored(), `[${expected.join(",")}]`);
+  for (const view of ["Cards", "Table"]) {
+    await page.reload();
+    await page.getByRole("button", { name: view }).click();
+    await page.locator("[data-key]").nth(plants.length - 1).waitFor();
+    assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), plants.map(([, name]) => name));
+    assert.deepEqual(await page.locator("[data-key] .id").allTextContents(), plants.map(([id]) => id));
+    assert.deepEqual(await page.locator("[data-key] .tag").allTextContents(), plants.map(([, , tag]) => tag));
+  }
+  assert.equal(await page.locator("#plants script, #plants img, #plants b").count(), 0);
+
+  // Where the largest id is taken, the smallest free one is suggested.
+  await page.getByRole("button", { name: "Add a plant" }).click();
+  assert.equal(await page.getByLabel("Id", { exact: true }).inputValue(), "1");
+  await page.keyboard.press("Escape");
+  // The whole of a long name is a click away.
+  await page.locator(".name", { hasText: "nnnn" }).click();
+  assert.equal(await page.getByRole("dialog").getByRole("heading").textContent(), "n".repeat(1_000));
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  for (const [, name] of plants.filter(([, name]) => !name.startsWith("n"))) {
+    await page.locator("[data-key]").first().getByRole("button", { name: "Delete" }).click();
+    await toast(page, [...name.trim()].slice(0, 5).join("")).waitFor();
+  }
+  await page.getByRole("button", { name: "Look again" }).click();
+  await until("all of them deleted", async () => (await stored()) === "[]");
+  page.check();
+}
+
+/// No pointer at all.
+async function keyboardAlone(browser) {
+  for (const [id, name] of [[1, "Aloe"], [2, "Basil"], [3, "Cedar"]]) await plant(id, name, "kitchen");
+  const page = await openPage(browser);
+  const focused = () => page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent.trim()");
+  await page.goto("/");
+  await page.getByLabel("Access token").waitFor();
+  await page.keyboard.type(TOKEN);
+  await page.keyboard.press("Enter");
+  await shown(page, "Cedar").waitFor();
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(), "Skip to the plants");
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(), "Aloe");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await focused(), "Basil");
+  await page.keyboard.press("End");
+  assert.equal(await focused(), "Cedar");
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog", { name: "Cedar" }).waitFor();
+  await page.keyboard.press("Escape");
+  assert.equal(await focused(), "Cedar");
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(), "Delete Cedar");
+  await page.keyboard.press("Enter");
+  assert.equal(await focused(), "Delete Basil");
+  await page.keyboard.press("Control+z");
+  assert.equal(await focused(), "Cedar");
+  await page.keyboard.press("Delete");
+  await toast(page, "“Cedar” deleted.").waitFor();
+  await page.keyboard.press("Control+z");
+  assert.equal(await focused(), "Cedar");
+
+  await page.keyboard.press("/");
+  await page.keyboard.type("bas");
+  await until("the search", async () => (await page.locator("[data-key]").count()) === 1);
+  await page.keyboard.press("Escape");
+  await until("all of them again", async () => (await page.locator("[data-key]").count()) === 3);
+  await page.keyboard.press("Shift+Tab");
+  await page.keyboard.press("n");
+  await page.getByRole("dialog", { name: "Add a plant" }).waitFor();
+  await page.keyboard.type("Dill");
+  await page.keyboard.press("Enter");
+  await shown(page, "Dill").waitFor();
+  assert.equal(await focused(), "Dill");
+  for (const id of [1, 2, 3, 4]) await call("DELETE", `/plants/${id}`);
+  page.check();
+}
+
+/// The server goes away and comes back: what is known stays in sight, and nothing is done twice.
+async function serverAway(browser) {
+  await plant(1, "Oak", "garden");
+  const page = await signedIn(browser);
+  page.tolerate(/ERR_CONNECTION_REFUSED/, /ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED/);
+  await ask("stop");
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByText("The server cannot be reached. Trying again in").waitFor();
+  await shown(page, "Oak").waitFor();
+  const attempt = page.waitForRequest("**/plants?**");
+  await page.getByRole("button", { name: "Try now" }).click();
+  await attempt;
+  const form = await add(page, { name: "Elm" });
+  await form.getByRole("button", { name: "Adding…" }).waitFor();
+  await ask("start");
+  // By itself, if the server is back soon; else with a word, and by pressing again.
+  await until("the plant", async () => {
+    const waits = await page.getByText("Press Add again to go on").isVisible();
+    if (waits) await form.getByRole("button", { name: "Add", exact: true }).click();
+    return form.isHidden();
+  });
+  await shown(page, "Elm").waitFor();
+  assert.equal(await stored(), '[{"id":1,"name":"Oak","tag":"garden"},{"id":2,"name":"Elm"}]');
+  await page.locator("#trouble").waitFor({ state: "hidden" });
+
+  page.tolerate(/ERR_INTERNET_DISCONNECTED/);
+  await page.context().setOffline(true);
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByText("You are offline. Trying again in").waitFor();
+  await page.context().setOffline(false);
+  await page.locator("#trouble").waitFor({ state: "hidden" });
+  for (const id of [1, 2]) await call("DELETE", `/plants/${id}`);
+  page.check();
+}
+
+/// Others share their plants, tokens lack scopes, and tokens end.
+async function access(browser) {
+  await plant(1, "Ivy", "wall");
+  await call("POST", "/plants", { token: BOB, body: '{"id":1,"name":"Moss"}' });
+  const page = await signedIn(browser, { token: BOB });
+  page.tolerate(/status of 40[13]/);
+  await ask("share reader");
+  await until("the share", async () => {
+    await page.getByRole("button", { name: "Look again" }).click();
+    return shown(page, "Ivy").isVisible();
+  });
+  await page.getByRole("heading", { name: "Plants of ada and bob" }).waitFor();
+  assert.deepEqual(await page.locator("[data-key] .owner").allTextContents(), ["ada", "bob"]);
+  await page.getByLabel("Owner").selectOption("ada");
+  await until("ada's alone", async () => (await page.locator("[data-key]").count()) === 1);
+  await page.getByRole("button", { name: "Delete Ivy" }).click();
+  await dismiss(page, "“Ivy” deleted.");
+  await toast(page, "“Ivy” was not deleted. You can read the plants of this owner, not change them").waitFor();
+  await shown(page, "Ivy").waitFor();
+  await ask("share editor");
+  await until("the right to delete", async () => {
+    await page.getByRole("button", { name: "Delete Ivy" }).click();
+    await dismiss(page, "“Ivy” deleted.");
+    await until("an answer", async () => (await stored()) === "[]" || shown(page, "Ivy").isVisible());
+    return (await stored()) === "[]";
+  });
+  await page.getByLabel("Owner").selectOption("");
+  await page.getByRole("button", { name: "Delete Moss" }).click();
+  await dismiss(page, "“Moss” deleted.");
+  await until("bob's own", async () => (await stored(BOB)) === "[]");
+  page.check();
+
+  await plant(3, "Yew", "");
+  const reader = await signedIn(browser, { token: READS_ONLY });
+  reader.tolerate(/status of 40[13]/);
+  const form = await add(reader, { name: "Ash" });
+  await form.getByText("The access token lacks the scope plants:write").waitFor();
+  await reader.keyboard.press("Escape");
+  await reader.getByRole("button", { name: "Delete Yew" }).click();
+  await dismiss(reader, "“Yew” deleted.");
+  await toast(reader, "“Yew” was not deleted. The access token lacks the scope plants:delete").waitFor();
+  await shown(reader, "Yew").waitFor();
+  await ask("revoke");
+  await until("the end of the token", async () => {
+    // By the page itself: the button may be gone before a pointer gets there.
+    await reader.evaluate("document.getElementById('refresh').click()");
+    return reader.getByText("The access token is not valid").isVisible();
+  });
+  assert.equal(await reader.locator("#garden").isVisible(), false);
+  assert.equal(await reader.locator("[data-key]").count(), 0, "nothing is left of what was shown");
+  reader.check();
+
+  const writer = await openPage(browser);
+  writer.tolerate(/status of 403/);
+  await writer.goto("/");
+  await signIn(writer, WRITES_ONLY);
+  await writer.getByText("The access token lacks the scope plants:read").waitFor();
+  await writer.getByRole("button", { name: "Use another token" }).click();
+  await writer.getByLabel("Access token").waitFor();
+  writer.check();
+  await call("DELETE", "/plants/3");
+}
+
+main(() =>
+  withBrowser(async (browser) => {
+    for (const part of [signingIn, addingAndDeleting, refusals, strangeNames, keyboardAlone, serverAway, access]) {
+      console.log(part.name);
+      await part(browser);
+      await Promise.all(browser.contexts().map((context) => context.close()));
+    }
+  }),
+);

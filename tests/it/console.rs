@@ -1,0 +1,126 @@
+//! The web console as bytes: who gets its files, and under which policy. What it does is in `browser.rs`.
+
+use insta::assert_snapshot;
+
+use crate::support::{Engine, Server, Site, wait_for};
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// The addresses that the page and its scripts name.
+fn addresses(site: &Site) -> Vec<String> {
+    let server = site.serve(&[]);
+    let mut found = vec!["/".to_owned()];
+    let mut read = 0;
+    while let Some(address) = found.get(read).cloned() {
+        read += 1;
+        let text = server.anonymous().get(&address).text().to_owned();
+        for word in text.split('"') {
+            let named = match word.strip_prefix("./").filter(|file| file.ends_with(".js")) {
+                Some(file) => format!("/console/{file}"),
+                None => word.to_owned(),
+            };
+            if named.starts_with("/console/") && !found.contains(&named) {
+                found.push(named);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn anybody_gets_the_page_under_a_strict_policy() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let mut page = server.anonymous().get("/");
+    assert!(page.text().starts_with("<!doctype html>"));
+    page.body.clear();
+    page.headers.retain(|(name, _)| name != "content-length");
+    assert_snapshot!(page.wire(), @r"
+    200 OK
+    content-type: text/html; charset=utf-8
+    etag: (a tag)
+    cache-control: no-cache
+    content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'
+    referrer-policy: no-referrer
+    permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
+    cross-origin-opener-policy: same-origin
+    cross-origin-resource-policy: same-origin
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+}
+
+#[test]
+fn every_file_that_the_page_needs_is_served() {
+    let site = Site::new(Engine::Sqlite);
+    let addresses = addresses(&site);
+    assert!(addresses.len() >= 14, "{addresses:?}");
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    for address in &addresses {
+        let answer = anonymous.get(address);
+        assert_eq!(answer.status, 200, "{address}");
+        let media_type = match address.rsplit('.').next() {
+            Some("js") => "text/javascript; charset=utf-8",
+            Some("css") => "text/css; charset=utf-8",
+            Some("svg") => "image/svg+xml",
+            _ => "text/html; charset=utf-8",
+        };
+        assert_eq!(answer.header("content-type"), Some(media_type), "{address}");
+        assert_eq!(answer.header("content-security-policy"), Some(POLICY), "{address}");
+        // What the policy forbids is not even there.
+        for inline in ["style=\"", "onclick=", "<script>", "javascript:", "innerHTML", "http://", "https://"] {
+            let text = answer.text().replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains(inline), "{address}: {inline}");
+        }
+
+        let length = answer.body.len().to_string();
+        let head = anonymous.call("HEAD", address, &[], None);
+        assert_eq!((head.status, head.header("content-length")), (200, Some(length.as_str())), "{address}");
+        let tag = answer.header("etag").expect("a tag");
+        let again = anonymous.call("GET", address, &[("If-None-Match", tag)], None);
+        assert_eq!((again.status, again.body.len(), again.header("etag")), (304, 0, Some(tag)), "{address}");
+        assert_eq!(anonymous.call("GET", address, &[("If-None-Match", "\"other\"")], None).status, 200);
+    }
+}
+
+#[test]
+fn the_rest_is_refused_as_everywhere() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for address in ["/console", "/console/", "/console/nothing.js", "/console/../src/http.rs", "/index.html"] {
+        assert_eq!(server.anonymous().get(address).error(), 40100, "{address}");
+        assert_eq!(ada.get(address).error(), 40401, "{address}");
+    }
+    for address in ["/", "/console/app.js"] {
+        let refused = ada.call("POST", address, &[], None);
+        assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")), "{address}");
+        assert_eq!(server.anonymous().call("POST", address, &[], None).error(), 40100, "{address}");
+    }
+    wait_for("the lines of the log", || {
+        let log = server.log();
+        [r#""route":"/","#, r#""route":"/console/{file}""#].iter().all(|route| log.contains(route)).then_some(())
+    });
+}
+
+#[test]
+fn without_the_console_its_addresses_are_like_any_other() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&["--no-console"]);
+    let ada = server.client(&site.token("ada", &[]));
+    for address in ["/", "/console/app.js", "/console/style.css"] {
+        assert_eq!(server.anonymous().get(address).error(), 40100, "{address}");
+        let [missing, other] = [ada.get(address), ada.get("/nothing")];
+        assert_eq!(missing.wire(), other.wire(), "{address}");
+        assert_eq!(ada.call("POST", address, &[], None).error(), 40401, "{address}");
+    }
+    drop(server);
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("PLANTSTORE_NO_CONSOLE", "1");
+    let server = Server::start(command);
+    assert_eq!(server.anonymous().get("/").error(), 40100);
+}

@@ -1,0 +1,266 @@
+//! The dashboard, the alerts and the document about metrics name what there is, and the document all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::support::collector::Collector;
+use crate::support::issuer::{Issuer, SigningKey};
+use crate::support::{Engine, Scrape, Site};
+
+/// What Prometheus itself adds to every series, and the one series that it makes.
+const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
+const UP: &str = "up";
+
+/// What a server on this engine tells when everything is turned on and something of everything has happened.
+fn scrape_of(engine: Engine) -> Scrape {
+    let site = Site::new(engine);
+    let key = SigningKey::ed25519("key");
+    let (issuer, collector) = (Issuer::start(&[&key]), Collector::start());
+    let url = collector.url();
+    let options = ["--metrics-listen", "0", "--otlp-endpoint", &url];
+    let mut server = site.serve(&[&options[..], &issuer.options()].concat());
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    ada.get("/plants");
+    assert_eq!(ada.delete(1).status, 204);
+    assert_eq!(ada.delete(1).status, 404);
+    assert_eq!(server.client(&key.token(&issuer.claims("bob"))).get("/plants").status, 200);
+    metrics.wait_for("plantstore_http_errors_total", &[], 1);
+    metrics.scrape()
+}
+
+/// The names of all series of both engines, with the labels and values that they have.
+fn series() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let mut series: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        for sample in scrape_of(engine).samples {
+            let labels = series.entry(sample.name).or_default();
+            for (label, value) in sample.labels {
+                labels.entry(label).or_default().insert(value);
+            }
+        }
+    }
+    series
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    Text(String),
+    Sign(String),
+}
+
+/// The words, texts and signs of a query.
+fn tokens(query: &str) -> Vec<Token> {
+    let mut rest = query.trim_start();
+    let mut tokens = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let is_word = |character: char| character.is_alphanumeric() || "_:.$".contains(character);
+        let length = if first == '"' {
+            rest[1..].find('"').expect("the end of a text") + 2
+        } else if is_word(first) {
+            rest.find(|character| !is_word(character)).unwrap_or(rest.len())
+        } else if rest.starts_with("=~") || rest.starts_with("!~") || rest.starts_with("!=") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        let (token, more) = rest.split_at(length);
+        tokens.push(match first {
+            '"' => Token::Text(token.trim_matches('"').to_owned()),
+            first if is_word(first) => Token::Word(token.to_owned()),
+            _ => Token::Sign(token.to_owned()),
+        });
+        rest = more.trim_start();
+    }
+    tokens
+}
+
+/// A label, how it is compared, and with what.
+type Matcher = (String, String, String);
+
+/// What a query asks for: series with matchers, and the labels that it groups by.
+#[derive(Debug, Default)]
+struct Asked {
+    selectors: Vec<(String, Vec<Matcher>)>,
+    groupings: Vec<String>,
+}
+
+fn asked(query: &str) -> Asked {
+    const GROUPING: [&str; 4] = ["by", "without", "on", "ignoring"];
+    const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
+    let tokens = tokens(query);
+    let end = |from: usize, text: &str| {
+        let found = tokens[from..].iter().position(|token| *token == Token::Sign(text.to_owned()));
+        from + found.unwrap_or_else(|| panic!("no {text} in {query}"))
+    };
+    let sign = |at: usize, text: &str| tokens.get(at) == Some(&Token::Sign(text.to_owned()));
+    let mut asked = Asked::default();
+    let mut at = 0;
+    while at < tokens.len() {
+        let Token::Word(word) = &tokens[at] else {
+            // What is within brackets is a length of time.
+            at = if sign(at, "[") { end(at, "]") } else { at } + 1;
+            continue;
+        };
+        at += 1;
+        if GROUPING.contains(&word.as_str()) {
+            assert!(sign(at, "("), "{query}");
+            let end = end(at, ")");
+            let labels = tokens[at..end].iter();
+            asked.groupings.extend(labels.filter_map(|token| match token {
+                Token::Word(label) => Some(label.clone()),
+                _ => None,
+            }));
+            at = end + 1;
+        } else if matches!(tokens.get(at), Some(Token::Word(next)) if GROUPING.contains(&next.as_str())) {
+            // An aggregation whose labels come first.
+        } else if !sign(at, "(") && !OPERATORS.contains(&word.as_str()) && word.parse::<f64>().is_err() {
+            let mut matchers = Vec::new();
+            if sign(at, "{") {
+                while !sign(at, "}") {
+                    let [Token::Word(label), Token::Sign(operator), Token::Text(value)] = &tokens[at + 1..at + 4]
+                    else {
+                        panic!("a matcher in {query}");
+                    };
+                    matchers.push((label.clone(), operator.clone(), value.clone()));
+                    at += 4;
+                }
+                at += 1;
+            }
+            asked.selectors.push((word.clone(), matchers));
+        }
+    }
+    asked
+}
+
+/// Says what a query names that there is not.
+fn faults(query: &str, series: &BTreeMap<String, BTreeMap<String, BTreeSet<String>>>) -> Vec<String> {
+    let asked = asked(query);
+    let mut faults = Vec::new();
+    let mut labels: BTreeSet<&str> = OF_PROMETHEUS.into();
+    for (name, matchers) in &asked.selectors {
+        let Some(known) = series.get(name) else {
+            if name != UP {
+                faults.push(format!("there is no {name}"));
+            }
+            continue;
+        };
+        labels.extend(known.keys().map(String::as_str));
+        for (label, operator, value) in matchers.iter().filter(|(label, ..)| !OF_PROMETHEUS.contains(&label.as_str())) {
+            match known.get(label) {
+                None => faults.push(format!("{name} has no {label}")),
+                Some(values) if operator == "=" && !values.contains(value) => {
+                    faults.push(format!("{label} of {name} is never {value}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    faults.extend(
+        asked.groupings.iter().filter(|label| !labels.contains(label.as_str())).map(|label| format!("no {label}")),
+    );
+    if asked.selectors.is_empty() {
+        faults.push("it asks for nothing".to_owned());
+    }
+    faults
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// All values of this field, however deep they are.
+fn fields(value: &Value, name: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(key, value)| match value {
+            Value::String(text) if key == name => found.push(text.clone()),
+            value => fields(value, name, found),
+        }),
+        Value::Array(array) => array.iter().for_each(|value| fields(value, name, found)),
+        _ => {}
+    }
+}
+
+fn queries_of_the_dashboard() -> Vec<String> {
+    let mut found = Vec::new();
+    fields(&serde_json::from_str(&file("deploy/grafana/plantstore.json")).unwrap(), "expr", &mut found);
+    found
+}
+
+fn queries_of_the_alerts() -> Vec<String> {
+    let alerts = file("deploy/prometheus/alerts.yml");
+    alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).map(str::to_owned).collect()
+}
+
+/// The names in the first column of the document's tables.
+fn documented() -> BTreeSet<String> {
+    let document = file("docs/monitoring.md");
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned));
+    rows.filter(|name| name.starts_with("plantstore_") || name.starts_with("process_")).collect()
+}
+
+#[test]
+fn the_dashboard_the_alerts_and_the_document_name_what_there_is() {
+    let series = series();
+    let (dashboard, alerts) = (queries_of_the_dashboard(), queries_of_the_alerts());
+    assert!(dashboard.len() >= 40 && alerts.len() >= 10);
+    for query in dashboard.iter().chain(&alerts) {
+        let faults = faults(query, &series);
+        assert!(faults.is_empty(), "{query}: {faults:?}");
+    }
+    // A histogram's series are one metric.
+    let part =
+        |name: &str| ["_bucket", "_count", "_sum"].iter().find_map(|part| name.strip_suffix(part).map(str::to_owned));
+    let is_histogram = |name: &str| series.contains_key(&format!("{name}_bucket"));
+    let metrics = |name: &String| part(name).filter(|name| is_histogram(name)).unwrap_or_else(|| name.clone());
+    let told: BTreeSet<String> = series.keys().map(metrics).collect();
+    assert_eq!(told, documented());
+}
+
+#[test]
+fn every_alert_says_what_to_do() {
+    let alerts = file("deploy/prometheus/alerts.yml");
+    for alert in alerts.split("- alert: ").skip(1) {
+        for part in ["expr: ", "severity: ", "summary: ", "runbook: "] {
+            assert_eq!(alert.matches(part).count(), 1, "{part} of {alert}");
+        }
+        let name = alert.lines().next().unwrap();
+        assert!(file("docs/monitoring.md").contains(&format!("`{name}`")), "{name} is in the document");
+    }
+}
+
+/// What checks the queries finds what is wrong with one.
+#[test]
+fn a_query_that_names_what_there_is_not_is_found() {
+    let labels = |labels: &[(&str, &str)]| {
+        labels.iter().map(|(name, value)| ((*name).to_owned(), BTreeSet::from([(*value).to_owned()]))).collect()
+    };
+    let series = BTreeMap::from([("a_total".to_owned(), labels(&[("x", "1")])), ("b".to_owned(), labels(&[]))]);
+    let good = [
+        "sum by (x) (rate(a_total{x=\"1\"}[5m])) / sum(b) > 0.5 and time() - b > 3",
+        "a_total{x=~\"2|3\",instance=~\"$instance\"} or vector(0)",
+        "up{job=\"plantstore\"} == 0",
+        "histogram_quantile(0.99, sum by (x, job) (rate(a_total[$__rate_interval]))) + b",
+    ];
+    for query in good {
+        assert_eq!(faults(query, &series), [""; 0], "{query}");
+    }
+    let bad = [
+        "rate(c_total[5m])",
+        "a_total{y=\"1\"}",
+        "a_total{x=\"2\"}",
+        "sum by (y) (a_total)",
+        "b{x=\"1\"}",
+        "sum by (x) (b)",
+        "b / on (y) a_total",
+        "vector(1)",
+        "a_total{x=\"1\",y=\"1\"}",
+        "b + c",
+    ];
+    for query in bad {
+        assert_eq!(faults(query, &series).len(), 1, "{query}: {:?}", faults(query, &series));
+    }
+}

@@ -1,0 +1,269 @@
+//! The OpenAPI document: that it is valid, complete and served, and that Schemathesis finds nothing that it does not say.
+//! That every answer of every test is listed in it is checked where answers are read (`support/contract.rs`).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::support::contract::{self, Request, document};
+use crate::support::{Answer, on_every_engine};
+
+/// Cases that Schemathesis tries on each engine, at the least.
+const CASES_MIN: u64 = 2_000;
+
+fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
+}
+
+/// A program of the environment that `scripts/test` installs.
+fn tool(name: &str) -> Command {
+    let program = target().join("venv/bin").join(name);
+    assert!(program.exists(), "{} is missing: scripts/test installs it", program.display());
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Where reports stay for people to read.
+fn output(name: &str) -> PathBuf {
+    let directory = target().join("test-output/openapi");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory.join(name)
+}
+
+/// The document as a file.
+fn written() -> &'static Path {
+    static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let file = output("openapi.json");
+        std::fs::write(&file, document().to_string()).unwrap();
+        file
+    });
+    &FILE
+}
+
+/// Each operation: its method, its address and what the document says of it.
+fn operations() -> impl Iterator<Item = (&'static str, &'static str, &'static Value)> {
+    let paths = document()["paths"].as_object().unwrap();
+    paths.iter().flat_map(|(path, item)| {
+        item.as_object().unwrap().iter().map(move |(method, operation)| (method.as_str(), path.as_str(), operation))
+    })
+}
+
+/// Everything in the document that stands under this key.
+fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(object) => {
+            found.extend(object.get(key));
+            object.values().for_each(|value| all(value, key, found));
+        }
+        Value::Array(array) => array.iter().for_each(|value| all(value, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_document_is_valid() {
+    let validated = tool("openapi-spec-validator").args(["--schema", "3.1"]).arg(written()).output().unwrap();
+    assert!(validated.status.success(), "{}", String::from_utf8_lossy(&validated.stdout));
+}
+
+#[test]
+fn the_document_has_every_operation() {
+    let found: BTreeSet<String> = operations().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let found: Vec<&str> = found.iter().map(String::as_str).collect();
+    assert_snapshot!(found.join("\n"), @r"
+    delete /plants/{id}
+    get /livez
+    get /openapi.json
+    get /plants
+    get /readyz
+    head /livez
+    head /openapi.json
+    head /plants
+    head /readyz
+    post /plants
+    ");
+    assert_eq!(document()["openapi"], "3.1.0");
+    assert_eq!(document()["info"]["version"], "1.0.0");
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations() {
+        assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: an id of its own");
+        assert!(operation["summary"].is_string() && operation["description"].is_string(), "{method} {path}");
+        let protected = path.starts_with("/plants");
+        assert_eq!(operation.get("security").is_some(), protected, "{method} {path}");
+        for (status, answer) in operation["responses"].as_object().unwrap() {
+            assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
+        }
+    }
+}
+
+/// What a client knows that was made from the interface as it was first published.
+#[test]
+fn the_document_has_what_every_client_knows() {
+    for (method, path, statuses) in [
+        ("post", "/plants", ["200", "400"]),
+        ("get", "/plants", ["200", "400"]),
+        ("delete", "/plants/{id}", ["204", "400"]),
+    ] {
+        let answers = &document()["paths"][path][method]["responses"];
+        for status in statuses {
+            assert!(answers[status].is_object(), "{method} {path} {status}");
+        }
+        assert_eq!(
+            answers["400"]["content"]["application/json"]["schema"]["allOf"][0]["$ref"],
+            "#/components/schemas/Error"
+        );
+    }
+    let schemas = &document()["components"]["schemas"];
+    assert_eq!(schemas["NewPlant"]["required"], serde_json::json!(["id", "name"]));
+    assert_eq!(schemas["Plant"]["required"], serde_json::json!(["name"]));
+    assert_eq!(schemas["Error"]["required"], serde_json::json!(["error", "message"]));
+    assert_eq!(schemas["NewPlant"]["properties"]["id"]["format"], "int64");
+    assert_eq!(schemas["Error"]["properties"]["error"]["format"], "int32");
+    let names = |operation: &Value| -> BTreeSet<String> {
+        let parameters = operation["parameters"].as_array().unwrap();
+        parameters.iter().map(|parameter| parameter["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(names(&document()["paths"]["/plants"]["get"]).contains("limit"));
+    assert!(names(&document()["paths"]["/plants/{id}"]["delete"]).contains("id"));
+}
+
+#[test]
+fn the_document_has_every_error_number_with_an_example() {
+    let listed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md")).unwrap();
+    let expected: BTreeSet<i64> =
+        listed.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect();
+    assert!(expected.len() > 20, "{expected:?}");
+    let mut schemas = Vec::new();
+    all(document(), "enum", &mut schemas);
+    let known: BTreeSet<i64> =
+        schemas.iter().flat_map(|numbers| numbers.as_array().unwrap()).filter_map(Value::as_i64).collect();
+    assert_eq!(known, expected);
+    let mut examples = Vec::new();
+    all(document(), "value", &mut examples);
+    let shown: BTreeSet<i64> = examples.iter().filter_map(|example| example["error"].as_i64()).collect();
+    assert_eq!(shown, expected);
+    assert!(examples.iter().all(|example| example["message"].as_str().is_some_and(|message| !message.is_empty())));
+}
+
+#[test]
+fn references_lead_somewhere_and_nothing_is_left_over() {
+    let mut references = Vec::new();
+    all(document(), "$ref", &mut references);
+    let references: BTreeSet<&str> = references.into_iter().map(|reference| reference.as_str().unwrap()).collect();
+    for reference in &references {
+        let found = document().pointer(reference.strip_prefix('#').unwrap());
+        assert!(found.is_some_and(Value::is_object), "{reference}");
+    }
+    for kind in ["schemas", "headers"] {
+        for name in document()["components"][kind].as_object().unwrap().keys() {
+            assert!(references.contains(format!("#/components/{kind}/{name}").as_str()), "nobody uses {kind}/{name}");
+        }
+    }
+}
+
+#[test]
+fn the_command_prints_it_also_to_somebody_who_stops_reading() {
+    let binary = env!("CARGO_BIN_EXE_plantstore");
+    let shell = format!("set -o pipefail; {binary} openapi | head -c 1");
+    let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout, b"{");
+}
+
+/// The check that every answer of every test goes through.
+#[test]
+fn what_the_document_does_not_list_is_noticed() {
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let listed = Answer {
+        status: 400,
+        reason: "Bad Request".to_owned(),
+        headers: vec![header("content-type", "application/json"), header("date", "today"), header("x-request-id", "1")],
+        body: br#"{"error":40004,"message":"`limit` is given more than once"}"#.to_vec(),
+    };
+    let passes = |method: &str, path: &str, change: &dyn Fn(&mut Answer)| {
+        let mut answer = listed.clone();
+        change(&mut answer);
+        std::panic::catch_unwind(|| contract::check(Some(&Request::new(method, path)), &answer)).is_ok()
+    };
+    assert!(passes("GET", "/plants?limit=1&limit=2", &|_| {}));
+    assert!(passes("HEAD", "http://plants.example/plants?limit=x", &|answer| answer.body.clear()));
+    assert!(!passes("GET", "/plants", &|answer| answer.status = 418), "a status");
+    assert!(!passes("GET", "/plants", &|answer| answer.headers.push(header("x-surprise", "1"))), "a header field");
+    assert!(!passes("GET", "/plants", &|answer| answer.headers[0].1 = "text/plain".to_owned()), "a media type");
+    assert!(!passes("POST", "/plants", &|_| {}), "a number of another operation");
+    assert!(!passes("PUT", "/plants", &|answer| answer.status = 200), "a success of no operation");
+    assert!(!passes("GET", "/nothing", &|answer| answer.status = 200), "a success at no address");
+    assert!(passes("GET", "/docs/page.css", &|answer| answer.headers.push(header("x-surprise", "1"))), "a page");
+    assert!(!passes("GET", "/docsx", &|answer| answer.headers.push(header("x-surprise", "1"))), "no page");
+}
+
+on_every_engine! {
+    fn the_document_is_served_to_everybody(site) {
+        let server = site.serve(&[]);
+        let answer = server.anonymous().get("/openapi.json");
+        assert_eq!(&answer.json(), document(), "what the command prints");
+        let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);
+        assert_eq!(head.header("content-length"), Some(answer.body.len().to_string().as_str()));
+        let tag = answer.header("etag").expect("a tag");
+        let again = server.anonymous().call("GET", "/openapi.json", &[("If-None-Match", tag)], None);
+        assert_snapshot!(again.wire(), @r"
+        304 Not Modified
+        etag: (a tag)
+        cache-control: no-cache
+        x-request-id: (an id)
+        x-content-type-options: nosniff
+        date: (a date)
+        ");
+        assert_eq!(again.header("etag"), Some(tag));
+        assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);
+        let ada = server.client(&site.token("ada", &[]));
+        let refused = ada.call("POST", "/openapi.json", &[], None);
+        assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
+    }
+
+    fn schemathesis_finds_nothing_that_the_document_does_not_say(site) {
+        // It sends many wrong tokens from one address on purpose.
+        let patient = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
+        let server = site.serve(&[&patient[..], &["--log-level", "warn"]].concat());
+        let token = site.token("ada", &[]);
+        for (owner, role) in [("bob", "editor"), ("eve", "reader")] {
+            site.token(owner, &[]);
+            let shared = site.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", role]);
+            assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
+        }
+        let engine = format!("{:?}", site.engine).to_lowercase();
+        let report = output(&format!("schemathesis-{engine}.json"));
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+        let ran = tool("schemathesis")
+            .arg("--config-file").arg(directory.join("schemathesis.toml"))
+            .arg("run").arg(written())
+            .args(["--url", &format!("http://{}", server.address())])
+            .args(["--header", &format!("Authorization: Bearer {token}")])
+            .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful", "--mode", "all"])
+            .args(["--seed", "1", "--workers", "2", "--generation-database", "none"])
+            .args(["--no-color", "--report", "json", "--report-json-path"]).arg(&report)
+            .env("SCHEMATHESIS_HOOKS", "formats").env("PYTHONPATH", &directory).env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(site.directory())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+        let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        assert_eq!(report["complete"], true, "{said}");
+        assert_eq!(report["operations"]["tested"], operations().count(), "{said}");
+        for phase in ["examples", "coverage", "fuzzing", "stateful"] {
+            assert_eq!(report["phases"][phase]["status"], "success", "{said}");
+        }
+        let cases = &report["test_cases"];
+        assert!(cases["generated"].as_u64().unwrap() >= CASES_MIN, "{cases}");
+        assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{said}");
+        for (kind, warnings) in report["warnings"].as_object().unwrap() {
+            assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {said}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The OpenAPI document as a promise: every answer that any test gets is one that it lists.
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use super::Answer;
+
+/// Pages for people, and their files: they are no part of the interface.
+const PAGES: [&str; 1] = ["/docs"];
+
+/// What every message of HTTP/1.1 has, or what the document says in another way (`content`).
+const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
+
+/// The document of the binary that is tested.
+pub(crate) fn document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+        let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).arg("openapi").output().expect("the command runs");
+        serde_json::from_slice(&output.stdout).expect("a JSON document")
+    });
+    &DOCUMENT
+}
+
+/// A request as far as the document tells requests apart.
+#[derive(Debug)]
+pub(crate) struct Request {
+    method: String,
+    path: String,
+}
+
+impl Request {
+    pub(crate) fn new(method: &str, target: &str) -> Self {
+        // The absolute form names a server, too.
+        let target = target.split_once("://").map_or(target, |(_, rest)| &rest[rest.find('/').unwrap_or(rest.len())..]);
+        let path = target.split('?').next().unwrap_or_default().to_owned();
+        Self { method: method.to_lowercase(), path }
+    }
+}
+
+/// What was sent on a connection and is not answered yet.
+#[derive(Default)]
+pub(crate) struct Sent {
+    bytes: Vec<u8>,
+    /// Bytes of a body that are still to come.
+    owed: usize,
+}
+
+impl Sent {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let of_body = self.owed.min(bytes.len());
+        self.owed -= of_body;
+        self.bytes.extend_from_slice(&bytes[of_body..]);
+    }
+
+    /// Takes the next request, unless it never became one.
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        let end = find(&self.bytes, b"\r\n\r\n")?;
+        let head: Vec<u8> = self.bytes.drain(..end).collect();
+        let head = String::from_utf8_lossy(&head);
+        let mut lines = head.lines();
+        let words: Vec<&str> = lines.next()?.split(' ').collect();
+        let [method, target, "HTTP/1.1" | "HTTP/1.0"] = words[..] else { return None };
+        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+            if name.eq_ignore_ascii_case("content-length") {
+                self.drop_body(value.trim().parse().unwrap_or_default());
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                let end = find(&self.bytes, b"0\r\n\r\n").unwrap_or(self.bytes.len());
+                self.bytes.drain(..end);
+            }
+        }
+        Some(Request::new(method, target))
+    }
+
+    fn drop_body(&mut self, length: usize) {
+        let there = length.min(self.bytes.len());
+        self.bytes.drain(..there);
+        self.owed = length - there;
+    }
+}
+
+/// Where the first `end` in the bytes ends.
+fn find(bytes: &[u8], end: &[u8]) -> Option<usize> {
+    bytes.windows(end.len()).position(|window| window == end).map(|at| at + end.len())
+}
+
+/// Fails unless the document lists the answer's status, its header fields, its media type and its error number.
+#[track_caller]
+pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
+    let path = request.map_or("", |request| &request.path);
+    if PAGES.iter().any(|page| path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))) {
+        return;
+    }
+    let listed = listed(request, answer.status);
+    let asked = || format!("{request:?} is answered {}", answer.wire());
+    let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", asked()));
+    let headers = listed["headers"].as_object().expect("header fields");
+    for (name, _) in answer.headers.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
+        let known = headers.keys().any(|known| known.eq_ignore_ascii_case(name));
+        assert!(known, "the document does not list `{name}`: {}", asked());
+    }
+    // The answer to HEAD tells the type of the body that it does not have.
+    if let Some(media_type) = answer.header("content-type").filter(|_| !answer.body.is_empty()) {
+        let content = &listed["content"][media_type];
+        assert!(content.is_object(), "the document does not list the media type: {}", asked());
+        if answer.status >= 400 {
+            let numbers = content["schema"]["allOf"][1]["properties"]["error"]["enum"].as_array().expect("numbers");
+            assert!(numbers.contains(&answer.json()["error"]), "the document does not list the number: {}", asked());
+        }
+    }
+}
+
+/// What the document says of answers with this status to such a request.
+fn listed(request: Option<&Request>, status: u16) -> Option<&'static Value> {
+    let answers = |path: &str, method: &str| document()["paths"][path][method]["responses"].get(status.to_string());
+    let Some(Request { method, path }) = request else {
+        // What never became a request is answered as it is to anybody.
+        return answers("/livez", "get");
+    };
+    let operation = template(path).filter(|template| document()["paths"][*template].get(method).is_some());
+    let outside = &document()["components"]["responses"];
+    match (operation, status) {
+        (Some(template), _) => answers(template, method),
+        (None, 204) if method == "options" => outside.get("Preflight"),
+        (None, 405) if template(path).is_some() => outside.get("MethodNotAllowed"),
+        (None, 404) => outside.get("NoSuchAddress"),
+        // Whatever else may keep a caller from what they ask for.
+        (None, 400..) => answers("/plants", "get"),
+        (None, _) => None,
+    }
+}
+
+/// The address among those of the document.
+fn template(path: &str) -> Option<&'static str> {
+    let of_plant = path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/'));
+    let paths = document()["paths"].as_object().expect("paths");
+    paths.keys().map(String::as_str).find(|known| *known == path || (*known == "/plants/{id}" && of_plant))
+}

@@ -1,0 +1,149 @@
+//! The metrics of a server as Prometheus reads them, strictly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use super::{Answer, Client, wait_for};
+
+/// The media type that Prometheus asks for.
+pub(crate) const OPENMETRICS: (&str, &str) =
+    ("Accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1");
+
+/// Where a server tells its metrics.
+pub(crate) struct Metrics {
+    client: Client,
+}
+
+/// One page of them.
+pub(crate) struct Scrape {
+    pub(crate) text: String,
+    pub(crate) samples: Vec<Sample>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: f64,
+}
+
+impl Metrics {
+    pub(crate) fn at(address: SocketAddr) -> Self {
+        Self { client: Client { address, token: None } }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    #[track_caller]
+    pub(crate) fn answer(&self) -> Answer {
+        self.client.call("GET", "/metrics", &[OPENMETRICS], None)
+    }
+
+    #[track_caller]
+    pub(crate) fn scrape(&self) -> Scrape {
+        let answer = self.answer();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Scrape::parse(answer.text())
+    }
+
+    /// The sum of what a name has with these labels, on a new page.
+    #[track_caller]
+    pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
+        self.scrape().value(name, labels)
+    }
+
+    /// Waits until that is as expected: what a request is counted for may follow its answer.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, name: &str, labels: &[(&str, &str)], expected: i64) {
+        let reached = || (self.value(name, labels) == expected).then_some(());
+        wait_for(&format!("{name} {labels:?} to be {expected}"), reached);
+    }
+}
+
+impl Scrape {
+    /// Reads a page, which must be as OpenMetrics wants it.
+    #[track_caller]
+    pub(crate) fn parse(text: &str) -> Self {
+        let lines = text.strip_suffix("# EOF\n").expect("the mark of the end");
+        let (mut families, mut samples) = (BTreeSet::new(), Vec::new());
+        let mut current = (String::new(), String::new());
+        for line in lines.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                assert!(help.split_once(' ').is_some_and(|(_, text)| text.ends_with('.')), "{line}");
+            } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').expect("a kind");
+                current = (name.to_owned(), kind.to_owned());
+                assert!(families.insert(name), "{name} comes twice");
+            } else {
+                let sample = Sample::parse(line);
+                let suffix =
+                    sample.name.strip_prefix(&current.0).unwrap_or_else(|| panic!("{line} is not in its family"));
+                let suffixes: &[&str] = match current.1.as_str() {
+                    "counter" => &["_total"],
+                    "info" => &["_info"],
+                    "histogram" => &["_bucket", "_count", "_sum"],
+                    "gauge" => &[""],
+                    kind => panic!("{kind} is no kind"),
+                };
+                assert!(suffixes.contains(&suffix), "{line} in a {}", current.1);
+                samples.push(sample);
+            }
+        }
+        let scrape = Self { text: text.to_owned(), samples };
+        scrape.check();
+        scrape
+    }
+
+    fn check(&self) {
+        let mut seen = BTreeSet::new();
+        for sample in &self.samples {
+            assert!(seen.insert((&sample.name, &sample.labels)), "{sample:?} comes twice");
+            assert!(sample.value.is_finite() && sample.value >= 0.0, "{sample:?}");
+        }
+        for last in self.samples.iter().filter(|sample| sample.labels.get("le").is_some_and(|end| end == "+Inf")) {
+            let mut labels = last.labels.clone();
+            labels.remove("le");
+            let others = |sample: &&Sample| {
+                sample.name == last.name && labels.iter().all(|(name, value)| sample.labels.get(name) == Some(value))
+            };
+            let counts: Vec<f64> = self.samples.iter().filter(others).map(|sample| sample.value).collect();
+            assert!(counts.is_sorted(), "{last:?}: {counts:?}");
+            let all = last.name.replace("_bucket", "_count");
+            let count = self.samples.iter().find(|sample| sample.name == all && sample.labels == labels);
+            assert!(count.is_some_and(|count| count.value.total_cmp(&last.value).is_eq()), "{last:?}");
+        }
+    }
+
+    /// The sum of what a name has with these labels, without what is behind the point.
+    pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
+        let fits = |sample: &&Sample| {
+            let has = |(name, value): &(&str, &str)| sample.labels.get(*name).is_some_and(|found| found == value);
+            sample.name == name && labels.iter().all(has)
+        };
+        let sum: f64 = self.samples.iter().filter(fits).map(|sample| sample.value).sum();
+        #[expect(clippy::cast_possible_truncation, reason = "counts and bytes of a test")]
+        {
+            sum as i64
+        }
+    }
+}
+
+impl Sample {
+    fn parse(line: &str) -> Self {
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        let value = value.parse().unwrap_or_else(|_| panic!("a number: {line}"));
+        let (name, labels) = match series.strip_suffix('}') {
+            Some(series) => series.split_once('{').expect("labels"),
+            None => (series, ""),
+        };
+        let label = |label: &str| {
+            let (name, value) = label.split_once('=').expect("a label");
+            let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).expect("a value in quotes");
+            (name.to_owned(), value.to_owned())
+        };
+        let labels = labels.split(',').filter(|text| !text.is_empty()).map(label).collect();
+        Self { name: name.to_owned(), labels, value }
+    }
+}

@@ -1,0 +1,307 @@
+//! Traces: a client's is continued, a collector is told, and nothing that the collector does reaches a request.
+
+use serde_json::Value;
+
+use crate::support::collector::Collector;
+use crate::support::issuer::Authority;
+use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN: &str = "b7ad6b7169203331";
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+fn line(server: &Server, id: &str) -> Value {
+    let mark = format!(r#""request_id":"{id}""#);
+    wait_for("its line in the log", || {
+        let log = server.log();
+        log.lines().find(|line| line.contains(&mark)).map(|line| serde_json::from_str(line).expect("JSON"))
+    })
+}
+
+on_every_engine! {
+    fn a_request_is_a_span_of_its_clients_trace(site) {
+        let collector = Collector::start();
+        let server = site.serve(&["--otlp-endpoint", &collector.url()]);
+        let ada = server.client(&site.token("ada", &[]));
+        let parent = format!("00-{TRACE}-{SPAN}-01");
+        let id = |id| ("X-Request-Id", id);
+        let body = br#"{"id":1,"name":"Rose"}"#;
+        let headers = [JSON, id("create"), ("traceparent", &parent), ("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")];
+        assert_eq!(ada.call("POST", "/plants", &headers, Some(body)).status, 200);
+        let (span, children) = collector.wait_for_request("create");
+        assert_eq!((span.text("traceId"), span.text("parentSpanId"), span.text("name")), (TRACE, SPAN, "POST /plants"));
+        assert_eq!(span.text("traceState"), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+        assert_eq!(span.0["kind"], 2);
+        assert!(span.0["status"].is_null());
+        let attributes = span.attributes();
+        let attribute = |name: &str| attributes.get(name).map(String::as_str);
+        assert_eq!(attribute("http.request.method"), Some("POST"));
+        assert_eq!(attribute("http.route"), Some("/plants"));
+        assert_eq!(attribute("http.response.status_code"), Some("200"));
+        assert_eq!(attribute("network.protocol.version"), Some("1.1"));
+        assert_eq!(attribute("user.id"), Some("1"));
+        assert_eq!(attribute("error.type"), None);
+        let time = |span: &crate::support::collector::Span, field: &str| span.text(field).parse::<u64>().expect("a time");
+        let (begun, ended) = (time(&span, "startTimeUnixNano"), time(&span, "endTimeUnixNano"));
+        assert!(begun > 1_600_000_000_000_000_000 && begun < ended);
+        for name in ["authenticate", "read", "wait for the writer", "commit"] {
+            let child = children.iter().find(|child| child.text("name") == name);
+            let child = child.unwrap_or_else(|| panic!("{name} is not among {children:?}"));
+            assert_eq!((child.text("traceId"), &child.0["kind"]), (TRACE, &1.into()));
+            let (from, to) = (time(child, "startTimeUnixNano"), time(child, "endTimeUnixNano"));
+            assert!(begun <= from && from <= to && to <= ended, "{name} is within its request");
+        }
+        assert_eq!(line(&server, "create")["trace_id"], TRACE);
+
+        assert_eq!(ada.call("DELETE", "/plants/7", &[id("missing")], None).status, 404);
+        let (span, _) = collector.wait_for_request("missing");
+        assert_ne!(span.text("traceId"), TRACE, "a trace of its own");
+        assert_eq!((span.text("parentSpanId"), span.text("name")), ("", "DELETE /plants/{id}"));
+        assert_eq!(line(&server, "missing")["trace_id"], span.text("traceId"));
+        assert!(span.0["status"].is_null(), "the client's fault is no failure of the service");
+        assert_eq!(span.attributes().get("plantstore.error").map(String::as_str), Some("40400"));
+
+        site.execute("ALTER TABLE plants RENAME TO gone");
+        assert_eq!(ada.call("GET", "/plants", &[id("broken")], None).status, 500);
+        let (span, _) = collector.wait_for_request("broken");
+        assert_eq!(span.0["status"]["code"], 2);
+        assert_eq!(span.attributes().get("error.type").map(String::as_str), Some("50000"));
+    }
+
+    fn nothing_secret_is_told(site) {
+        let collector = Collector::start();
+        let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
+        let token = site.token("somebody", &[]);
+        let client = server.client(&token);
+        let parent = format!("00-{TRACE}-{SPAN}-01");
+        let headers = [JSON, ("Cookie", "hidden"), ("traceparent", &parent), ("tracestate", &format!("a={token}")), ("X-Request-Id", &token), ("Idempotency-Key", "hidden")];
+        assert_eq!(client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#)).status, 200);
+        assert_eq!(client.get("/plants?limit=1&hidden=1").status, 200);
+        assert_eq!(client.get("/hidden/path").status, 404);
+        assert_eq!(client.call("HIDDEN", "/plants", &[], None).status, 405);
+        assert_eq!(client.delete(98_765).status, 204);
+        assert_eq!(server.client(&token.replace("pst_", "pst_x")).get("/plants").status, 401);
+        server.stop();
+        let told = collector.text();
+        assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{told}");
+        for hidden in ["somebody", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
+            assert!(!told.contains(hidden), "{hidden} in {told}");
+        }
+    }
+
+    fn who_decides_what_is_recorded(site) {
+        let collector = Collector::start();
+        let mut server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
+        let ada = server.client(&site.token("ada", &[]));
+        let get = |id: &str, parent: &str| {
+            let headers = [("X-Request-Id", id), ("traceparent", parent)];
+            let headers = if parent.is_empty() { &headers[..1] } else { &headers[..] };
+            assert_eq!(ada.call("GET", "/plants", headers, None).status, 200);
+        };
+        get("root", "");
+        get("not-recorded", &format!("00-{TRACE}-{SPAN}-00"));
+        get("recorded", &format!("00-{TRACE}-{SPAN}-01"));
+        assert_eq!(line(&server, "root")["trace_id"], Value::Null, "of which nothing would be found");
+        assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the client knows it");
+        assert_eq!(server.stop().code(), Some(0));
+        let told: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
+        assert_eq!(told, [false, false, true]);
+    }
+}
+
+/// The forms of the header, by the specification. What is not a parent begins a trace of its own, and is never refused.
+#[test]
+fn what_is_a_parent_and_what_is_not() {
+    let collector = Collector::start();
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let client = server.anonymous();
+    let good = [
+        format!("00-{TRACE}-{SPAN}-01"),
+        format!("00-{TRACE}-{SPAN}-03"),
+        format!("00-{TRACE}-{SPAN}-ff"),
+        format!("cc-{TRACE}-{SPAN}-01"),
+        format!("cc-{TRACE}-{SPAN}-01-what-the-future-will-be-like"),
+        format!("01-{TRACE}-{SPAN}-09-"),
+    ];
+    let bad = [
+        String::new(),
+        "nonsense".to_owned(),
+        format!("00-{TRACE}-{SPAN}"),
+        format!("00-{TRACE}-{SPAN}-1"),
+        format!("00-{TRACE}-{SPAN}-01-"),
+        format!("00-{TRACE}-{SPAN}-01-more"),
+        format!("00-{TRACE}-{SPAN}-011"),
+        format!("cc-{TRACE}-{SPAN}-01.more"),
+        format!("ff-{TRACE}-{SPAN}-01"),
+        format!("0-{TRACE}-{SPAN}-01"),
+        format!("0x-{TRACE}-{SPAN}-01"),
+        format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+        format!("00-{TRACE}-{}-01", SPAN.to_uppercase()),
+        format!("00-{TRACE}-{SPAN}-0G"),
+        format!("00-{}-{SPAN}-01", "0".repeat(32)),
+        format!("00-{TRACE}-{}-01", "0".repeat(16)),
+        format!("00-{}-{SPAN}-01", &TRACE[1..]),
+        format!("00_{TRACE}_{SPAN}_01"),
+        format!("00-{TRACE}-{SPAN}-+1"),
+        format!("00-{TRACE}-{SPAN}- 1"),
+        format!("00-{TRACE}-{SPAN}-01,00-{TRACE}-{SPAN}-01"),
+    ];
+    let ask = |number: usize, headers: &[(&str, &str)]| {
+        let id = format!("case-{number}");
+        let headers = [&[("X-Request-Id", id.as_str())], headers].concat();
+        assert_eq!(client.call("GET", "/livez", &headers, None).status, 200);
+    };
+    let cases: Vec<&String> = good.iter().chain(&bad).collect();
+    for (number, parent) in cases.iter().enumerate() {
+        ask(number, &[("traceparent", parent), ("tracestate", "a=1")]);
+    }
+    let twice = cases.len();
+    ask(twice, &[("traceparent", &good[0]), ("traceparent", &good[0])]);
+    assert_eq!(server.stop().code(), Some(0));
+    for number in 0..=twice {
+        let (span, _) = collector.request(&format!("case-{number}")).expect("its span");
+        let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
+        let parent = cases.get(number).map_or("twice", |parent| parent.as_str());
+        if number < good.len() {
+            assert_eq!(continued, (TRACE, SPAN, "a=1"), "{parent}");
+        } else {
+            assert!(continued.0 != TRACE && continued.0.len() == 32, "{parent}");
+            assert_eq!((continued.1, continued.2), ("", ""), "{parent}: its state goes with it");
+        }
+    }
+}
+
+#[test]
+fn without_a_collector_a_clients_trace_is_in_the_log() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let get = |id: &str, headers: &[(&str, &str)]| {
+        let headers = [&[("X-Request-Id", id)], headers].concat();
+        assert_eq!(server.anonymous().call("GET", "/livez", &headers, None).status, 200);
+        line(&server, id)["trace_id"].clone()
+    };
+    assert_eq!(get("with", &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]), TRACE);
+    assert_eq!(get("without", &[]), Value::Null);
+    assert_eq!(get("malformed", &[("traceparent", "nonsense")]), Value::Null);
+}
+
+/// A collector that is away, silent or unwilling costs no request anything. What it says may be sent again is sent again.
+#[test]
+fn a_collector_that_fails_costs_spans_and_nothing_else() {
+    let mut collector = Collector::start();
+    let site = Site::new(Engine::Sqlite);
+    let url = collector.url();
+    let mut server = site.serve(&["--otlp-endpoint", &url, "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let spans = |outcome| metrics.value("plantstore_trace_spans_total", &[("outcome", outcome)]);
+    let get = |id: &str| {
+        assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
+    };
+    get("taken");
+    collector.wait_for_request("taken");
+    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "exported")], 1);
+
+    collector.be_unwilling(Some("503 Service Unavailable\r\nRetry-After: 1"));
+    get("later");
+    wait_for("its warning", || server.log().contains("the collector does not take spans").then_some(()));
+    assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("refused") == 0);
+    collector.be_unwilling(None);
+    collector.wait_for_request("later");
+    wait_for("the word that it is over", || server.log().contains("the collector takes spans again").then_some(()));
+
+    collector.stop();
+    get("while-away");
+    collector.restart();
+    collector.wait_for_request("while-away");
+
+    collector.be_unwilling(Some("400 Bad Request"));
+    get("refused");
+    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "refused")], 1);
+    collector.be_unwilling(None);
+    get("after");
+    collector.wait_for_request("after");
+    assert!(collector.request("refused").is_none(), "what is refused is not sent again");
+
+    // Silent: one batch is with it, and what does not fit into the queue any more is dropped.
+    collector.be_silent(true);
+    let attempts = collector.attempts();
+    get("unheard");
+    wait_for("an attempt", || (collector.attempts() > attempts).then_some(()));
+    let batch = server.anonymous().bytes("GET", "/livez", &[], None).repeat(100);
+    wait_for("a full queue", || {
+        let mut connection = server.anonymous().connect();
+        connection.send(&batch);
+        (0..100).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+        (spans("dropped") > 0).then_some(())
+    });
+}
+
+#[test]
+fn the_end_waits_for_the_collector_but_not_for_long() {
+    let collector = Collector::start();
+    let site = Site::new(Engine::Sqlite);
+    let url = collector.url();
+    let mut server = site.serve(&["--otlp-endpoint", &url]);
+    assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "last")], None).status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(collector.request("last").is_some(), "handed over at the end");
+    drop(collector);
+
+    let mut away = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
+    assert_eq!(away.anonymous().get("/livez").status, 200);
+    assert_eq!(away.stop().code(), Some(0), "nobody is there: nothing is waited for");
+
+    let silent = Collector::start();
+    silent.be_silent(true);
+    let mut server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
+    assert_eq!(server.anonymous().get("/livez").status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(server.log().contains("the collector did not take the last spans"), "{}", server.log());
+}
+
+#[test]
+fn a_collector_is_trusted_by_its_certificate() {
+    let authority = Authority::new();
+    let collector = Collector::start_with_tls(&authority);
+    let site = Site::new(Engine::Sqlite);
+    let (url, file) = (collector.url(), authority.file());
+    let mut server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "trusted")], None).status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(collector.request("trusted").is_some());
+    let stranger = Authority::new();
+    let file = stranger.file();
+    let mut server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "not-trusted")], None).status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(collector.request("not-trusted").is_none());
+}
+
+#[test]
+fn wrong_options_say_what_to_do() {
+    let site = Site::new(Engine::Sqlite);
+    let endpoint = "for example http://127.0.0.1:4318";
+    let cases: [(&[&str], &str); 9] = [
+        (&["--otlp-endpoint", "127.0.0.1:4318"], endpoint),
+        (&["--otlp-endpoint", "ftp://127.0.0.1"], endpoint),
+        (&["--otlp-endpoint", "http://user:password@127.0.0.1:4318"], endpoint),
+        (&["--otlp-endpoint", "http://127.0.0.1:4318?a=b"], endpoint),
+        (&["--otlp-endpoint", "http://127.0.0.1:4318#a"], endpoint),
+        (&["--otlp-endpoint", "http://127.0.0.1:4318", "--otlp-sample", "2"], "write a share from 0 (none) to 1 (all)"),
+        (
+            &["--otlp-endpoint", "http://127.0.0.1:4318", "--otlp-sample", "NaN"],
+            "write a share from 0 (none) to 1 (all)",
+        ),
+        (&["--otlp-sample", "0.5"], "--otlp-endpoint"),
+        (
+            &["--otlp-endpoint", "https://127.0.0.1:4318", "--otlp-ca", "missing.pem"],
+            "--otlp-ca: cannot use the certificates in",
+        ),
+    ];
+    for (options, words) in cases {
+        let output = site.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.contains(words)), (Some(2), true), "{options:?}: {errors}");
+    }
+}
