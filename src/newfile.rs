@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
 /// What the name of an incomplete file ends with.
 const PARTIAL: &str = ".partial";
 
@@ -26,6 +29,9 @@ pub enum NewFileError {
     /// There is one of this name, and it was not to be replaced.
     #[error("there is a file {0} already: name another, or move it away")]
     Exists(PathBuf),
+    /// What there is of this name is no ordinary file.
+    #[error("{0} is not a regular file, and is never replaced: name another")]
+    NotAFile(PathBuf),
     /// Somebody else is writing the same.
     #[error("another process is writing {0}: wait for it, or name another file")]
     AtWork(PathBuf),
@@ -51,7 +57,7 @@ impl NewFile {
             return Err(NewFileError::AtWork(path.to_owned()));
         }
         let new = Self { path: path.to_owned(), partial, file, replace, finished: false };
-        new.refuse_to_replace()?;
+        new.check_name()?;
         // What an interrupted process has left.
         new.file.set_len(0).map_err(failed)?;
         Ok(new)
@@ -69,23 +75,39 @@ impl NewFile {
 
     /// Gives the file its name, once all of it is on disk.
     pub fn finish(mut self) -> Result<(), NewFileError> {
-        self.refuse_to_replace()?;
-        let finish = || {
-            self.file.sync_all()?;
-            fs::rename(&self.partial, &self.path)?;
-            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        let finished = finish().map_err(|error| NewFileError::Failed(self.path.clone(), error));
-        self.finished = finished.is_ok();
-        finished
+        let failed = |error| NewFileError::Failed(self.path.clone(), error);
+        self.file.sync_all().map_err(failed)?;
+        self.check_name()?;
+        let named = if self.replace { fs::rename(&self.partial, &self.path) } else { self.take_name() };
+        named.map_err(|error| match error.kind() {
+            // Somebody else has taken it in the meantime.
+            io::ErrorKind::AlreadyExists => NewFileError::Exists(self.path.clone()),
+            _ => failed(error),
+        })?;
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new("."))).and_then(|opened| opened.sync_all()).map_err(failed)?;
+        self.finished = true;
+        Ok(())
     }
 
-    fn refuse_to_replace(&self) -> Result<(), NewFileError> {
-        if !self.replace && self.path.symlink_metadata().is_ok() {
-            return Err(NewFileError::Exists(self.path.clone()));
+    /// Takes the name unless it is taken: nobody can come in between.
+    fn take_name(&self) -> io::Result<()> {
+        match renameat_with(CWD, &self.partial, CWD, &self.path, RenameFlags::NOREPLACE) {
+            // Not every file system knows how.
+            Err(Errno::INVAL) => {
+                fs::hard_link(&self.partial, &self.path)?;
+                fs::remove_file(&self.partial)
+            }
+            renamed => Ok(renamed?),
         }
-        Ok(())
+    }
+
+    fn check_name(&self) -> Result<(), NewFileError> {
+        match self.path.symlink_metadata() {
+            Ok(_) if !self.replace => Err(NewFileError::Exists(self.path.clone())),
+            Ok(there) if !there.is_file() => Err(NewFileError::NotAFile(self.path.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -107,4 +129,40 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let (ours, theirs) = (file.metadata()?, path.symlink_metadata());
     Ok(theirs.is_ok_and(|theirs| (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_takes_meanwhile_is_theirs() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("new");
+        let mut new = NewFile::begin(&path, false).expect("a new file");
+        new.file().write_all(b"ours").expect("room");
+        // As if it came between the last look and the renaming.
+        fs::write(&path, b"theirs").expect("a file");
+        assert!(matches!(new.take_name(), Err(error) if error.kind() == io::ErrorKind::AlreadyExists));
+        assert!(matches!(new.finish(), Err(NewFileError::Exists(_))));
+        assert_eq!(fs::read(&path).expect("their file"), b"theirs");
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 1, "nothing of ours is left");
+    }
+
+    #[test]
+    fn only_a_regular_file_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, link) = (directory.path().join("old"), directory.path().join("link"));
+        fs::write(&path, b"old").expect("a file");
+        symlink(&path, &link).expect("a link");
+        assert!(matches!(NewFile::begin(&link, true), Err(NewFileError::NotAFile(_))));
+        let mut new = NewFile::begin(&path, true).expect("a file in its place");
+        new.file().write_all(b"new").expect("room");
+        assert_eq!(fs::read(&path).expect("the old file"), b"old");
+        new.finish().expect("its name");
+        assert_eq!(fs::read(&path).expect("the new file"), b"new");
+    }
 }

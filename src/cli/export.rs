@@ -89,6 +89,6 @@ fn advise(error: NewFileError) -> anyhow::Error {
         NewFileError::Exists(path) => {
             anyhow::anyhow!("there is a file {} already: name another, or use --force to replace it", path.display())
         }
-        NewFileError::AtWork(_) | NewFileError::Failed(..) => error.into(),
+        NewFileError::NotAFile(_) | NewFileError::AtWork(_) | NewFileError::Failed(..) => error.into(),
     }
 }

@@ -5,6 +5,7 @@ mod monitoring;
 mod notify;
 mod oidc;
 mod rate;
+mod sweeper;
 mod tls;
 
 use std::fs::{self, OpenOptions as FileOptions};
@@ -12,7 +13,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -22,7 +23,6 @@ use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::cors::CorsOptions;
@@ -30,11 +30,12 @@ use self::monitoring::{MetricsListener, MonitoringOptions};
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
+use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Limits, Settings, Tls};
-use crate::store::{OpenOptions, SWEEP_DELAY, Store, StoreUrl};
+use crate::store::{OpenOptions, Store, StoreUrl};
 use crate::telemetry;
 use crate::token::{Label, PlainToken, TokenId};
 use crate::user::UserName;
@@ -45,9 +46,6 @@ const FIRST_USER: &str = "gardener";
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the first token waits for others that write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often what nobody needs any more is looked for, and what others get to write between two steps of removing it.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;
 
@@ -177,8 +175,10 @@ impl Options {
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(self.serve(&url, settings, tls, log.dropped()))
-        // Dropping the runtime cuts the connections that outlived the grace.
+        let served = runtime.block_on(self.serve(&url, settings, tls, log.dropped()));
+        // Cuts the connections that outlived the grace, and waits for nobody: a name that is being looked up may take long.
+        runtime.shutdown_background();
+        served
     }
 
     /// What the options come to, once they are found to make sense.
@@ -218,9 +218,7 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        if let Some(tls) = &tls {
-            tls::keep(tls)?;
-        }
+        tls::keep(tls.as_ref())?;
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
         let shutdown = stop_signal()?;
@@ -440,41 +438,6 @@ fn write_privately(file: &Path, text: &str) -> io::Result<()> {
     let mut file = FileOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
-}
-
-/// What removes, in a thread of its own, what nobody needs any more.
-struct Sweeper {
-    stop: mpsc::Sender<()>,
-    ended: oneshot::Receiver<()>,
-}
-
-impl Sweeper {
-    fn start(store: &Arc<Store>) -> Self {
-        // Not kept open by this: the store closes when the service ends, and the next start goes on where this one stopped.
-        let store = Arc::downgrade(store);
-        let runtime = tokio::runtime::Handle::current();
-        let ((stop, stopped), (end, ended)) = (mpsc::channel(), oneshot::channel());
-        std::thread::spawn(move || {
-            // The first time after what the contract of the store asks for.
-            let mut pause = SWEEP_DELAY;
-            while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout)
-                && let Some(store) = store.upgrade()
-            {
-                // What fails now is tried again the next time, and keeps nothing else from being removed.
-                let [plants, keys] = runtime.block_on(async { [store.sweep().await, store.sweep_keys().await] });
-                let removed = plants.unwrap_or(0) + keys.unwrap_or(0);
-                pause = if removed > 0 { SWEEP_PAUSE } else { SWEEP_INTERVAL };
-            }
-            let _ = end.send(());
-        });
-        Self { stop, ended }
-    }
-
-    /// Ends it after the step that it is at.
-    async fn finish(self) {
-        drop(self.stop);
-        let _ = self.ended.await;
-    }
 }
 
 #[cfg(test)]

@@ -66,10 +66,13 @@ async fn shake_hands(
 ) -> Option<(Stream, Protocol)> {
     let arrived = Instant::now();
     let accepted = tokio::select! {
-        accepted = timeout(app.limits.header_timeout, tls.accept(socket)) => accepted.ok()?,
+        accepted = timeout(app.limits.header_timeout, tls.accept(socket)) => accepted,
         () = Stage::Closing.reached(&mut stage) => return None,
     };
-    match accepted {
+    if !matches!(accepted, Ok(Ok(_))) {
+        app.metrics.connections.fail_handshake();
+    }
+    match accepted.ok()? {
         Ok(accepted) => Some(accepted),
         Err(Refused::InClear(stream)) => {
             let error = ApiError::BadRequest("this port is encrypted: write https:// in place of http://");

@@ -7,6 +7,7 @@
 mod frames;
 
 use std::future::poll_fn;
+use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use super::context::TrackedBody;
 use super::error::ApiError;
 use super::serve::Stage;
 use super::socket::{LAST_WORDS, Stream};
+use super::wire::Ending;
 use super::{App, Limits, Service};
 
 /// Requests at work at the same time on one connection; others are refused in a way that tells the client to try again.
@@ -38,7 +40,7 @@ const STREAMS_MAX: u32 = 100;
 /// Bytes of a request's body that may wait to be read, and of all bodies of a connection.
 const RECEIVE_WINDOW: u32 = 64 * 1024;
 /// Bytes of one answer that wait in memory for the socket.
-const SEND_BUFFER: usize = 16 * 1024;
+const SEND_BUFFER: usize = 4 * 1024;
 /// Requests that are taken back before anybody has looked at them; with more, the connection ends.
 const TAKEN_BACK_MAX: usize = 20;
 /// Requests of a connection that break the protocol or are too many; with more, it ends.
@@ -60,11 +62,17 @@ pub(super) async fn drive(
 ) {
     let limits = Arc::clone(&service.app.limits);
     let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout);
-    let Ok(Ok(connection)) = timeout(limits.header_timeout, builder(&limits).handshake(frames)).await else {
-        return;
+    let app = Arc::clone(&service.app);
+    let connection = match timeout(limits.header_timeout, builder(&limits).handshake(frames)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return count(&error, &app),
+        Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
     let ended = session.run(stage).await;
+    if let Err(error) = &ended {
+        count(error, &app);
+    }
     let Ok(stream) = returned.try_recv() else {
         return;
     };
@@ -75,6 +83,15 @@ pub(super) async fn drive(
             // The client was told why, and may still be sending.
             stream.linger().await;
         }
+    }
+}
+
+/// Counts a connection that was ended by us.
+fn count(error: &h2::Error, app: &App) {
+    match error.get_io().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => app.metrics.connections.cut(Ending::HeadTimeout),
+        None if error.is_library() => app.metrics.connections.end_misuse(),
+        _ => {}
     }
 }
 
@@ -119,8 +136,10 @@ impl Session {
                 }
                 () = sleep_until(deadline), if self.requests.is_empty() => {
                     if leaving {
+                        self.part().await;
                         return Ok(());
                     }
+                    self.service.app.metrics.connections.cut(Ending::Silent);
                     leaving = true;
                     deadline = self.leave();
                 }
@@ -136,6 +155,12 @@ impl Session {
     fn leave(&mut self) -> Instant {
         self.connection.graceful_shutdown();
         Instant::now() + self.farewell()
+    }
+
+    /// Closes the connection on a client that has not agreed: what it was never told was not done, and it is told so.
+    async fn part(&mut self) {
+        self.connection.abrupt_shutdown(Reason::NO_ERROR);
+        let _ = timeout(LAST_WORDS, async { while let Some(Ok(_)) = self.connection.accept().await {} }).await;
     }
 
     /// How long the client gets to take what was sent, and to close the connection.
@@ -201,16 +226,18 @@ async fn send(mut body: TrackedBody, mut stream: SendStream<Bytes>, patience: Du
                 return stream.send_reset(Reason::CANCEL);
             };
             let piece = data.split_to(room.min(data.len()));
-            if stream.send_data(piece, data.is_empty() && body.is_end_stream()).is_err() {
+            let is_last = data.is_empty() && body.is_end_stream();
+            if stream.send_data(piece, is_last).is_err() {
                 return body.abandon();
             }
-        }
-        if body.is_end_stream() {
-            return;
+            if is_last {
+                return;
+            }
         }
     }
-    // Fails when the client has gone.
-    let _ = stream.send_data(Bytes::new(), true);
+    if stream.send_data(Bytes::new(), true).is_err() {
+        body.abandon();
+    }
 }
 
 /// The length of a body that its request announces.

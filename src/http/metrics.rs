@@ -163,6 +163,8 @@ pub(crate) struct Connections {
     slow_head: Counter,
     large_head: Counter,
     malformed: Counter,
+    handshake: Counter,
+    misuse: Counter,
 }
 
 impl Connections {
@@ -189,6 +191,16 @@ impl Connections {
         }
     }
 
+    /// No encrypted connection came about.
+    pub(crate) fn fail_handshake(&self) {
+        self.handshake.count();
+    }
+
+    /// A client did not keep to the protocol of HTTP/2, or took too much of it.
+    pub(crate) fn end_misuse(&self) {
+        self.misuse.count();
+    }
+
     fn write(&self, page: &mut Page) {
         page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
         page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
@@ -199,7 +211,9 @@ impl Connections {
             .sample(&[("why", "silent".into())], self.silent.get())
             .sample(&[("why", "slow_head".into())], self.slow_head.get())
             .sample(&[("why", "large_head".into())], self.large_head.get())
-            .sample(&[("why", "malformed".into())], self.malformed.get());
+            .sample(&[("why", "malformed".into())], self.malformed.get())
+            .sample(&[("why", "handshake".into())], self.handshake.get())
+            .sample(&[("why", "misuse".into())], self.misuse.get());
     }
 }
 

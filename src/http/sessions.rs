@@ -143,24 +143,18 @@ impl Sessions {
                 self.remembered.count();
                 return Ok(None);
             }
-            known => {
-                self.looked_up.count();
-                let begun = trace::begin();
-                let opened = self.open(store, bearer, known.as_deref(), moment).await;
-                begun.end("authenticate");
-                match opened {
-                    Ok(session) => {
-                        let session = Arc::new(session);
-                        self.valid.insert(hash, Arc::clone(&session));
-                        session
-                    }
-                    Err(NoSession::Refused(lasting)) => {
-                        self.refuse(hash, lasting, moment);
-                        return Ok(None);
-                    }
-                    Err(NoSession::Failed(error)) => return Err(error),
+            known => match self.open(store, bearer, known.as_deref(), moment).await {
+                Ok(session) => {
+                    let session = Arc::new(session);
+                    self.valid.insert(hash, Arc::clone(&session));
+                    session
                 }
-            }
+                Err(NoSession::Refused(lasting)) => {
+                    self.refuse(hash, lasting, moment);
+                    return Ok(None);
+                }
+                Err(NoSession::Failed(error)) => return Err(error),
+            },
         };
         let now = Timestamp::now();
         if session.holder.expires.is_some_and(|expires| expires <= now) {
@@ -180,8 +174,23 @@ impl Sessions {
         }
     }
 
-    /// Makes the session of a token that is valid now, as the store or the issuer's keys have it.
+    /// Makes the session of a token that is valid now, and lets it be known that it had to be made.
     async fn open(
+        &self,
+        store: &Store,
+        bearer: &Bearer<'_>,
+        known: Option<&Session>,
+        checked: Instant,
+    ) -> Result<Session, NoSession> {
+        self.looked_up.count();
+        let begun = trace::begin();
+        let session = self.look_up(store, bearer, known, checked).await;
+        begun.end("authenticate");
+        session
+    }
+
+    /// The session of a token as the store or the issuer's keys have it.
+    async fn look_up(
         &self,
         store: &Store,
         bearer: &Bearer<'_>,

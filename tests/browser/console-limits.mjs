@@ -1,15 +1,26 @@
-// A server that lets a user send one request in a while: the console says so, and keeps what it knows.
+// What is refused or never answered is said, and what is known stays: a server that lets a user send one request in a while,
+// and a network that loses what is sent.
 
 import { main, withBrowser } from "./browser.mjs";
-import { shown, signedIn, toast } from "./garden.mjs";
+import { add, shown, signedIn, toast } from "./garden.mjs";
 
 main(() =>
   withBrowser(async (browser) => {
     const page = await signedIn(browser);
-    page.tolerate(/status of 429/);
+    page.tolerate(/status of 429/, /ERR_FAILED/);
     await page.getByRole("button", { name: "Look again" }).click();
     await toast(page, "This may be out of date. This user has sent too many requests, nothing was done: try again in").waitFor();
     await shown(page, "Rose").waitFor();
+
+    // A form that is closed before its answer: the failure is told all the same, and the next form is not disturbed by it.
+    await page.route("**/plants", (route) => route.abort());
+    const form = await add(page, { name: "Elm" });
+    await form.getByRole("button", { name: "Adding…" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Add a plant" }).click();
+    await form.getByLabel("Name").fill("Oak");
+    await toast(page, "It is not known whether “Elm” was added. The server cannot be reached.").waitFor();
+    await form.waitFor();
     page.check();
   }),
 );

@@ -1,8 +1,8 @@
 // Thousands of plants: all are found, counted and reached, and the page holds a few of them at a time.
 
 import assert from "node:assert/strict";
-import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
-import { signIn, until } from "./garden.mjs";
+import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { call, dismiss, signIn, until } from "./garden.mjs";
 
 const MANY = 5_000;
 /// More elements than this would mean that plants out of sight stay on the page.
@@ -71,6 +71,35 @@ main(() =>
     await page.getByLabel("Sort").selectOption("-name");
     await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
     await picture(page, "many-table");
+
+    // What is deleted while the list is read again does not come back with it.
+    await call("DELETE", "/plants/4999");
+    let release;
+    const held = new Promise((resolve) => (release = resolve));
+    await page.route("**/plants?*after=*", async (route) => {
+      await held;
+      await route.continue();
+    });
+    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Delete Plant number-5000" }).click();
+    await page.getByText("4,999 plants", { exact: true }).waitFor();
+    release();
+    await page.getByText("4,998 plants", { exact: true }).waitFor();
+    await dismiss(page, "“Plant number-5000” deleted.");
+    await until("the deletion", async () => !(await call("GET", "/plants")).includes("number-5000"));
+    await page.locator("#progress").waitFor({ state: "hidden" });
+    await page.getByText("4,998 plants", { exact: true }).waitFor();
+
+    // More than the page keeps is said, and not passed over.
+    await ask("grow");
+    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByText("50,000 plants. There are more: they are not shown, and not searched.").waitFor();
+    await search.fill("one too many");
+    await page.getByText("0 of 50,000 plants. There are more").waitFor();
+    await search.fill("number-4998");
+    await page.getByText("1 of 50,000 plants. There are more").waitFor();
+    await search.fill("");
+    await bounded("of 50,000");
     page.check();
   }),
 );

@@ -397,7 +397,8 @@ fn help_and_version() {
             "10",
             "100",
             "16777216",
-            "10s"
+            "10s",
+            "1"
         ],
         "the defaults of the contract"
     );

@@ -15,6 +15,10 @@ on_every_engine! {
         etag: (a tag)
         cache-control: no-cache
         content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
+        referrer-policy: no-referrer
+        permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
+        cross-origin-opener-policy: same-origin
+        cross-origin-resource-policy: same-origin
         content-length: 625
         x-request-id: (an id)
         x-content-type-options: nosniff

@@ -251,7 +251,7 @@ on_every_engine! {
     fn a_long_list_is_sent_as_the_client_takes_it(site) {
         let token = site.token("ada", &[]);
         site.execute(
-            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 300000)
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
              INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'a plant of this name and number ' || n, 0 FROM numbers",
         );
         let server = site.serve(&[]);

@@ -108,9 +108,9 @@ fn the_examples_work_as_printed() {
         ("docs/rereads.md", 4),
         ("docs/sharing.md", 8),
         ("docs/retries.md", 3),
+        ("docs/monitoring.md", 4),
         ("docs/check.md", 4),
         ("docs/operations.md", 5),
-        ("docs/monitoring.md", 4),
     ];
     for (document, least) in documents {
         let examples = examples(document);

@@ -103,8 +103,7 @@ fn things_stand_where_they_belong() {
         (&["use ring", "base64"], "src/http/oidc/"),
         (&["process::exit"], "src/cli src/store/sqlite/fault.rs src/store/postgres/writer.rs"),
         (&["stderr()"], "src/cli src/telemetry.rs"),
-        (&["getrandom"], "src/token.rs src/http/context.rs src/store/postgres src/check/ledger.rs"),
-        (&["getrandom"], "src/token.rs src/http/context.rs src/http/traces.rs src/store/postgres"),
+        (&["getrandom"], "src/token.rs src/http/context.rs src/http/traces.rs src/store/postgres src/check/ledger.rs"),
         (&["fn into_response", "StatusCode::BAD_REQUEST"], "src/http/error.rs"),
     ];
     for (file, text) in files("src", "rs") {
@@ -156,6 +155,23 @@ fn files_have_one_subject() {
         assert!(text.starts_with("//! "), "{file} says what it is about");
         assert!(text.lines().count() <= 500, "{file} has more than 500 lines");
         assert!(!file.ends_with("/mod.rs"), "{file}: modules are `name.rs` beside `name/`");
+    }
+}
+
+/// What the console's policy forbids never works: it is not even written. And a file that is not served is not there.
+#[test]
+fn the_console_is_what_its_policy_allows() {
+    let served = read(root().join("src/http/console.rs"));
+    for ending in ["html", "css", "js", "svg"] {
+        for (file, text) in files("src/http/console", ending) {
+            let name = file.rsplit('/').next().unwrap();
+            assert!(served.contains(&format!("asset!(\"{name}\"")), "{file} is not served");
+            assert!(text.lines().count() <= 500, "{file} has more than 500 lines");
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            for forbidden in ["innerHTML", "eval(", "style=", "<style", "onclick=\"", "cookie", "http://", "https://"] {
+                assert!(!text.contains(forbidden), "{file}: {forbidden}");
+            }
+        }
     }
 }
 
@@ -219,6 +235,7 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "SECURITY.md",
         "docs/check.md",
+        "docs/console.md",
         "docs/data.md",
         "docs/errors.md",
         "docs/limits-and-browsers.md",
@@ -235,7 +252,9 @@ fn links_between_documents_lead_somewhere() {
     for document in documents {
         let text = read(root().join(document));
         let directory = root().join(document).parent().unwrap().to_owned();
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let pictures = ["src=\"", "srcset=\""].into_iter().flat_map(|name| text.split(name).skip(1));
+        for target in links.chain(pictures.filter_map(|rest| rest.split('"').next())) {
             let path = target.split('#').next().unwrap();
             assert!(path.is_empty() || directory.join(path).exists(), "{document} links to {target}");
         }

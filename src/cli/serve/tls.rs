@@ -57,12 +57,21 @@ fn wrong(fault: &TlsFault) -> String {
 }
 
 /// Says what is shown, and keeps it up to date for as long as the process lives.
-pub(super) fn keep(tls: &Arc<Tls>) -> anyhow::Result<()> {
+pub(super) fn keep(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let Some(tls) = tls else {
+        // It would end the process, and whoever sends it means no harm.
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                tracing::info!("there is no certificate to read again");
+            }
+        });
+        return Ok(());
+    };
     tracing::info!(sha256 = tls.fingerprint(), "showing this certificate");
     if tls.key_is_readable_by_all() {
         tracing::warn!("everybody on this machine can read the file of --tls-key: make it readable by its owner alone");
     }
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut keeper = Keeper { tls: Arc::clone(tls), told: None };
     tokio::spawn(async move {
         loop {

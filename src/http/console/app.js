@@ -1,7 +1,7 @@
 // The console: signs in, reads the plants, and shows what becomes of what a person does.
 
 import { Api } from "./api.js";
-import { AddDialog, PlantDialog, newKey, tell } from "./dialogs.js";
+import { AddDialog, PlantDialog, newKey } from "./dialogs.js";
 import { drawingOf } from "./drawing.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
@@ -30,11 +30,11 @@ class Console {
   #readAt = 0;
   /// Who reads the list now.
   #reader = null;
-  /// Whether what is known here may differ from the server's, because something was added while the list was read.
+  /// Whether what is known here may differ from the server's, because something was changed while the list was read.
   #unsure = false;
   #isCut = false;
   #refusal = null;
-  /// Deletions that can still be undone, by the plant's key.
+  /// Deletions that can still be undone or are not answered yet, by the plant's key.
   #leaving = new Map();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
@@ -46,7 +46,10 @@ class Console {
     onDelete: (plant) => this.#delete(plant),
   });
   #toasts = new Toasts(byId("toasts"), () => byId("plants").focus());
-  #addDialog = new AddDialog((plant, key, close) => this.#add(plant, key, close));
+  #addDialog = new AddDialog({
+    onSubmit: (plant, key, close) => this.#add(plant, key, close),
+    onUnseen: (plant, failure) => this.#tellUnseen(plant, failure),
+  });
   #plantDialog = new PlantDialog((plant) => this.#delete(plant));
 
   start() {
@@ -73,8 +76,11 @@ class Console {
     const controls = document.querySelector(".controls");
     const onStuck = ([{ intersectionRatio }]) => controls.classList.toggle("stuck", intersectionRatio < 1);
     new IntersectionObserver(onStuck, { threshold: 1, rootMargin: "-1px 0px 0px" }).observe(controls);
-    // A tab that is closed cannot be asked to undo any more.
+    // A tab that is closed cannot be asked to undo any more; one that comes back has to look at what became of it.
     addEventListener("pagehide", () => this.#sendDeletions());
+    addEventListener("pageshow", ({ persisted }) => {
+      if (persisted && this.#api) this.#lookNow();
+    });
   }
 
   #onKey(event) {
@@ -159,6 +165,8 @@ class Console {
     }
     if (api !== this.#api) return;
     if (etag !== null) [this.#garden, this.#etag] = [garden, etag];
+    // The server has them until their time is over.
+    for (const key of this.#leaving.keys()) this.#garden.remove(key);
     this.#readAt = Date.now();
     this.#refusal = null;
   }
@@ -201,12 +209,15 @@ class Console {
   }
 
   async #add(plant, key, close) {
+    const api = this.#api;
     try {
-      await this.#api.create(plant, key);
+      await api.create(plant, key);
     } catch (failure) {
-      if (failure.status === 401) this.#leave(failure.message);
+      if (api === this.#api && failure.status === 401) this.#leave(failure.message);
       throw failure;
     }
+    // Signed out meanwhile.
+    if (api !== this.#api) return;
     const added = plantOf(plant);
     this.#garden.add(added);
     this.#unsure ||= this.#reader !== null;
@@ -219,30 +230,38 @@ class Console {
     if (place >= 0) this.#list.focusAt(place);
   }
 
+  /// Tells of an addition that failed when nobody was looking at its form any more.
+  #tellUnseen(plant, failure) {
+    if (!this.#api) return;
+    const outcome = failure.passes ? `It is not known whether ${called(plant)} was added.` : `${called(plant)} was not added.`;
+    this.#toasts.show(`${outcome} ${failure.message}`, { isError: true });
+  }
+
   /// Undoes an addition.
-  async #takeBack(plant) {
+  #takeBack(plant) {
+    const deletion = { plant, key: newKey(), done: null };
+    this.#leaving.set(plant.key, deletion);
     this.#removeFromSight(plant);
-    await this.#send(plant, newKey());
+    deletion.done = this.#finish(deletion);
   }
 
   /// Takes a plant away here at once, and on the server when it cannot be undone any more: until then nothing is lost,
   /// whatever becomes of the network or of this tab, and undoing cannot fail.
   #delete(plant) {
     if (!this.#garden.get(plant.key)) return;
-    const key = newKey();
-    const deletion = { plant, key, done: null };
-    const toast = this.#toasts.show(`${called(plant)} deleted.`, {
+    const deletion = { plant, key: newKey(), done: null };
+    this.#leaving.set(plant.key, deletion);
+    this.#removeFromSight(plant);
+    this.#toasts.show(`${called(plant)} deleted.`, {
       onUndo: () => this.#keep(plant),
       onEnd: () => (deletion.done = this.#finish(deletion)),
     });
-    deletion.toast = toast;
-    this.#leaving.set(plant.key, deletion);
-    this.#removeFromSight(plant);
   }
 
   #removeFromSight(plant) {
     const place = this.#list.placeOf(plant);
     this.#garden.remove(plant.key);
+    this.#unsure ||= this.#reader !== null;
     this.#render();
     if (place >= 0 && !this.#list.focusAt(place, ".delete")) byId(byId("nothing").hidden ? "query" : "nothing-action").focus();
   }
@@ -275,8 +294,9 @@ class Console {
     }
   }
 
+  /// Sends them all, those on their way once more: under the same key, each is done once.
   #sendDeletions() {
-    for (const { plant, key, done } of this.#leaving.values()) if (!done) this.#api?.removeAndGo(plant, key);
+    for (const { plant, key } of this.#leaving.values()) this.#api?.removeAndGo(plant, key);
   }
 
   // Showing
@@ -313,13 +333,15 @@ class Console {
     byId("plants").hidden = found.length === 0;
     this.#renderNothing(found.length);
     byId("progress").hidden = !this.#reader;
+    // There is nothing to find in nothing.
+    document.querySelector(".controls").hidden = this.#garden.size === 0 && !this.#reader;
   }
 
   #renderHead(owners, found) {
     const known = this.#garden.size;
     byId("heading").textContent = headingOf(owners);
     const total = count(known, "plant");
-    const cut = this.#isCut ? " There are more: they are not shown, and not searched." : "";
+    const cut = this.#isCut ? ". There are more: they are not shown, and not searched." : "";
     const state = this.#reader && this.#etag === null ? `${total} so far…` : total;
     byId("count").textContent = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
     const { owner: chosen } = this.#filter;
@@ -367,9 +389,8 @@ class Console {
     chip.className = "chip more";
     chip.dataset.tag = "\n";
     chip.setAttribute("aria-expanded", String(this.#allTags));
-    const many = number > MANY_TAGS ? `The ${MANY_TAGS} most used` : "All";
-    chip.textContent = this.#allTags ? "Fewer tags" : `${many} of ${number.toLocaleString("en")} tags`;
-    if (number <= MANY_TAGS && !this.#allTags) chip.textContent = `All ${number} tags`;
+    const more = number > MANY_TAGS ? `The ${MANY_TAGS} most used of ${number.toLocaleString("en")} tags` : `All ${number} tags`;
+    chip.textContent = this.#allTags ? "Fewer tags" : more;
     chip.addEventListener("click", () => {
       this.#allTags = !this.#allTags;
       this.#render();

@@ -28,12 +28,17 @@ export class AddDialog {
   #dialog = byId("add-dialog");
   #form = byId("add-form");
   #onSubmit;
+  #onUnseen;
+  /// Counts the times it was opened: an answer may come when the form has been opened for another plant.
+  #round = 0;
   /// What was sent and not answered for good: sent again, it goes under the same key.
   #unanswered = null;
 
-  /// `onSubmit` gets the plant and a key, and throws a `Failure`.
-  constructor(onSubmit) {
+  /// `onSubmit` gets the plant, a key, and what closes the form, and throws a `Failure`; `onUnseen` gets a plant and its failure
+  /// when the form has gone meanwhile.
+  constructor({ onSubmit, onUnseen }) {
     this.#onSubmit = onSubmit;
+    this.#onUnseen = onUnseen;
     closeOnDemand(this.#dialog);
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -45,6 +50,8 @@ export class AddDialog {
   }
 
   open({ id, tag, tags, owners }) {
+    this.#round += 1;
+    this.#wait(false);
     this.#form.reset();
     this.#mark({});
     tell(byId("add-error"), "");
@@ -95,15 +102,18 @@ export class AddDialog {
     plant.id = String(BigInt(plant.id));
     const sent = JSON.stringify(plant);
     const key = this.#unanswered?.sent === sent ? this.#unanswered.key : newKey();
+    const round = this.#round;
+    const isOpen = () => this.#dialog.open && round === this.#round;
     this.#wait(true);
     try {
-      await this.#onSubmit(plant, key, () => this.#dialog.close());
+      await this.#onSubmit(plant, key, () => isOpen() && this.#dialog.close());
       this.#unanswered = null;
     } catch (failure) {
       this.#unanswered = failure.passes ? { sent, key } : null;
-      this.#refuse(failure);
+      if (isOpen()) this.#refuse(failure);
+      else this.#onUnseen(plant, failure);
     } finally {
-      this.#wait(false);
+      if (round === this.#round) this.#wait(false);
     }
   }
 

@@ -24,8 +24,8 @@ function numbers(seed) {
   };
 }
 
-/// Hues that go well with leaves: sage, moss, straw, sand, ochre, clay, rose, heather, dusk, sky, pond, mint.
-const TAG_HUES = [142, 122, 104, 86, 68, 46, 28, 300, 262, 228, 196, 165];
+/// Hues that go well with leaves: sage, clay, straw, sky, ochre, sand, moss, heather, rose, dusk, pond, mint.
+const TAG_HUES = [142, 46, 104, 228, 68, 86, 122, 300, 28, 262, 196, 165];
 
 /// The hue around the plants of a tag.
 export function hueOf(tag) {

@@ -246,7 +246,7 @@ impl Sender {
                 Verdict::Later(why, wanted) => (why, wanted),
             };
             self.failed(&why);
-            let pausing = wanted.unwrap_or(pause).min(BACKOFF.1);
+            let pausing = wanted.unwrap_or(pause).clamp(BACKOFF.0, BACKOFF.1);
             if is_last || Instant::now() + pausing > deadline {
                 return self.metrics.dropped.add(count);
             }

@@ -3,6 +3,7 @@
 
 use hyper::HeaderMap;
 
+use super::super::oidc::has_the_shape;
 use super::{SpanId, TraceId};
 use crate::token::TOKEN_PREFIX;
 
@@ -13,6 +14,8 @@ const LENGTH: usize = 55;
 /// Characters and members of a `tracestate` that are carried along, as the specification asks for at the least.
 const STATE_MAX: usize = 512;
 const MEMBERS_MAX: usize = 32;
+/// Characters of a key, and of a value.
+const MEMBER_MAX: usize = 256;
 /// The flag that says that the caller records the trace.
 const SAMPLED: u8 = 1;
 
@@ -73,7 +76,24 @@ pub(super) fn state(headers: &HeaderMap) -> Option<String> {
     let values: Option<Vec<&str>> = headers.get_all(TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
     let state = values?.join(",");
     let fits = (1..=STATE_MAX).contains(&state.len()) && state.split(',').count() <= MEMBERS_MAX;
-    (fits && !state.contains(TOKEN_PREFIX)).then_some(state)
+    (fits && !state.contains(TOKEN_PREFIX) && state.split(',').all(is_member)).then_some(state)
+}
+
+/// Whether it is `key=value` by the specification, or nothing at all, and no token of an issuer.
+fn is_member(member: &str) -> bool {
+    let member = member.trim_matches([' ', '\t']);
+    let Some((key, value)) = member.split_once('=') else {
+        return member.is_empty();
+    };
+    let of_key = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte);
+    let starts_well = key.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let of_value = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'=';
+    starts_well
+        && key.len() <= MEMBER_MAX
+        && key.bytes().all(of_key)
+        && (1..=MEMBER_MAX).contains(&value.len())
+        && value.bytes().all(of_value)
+        && !has_the_shape(value)
 }
 
 #[cfg(test)]
@@ -98,8 +118,15 @@ mod tests {
         assert_eq!(state_of(&["a=1", "b=2"]).as_deref(), Some("a=1,b=2"));
         assert_eq!(state_of(&[]), None);
         assert_eq!(state_of(&[""]), None);
-        assert_eq!(state_of(&[&format!("a={}", "x".repeat(510))]).map(|state| state.len()), Some(512));
-        assert_eq!(state_of(&[&format!("a={}", "x".repeat(511))]), None);
+        let long = |length: usize| format!("a={},b={}", "x".repeat(255), "y".repeat(length));
+        assert_eq!(state_of(&[&long(252)]).map(|state| state.len()), Some(512));
+        assert_eq!(state_of(&[&long(253)]), None);
+        assert_eq!(state_of(&[&format!("a={}", "x".repeat(257))]), None);
+        assert_eq!(state_of(&["a=1,,tenant@b-_*/=2 3"]).as_deref(), Some("a=1,,tenant@b-_*/=2 3"));
+        let token = "a=eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhIn0.c2ln";
+        for wrong in ["a", "=1", "A=1", "-a=1", "a=", "a=1=2", "a b=1", token] {
+            assert_eq!(state_of(&[wrong]), None, "{wrong}");
+        }
         assert_eq!(state_of(&[&["a=1"; 32].join(",")]).map(|state| state.len()), Some(127));
         assert_eq!(state_of(&[&["a=1"; 33].join(",")]), None);
         assert_eq!(state_of(&["a=pst_0123"]), None);

@@ -25,9 +25,11 @@ pub struct Filling {
 
 impl Filling {
     pub(in crate::store) async fn begin(url: &PostgresUrl, patience: Duration) -> Result<Self, FillError> {
-        // Nobody else writes until it is done. Whoever wants to read sees an empty database.
+        // Nobody else writes until it is done. Whoever wants to read sees an empty database. It may be idle for long: where
+        // the rows come from, they may have to be counted and sorted first.
         const HOLD: &str = "
             BEGIN ISOLATION LEVEL READ COMMITTED;
+            SET LOCAL idle_in_transaction_session_timeout = 0;
             LOCK TABLE plantstore.users, plantstore.collections, plantstore.plants IN SHARE ROW EXCLUSIVE MODE";
         const OCCUPIED: &str = "
             SELECT EXISTS (SELECT 1 FROM plantstore.users),

@@ -36,20 +36,21 @@ impl Postgres {
 
 impl Importer {
     pub(in crate::store) async fn put(&mut self, batch: &[Planting], stop: bool) -> Result<Imported, StoreError> {
-        let mut imported = self.attempt(batch).await?;
-        let taken = imported.met.iter().position(|met| *met != Met::Nothing);
-        match taken.filter(|_| stop) {
-            None => self.commit().await?,
-            // All were stored at once: they are taken back, and those before it stored again.
-            Some(taken) => {
-                let met = imported.met[taken];
-                self.roll_back().await?;
-                imported = self.attempt(&batch[..taken]).await?;
+        let (mut batch, mut met) = (batch, None);
+        loop {
+            let mut imported = self.attempt(batch).await?;
+            let taken = imported.met.iter().position(|met| *met != Met::Nothing);
+            let Some(taken) = taken.filter(|_| stop) else {
                 self.commit().await?;
-                imported.met.push(met);
-            }
+                imported.met.extend(met);
+                return Ok(imported);
+            };
+            // All were stored at once: they are taken back, and those before it stored again. Somebody else may have taken
+            // one of those meanwhile.
+            met = Some(imported.met[taken]);
+            batch = &batch[..taken];
+            self.roll_back().await?;
         }
-        Ok(imported)
     }
 
     /// Does all but the commit.

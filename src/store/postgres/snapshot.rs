@@ -30,7 +30,8 @@ pub(in crate::store) async fn snapshot(
     patience: Duration,
 ) -> Result<Snapshot, OpenError> {
     let (client, store_url) = connect(url, false, patience).await?;
-    let begun = client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await;
+    let begun = timeout(patience, client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await;
+    let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned()))?;
     begun.map_err(|error| OpenError::Unreachable(store_url, describe(&error)))?;
     Ok(start(Arc::new(client), selection))
 }

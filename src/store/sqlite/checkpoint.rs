@@ -92,16 +92,19 @@ pub(super) fn relieve(connection: &Connection) {
 fn run(connection: &Connection, woken: &Receiver<()>, metrics: &SqliteMetrics) {
     while woken.recv().is_ok() {
         let begun = Instant::now();
-        checkpoint(connection, COPY);
+        if let Some(wal) = checkpoint(connection, COPY) {
+            metrics.wal.pending_bytes.set((wal.frames - wal.copied) * FRAME_BYTES);
+        }
         metrics.wal.copies.time(begun.elapsed());
     }
 }
 
 /// Copies what is left and starts the WAL afresh; true when a reader was in the way.
 fn restart(writer: &Connection) -> bool {
+    let patience = writer.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     let _ = writer.busy_timeout(RESTART_PATIENCE);
     let found = checkpoint(writer, RESTART);
-    let _ = writer.busy_timeout(BUSY_PATIENCE);
+    let _ = writer.busy_timeout(patience.map_or(BUSY_PATIENCE, |patience| Duration::from_millis(patience.into())));
     match found {
         // Without a count, the thread was copying at the same time: the next commit tries again.
         Some(Wal { busy: true, frames: 0.., copied }) => {

@@ -1,7 +1,7 @@
 //! A new file, filled with what another store holds. Until it is complete it has another name, and needs no journal: what
 //! is interrupted is thrown away.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 
@@ -18,19 +18,17 @@ pub struct Filling {
     /// Stands before the file, and so is closed before that is removed.
     connection: Option<Connection>,
     file: NewFile,
+    path: PathBuf,
 }
 
 impl Filling {
     pub(in crate::store) fn begin(path: &Path) -> Result<Self, FillError> {
         let url = || StoreUrl::Sqlite(path.to_owned());
-        // What is left of another file of this name would be taken for the newest writes to this one.
-        if ["-wal", "-journal"].iter().any(|ending| beside(path, ending).exists()) {
-            return Err(FillError::Occupied(url(), "a write-ahead log or journal beside it"));
-        }
+        refuse_leftovers(path)?;
         let file = NewFile::begin(path, false)?;
         let connection = prepare(file.partial());
         let connection = connection.map_err(|error| OpenError::Unusable(url(), describe(&error)))?;
-        Ok(Self { connection: Some(connection), file })
+        Ok(Self { connection: Some(connection), file, path: path.to_owned() })
     }
 
     pub(in crate::store) fn put(&mut self, piece: &Piece) -> Result<(), StoreError> {
@@ -50,8 +48,18 @@ impl Filling {
     }
 
     pub(in crate::store) fn finish(self) -> Result<(), FillError> {
+        // Somebody may have come meanwhile.
+        refuse_leftovers(&self.path)?;
         Ok(self.file.finish()?)
     }
+}
+
+/// What is left of another file of this name would be taken for the newest writes to this one.
+fn refuse_leftovers(path: &Path) -> Result<(), FillError> {
+    if ["-wal", "-journal"].iter().any(|ending| beside(path, ending).exists()) {
+        return Err(FillError::Occupied(StoreUrl::Sqlite(path.to_owned()), "a write-ahead log or journal beside it"));
+    }
+    Ok(())
 }
 
 fn prepare(path: &Path) -> rusqlite::Result<Connection> {

@@ -61,7 +61,7 @@ impl Http2 {
         }
         let request = request.body(()).expect("a request");
         let exchange = exchange(self.sender.clone(), request, body.map(Bytes::copy_from_slice));
-        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, exchange).await.expect("an answer in time") })
+        self.runtime.block_on(exchange)
     }
 
     /// The same many times at once; what became of each.
@@ -76,7 +76,7 @@ impl Http2 {
             exchange(self.sender.clone(), request.body(()).expect("a request"), Some(Bytes::from(body(index))))
         });
         let all = futures_util::future::join_all(exchanges);
-        let answers = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, all).await.expect("answers") });
+        let answers = self.runtime.block_on(all);
         answers.into_iter().map(|answer| answer.expect("an answer").status).collect()
     }
 }
@@ -88,7 +88,7 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option
         // A service that has answered takes no more of it.
         let _ = stream.send_data(body, true);
     }
-    let (head, mut body) = response.await?.into_parts();
+    let (head, mut body) = in_time(response).await?.into_parts();
     let text = |value: &hyper::header::HeaderValue| String::from_utf8(value.as_bytes().to_vec()).expect("text");
     let mut answer = Answer {
         status: head.status.as_u16(),
@@ -96,13 +96,18 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option
         headers: head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
         body: Vec::new(),
     };
-    while let Some(data) = body.data().await {
+    while let Some(data) = in_time(body.data()).await {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
         answer.body.extend_from_slice(&data);
     }
     contract::check(Some(&asked), &answer);
     Ok(answer)
+}
+
+/// What comes next, which may not take for ever; the whole may.
+async fn in_time<T>(next: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, next).await.expect("more of the answer")
 }
 
 /// The kinds of frames.
