@@ -18,10 +18,17 @@ pub(super) const CHECKS: &[Check] = &[
         Box::pin(connection_kept(visit))
     }),
     Check::new(Level::Full, "probes", "/livez and /readyz answer 200 without a token", |visit| Box::pin(probes(visit))),
+    Check::new(
+        Level::Full,
+        "openapi",
+        "/openapi.json describes version 1.0.0 of the interface, without a token",
+        |visit| Box::pin(openapi(visit)),
+    ),
+    Check::new(Level::Full, "docs", "/docs is a page that shows it, without a token", |visit| Box::pin(docs(visit))),
 ];
 
 async fn unknown_route(visit: &mut Visit) -> Outcome {
-    for path in ["/", "/plant", "/plants/1/2", "/Plants"] {
+    for path in ["/plant", "/plants/1/2", "/Plants"] {
         visit.ask(Ask::new("GET", path)).await?.expect_error(404, 40401)?;
     }
     Ok(())
@@ -72,4 +79,20 @@ async fn probes(visit: &mut Visit) -> Outcome {
         answer.expect(answer.is_json_type(), "the media type application/json")?;
     }
     Ok(())
+}
+
+async fn openapi(visit: &mut Visit) -> Outcome {
+    let answer = visit.ask_as_is(&Ask::new("GET", "/openapi.json")).await?;
+    answer.expect_status(200)?;
+    let json = answer.json()?;
+    let operations = [("/plants", "get"), ("/plants", "post"), ("/plants/{id}", "delete")];
+    let described = operations.iter().all(|(path, method)| json["paths"][path].get(method).is_some());
+    answer.expect(described && json["info"]["version"] == "1.0.0", "the three operations, and the version 1.0.0")
+}
+
+async fn docs(visit: &mut Visit) -> Outcome {
+    let answer = visit.ask_as_is(&Ask::new("GET", "/docs")).await?;
+    answer.expect_status(200)?;
+    let page = answer.header("content-type").is_some_and(|kind| kind.starts_with("text/html"));
+    answer.expect(page, "a page of HTML")
 }

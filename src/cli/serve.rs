@@ -230,12 +230,7 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
-        let supervisor = Supervisor::of_this_process();
-        supervisor.ready();
-        let shutdown = async {
-            shutdown.await;
-            supervisor.stopping();
-        };
+        let shutdown = Supervisor::of_this_process().ready_until(shutdown);
 
         let app = App::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));

@@ -27,14 +27,14 @@ impl Supervisor {
         Self(line.map(Arc::new))
     }
 
-    /// Requests are taken from now on.
-    pub(super) fn ready(&self) {
+    /// Tells that requests are taken from now on, and when the signal to stop comes, that it has come.
+    pub(super) fn ready_until(self, stop: impl Future<Output = ()>) -> impl Future<Output = ()> {
         self.tell("READY=1");
         self.keep_alive();
-    }
-
-    pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1");
+        async move {
+            stop.await;
+            self.tell("STOPPING=1");
+        }
     }
 
     /// Where the supervisor expects it, it hears of us in time as long as the tasks of this process get their turn.

@@ -569,6 +569,14 @@ pub(super) const ALL: &[Case] = &[
         let path = if asked.path == "/readyz" { "/plants" } else { &asked.path };
         changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
     }),
+    case("no description", Exactly(&["openapi"]), |asked, server| {
+        let path = if asked.path == "/openapi.json" { "/livez" } else { &asked.path };
+        changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
+    }),
+    case("no page about it", Exactly(&["docs"]), |asked, server| {
+        let path = if asked.path == "/docs" { "/livez" } else { &asked.path };
+        changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
+    }),
     case("errors are text", Among(&["error-shape"]), |asked, server| {
         changed(asked, server, |answer| {
             if answer.status >= 400 { answer.with_json(&json!("something is wrong")) } else { answer }
