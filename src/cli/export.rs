@@ -16,7 +16,7 @@ use crate::store::{Selection, Snapshot};
 use crate::telemetry;
 use crate::user::UserName;
 
-/// Write all plants, or those of one user, as lines of JSON; works beside a running server
+/// Write all plants, or one user's, as lines of JSON; works beside a running server
 ///
 /// A line reads {"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}. All are of one moment, in the order of owners' names
 /// and of ids. Tokens and shares are not in it: see `backup`.

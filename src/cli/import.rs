@@ -19,7 +19,7 @@ const BUFFER: usize = 256 * 1024;
 /// Skipped lines of which it is told that they differ from what is stored.
 const DIFFERENT_SHOWN: u64 = 10;
 
-/// Store plants from lines of JSON, as `export` writes them; works beside a running server
+/// Store plants from lines of JSON; works beside a running server
 ///
 /// Every line is checked by the rules of POST /plants, and `owner` names its user, who is made if there is none. Lines are
 /// stored in their order, some thousand in a commit. A faulty line, or an id that is taken, ends it: all lines before are

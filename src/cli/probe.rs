@@ -11,7 +11,7 @@ use super::{WrongUse, print};
 use crate::check::{self, ServerUrl};
 use crate::config::duration;
 
-/// Ask a server whether it is ready for requests, as the health check of a container does
+/// Ask a server whether it is ready for requests
 #[derive(Args)]
 pub(super) struct Options {
     /// The server: http://HOST:PORT or https://HOST:PORT

@@ -414,13 +414,13 @@ fn help_and_version() {
       share        Share the plants of one user with another; works beside a running server
       user         List and delete users; works beside a running server
       openapi      Print the OpenAPI document that the service answers at /openapi.json
-      export       Write all plants, or those of one user, as lines of JSON; works beside a running server
-      import       Store plants from lines of JSON, as `export` writes them; works beside a running server
+      export       Write all plants, or one user's, as lines of JSON; works beside a running server
+      import       Store plants from lines of JSON; works beside a running server
       backup       Copy the whole store into a file, while servers go on writing
       restore      Copy a backup into a new store of either engine
       copy         Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
       check        Check that a live server keeps the contract, and leave nothing behind
-      probe        Ask a server whether it is ready for requests, as the health check of a container does
+      probe        Ask a server whether it is ready for requests
       completions  Print completions for a shell, to be put where it looks for them
       man          Print a page of the manual, or write all of them into a directory
       help         Print this message or the help of the given subcommand(s)
