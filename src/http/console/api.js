@@ -12,6 +12,9 @@ const WRITE_ATTEMPTS = 5;
 /// A server that asks for a longer wait than this is told to the person instead of waited for.
 const LONGEST_WAIT = 60_000;
 
+/// Statuses of what passes: nobody answered, too many requests, or something in between or the server itself is not there.
+const PASSING = [0, 429, 502, 503, 504];
+
 /// What went wrong, in words.
 export class Failure extends Error {
   constructor(message, { status = 0, number = 0, retryAfter = null } = {}) {
@@ -23,7 +26,7 @@ export class Failure extends Error {
 
   /// Whether the same request may succeed later: nobody answered, or the answer was to come back.
   get passes() {
-    return this.status === 0 || this.status === 429 || this.status === 503 || this.number === 40901;
+    return PASSING.includes(this.status) || this.number === 40901;
   }
 }
 
@@ -91,6 +94,7 @@ export class Api {
           if (!failure.passes || attempt >= attempts || wait > LONGEST_WAIT || this.#ended.signal.aborted) throw failure;
           this.#tell(request, { failure, until: Date.now() + wait });
           await this.#pause(wait);
+          if (this.#ended.signal.aborted) throw failure;
         }
       }
     } finally {

@@ -205,7 +205,8 @@ class Console {
 
   #openAdd() {
     const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
-    this.#addDialog.open({ id: this.#garden.freeId(), tag: this.#filter.tag, tags, owners: this.#garden.owners() });
+    const leaving = [...this.#leaving.values()].map(({ plant }) => plant);
+    this.#addDialog.open({ id: this.#garden.freeId(leaving), tag: this.#filter.tag, tags, owners: this.#garden.owners() });
   }
 
   async #add(plant, key, close) {

@@ -82,11 +82,12 @@ export class Garden {
     return [...owners].sort(byName.compare);
   }
 
-  /// An id that no plant in sight has, whoever owns it: one more than the largest, if there is such.
-  freeId() {
+  /// An id that no plant in sight has, whoever owns it, and none of those that are still to be deleted: one more than the
+  /// largest, if there is such.
+  freeId(leaving) {
     let largest = 0n;
     const taken = new Set();
-    for (const { number } of this.#plants.values()) {
+    for (const { number } of [...this.#plants.values(), ...leaving]) {
       if (number > largest) largest = number;
       taken.add(number);
     }
