@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::Answer;
 
-/// Pages for people, and their files: they are no part of the interface.
-const PAGES: [&str; 3] = ["/docs", "/", "/console"];
+/// Pages for people, and their files, and what is served on the port of the metrics: they are no part of the interface.
+const PAGES: [&str; 4] = ["/docs", "/", "/console", "/metrics"];
 
 /// What every message of HTTP/1.1 has, or what the document says in another way (`content`).
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
