@@ -91,6 +91,10 @@ pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
     if PAGES.iter().any(|page| path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))) {
         return;
     }
+    if find(&answer.body, b"the metrics are at /metrics").is_some() {
+        // The other port, whatever it was asked for.
+        return;
+    }
     let listed = listed(request, answer.status);
     let asked = || format!("{request:?} is answered {}", answer.wire());
     let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", asked()));
