@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -20,6 +21,10 @@ const MIGRATIONS: &[&str] = &[
 /// Marks a file as ours, in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;
 
+/// How long a file that others hold is tried again, and the pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Makes the file if there is none and `create` allows it, and brings its schema up to date. True when it is new.
 pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
@@ -31,8 +36,18 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
         Err(error) => return Err(OpenError::Unusable(url(), error.to_string())),
     }
-    let prepared = connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection));
-    prepared.map_err(|stop| stop.into_error(path))
+    let begun = Instant::now();
+    loop {
+        match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection)) {
+            // Changing the journal of a file that others are making ready, too, is refused at once instead of waited for.
+            Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < PATIENCE => thread::park_timeout(PAUSE),
+            prepared => return prepared.map_err(|stop| stop.into_error(path)),
+        }
+    }
+}
+
+fn is_locked(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// A connection that reads a file as it is, of whichever release up to this one; also says which schema it has.
