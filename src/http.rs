@@ -35,7 +35,7 @@ mod wire;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
@@ -128,11 +128,12 @@ const PLANTS: Surface = Surface {
 };
 
 impl App {
-    /// A service on this store, with these settings.
-    pub fn new(store: Arc<Store>, settings: Settings) -> Arc<Self> {
+    /// A service on this store, with these settings. It stays until the process ends, so that every request can have it
+    /// for the asking: counting who has it would make all threads write to one place.
+    pub fn new(store: Arc<Store>, settings: Settings) -> &'static Self {
         let Settings { limits, issuer, cors, console, collector } = settings;
         let (sessions, tracer) = (Sessions::new(issuer), collector.map(Tracer::start));
-        Arc::new(Self { sessions, cors, console, tracer, ..Self::on_surface(&PLANTS, store, limits) })
+        Box::leak(Box::new(Self { sessions, cors, console, tracer, ..Self::on_surface(&PLANTS, store, limits) }))
     }
 
     /// Hands what waits for the collector to it; to be called when no request is at work any more.
@@ -198,7 +199,7 @@ impl App {
 }
 
 /// The operations: what is here is in the OpenAPI document, and the other way round.
-fn routes() -> OpenApiRouter<Arc<App>> {
+fn routes() -> OpenApiRouter<&'static App> {
     OpenApiRouter::new()
         .routes(routes!(plants::list, plants::create))
         .routes(routes!(plants::delete))
@@ -207,7 +208,7 @@ fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(docs::openapi))
 }
 
-fn router(app: Arc<App>) -> Router {
+fn router(app: &'static App) -> Router {
     let console = if app.console { console::routes() } else { Router::new() };
     Router::from(routes())
         .merge(docs::pages())
@@ -243,25 +244,35 @@ async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
 }
 
 /// What answers the requests of a connection.
-#[derive(Clone)]
 struct Service {
-    app: Arc<App>,
-    router: Router,
+    app: &'static App,
+    /// Each connection has one of its own, and nobody waits for the lock: a call needs it to itself, and one for each
+    /// request would again be counted in one place.
+    router: Mutex<Router>,
 }
 
 impl Service {
-    fn new(app: Arc<App>) -> Self {
-        Self { router: router(Arc::clone(&app)), app }
+    fn new(app: &'static App, router: Router) -> Self {
+        Self { app, router: Mutex::new(router) }
+    }
+
+    fn router(&self) -> MutexGuard<'_, Router> {
+        self.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for another connection.
+    fn fork(&self) -> Arc<Self> {
+        Arc::new(Self::new(self.app, self.router().clone()))
     }
 
     /// Answers a request, on the line of its connection if that has one.
     async fn answer(
-        mut self,
+        self: Arc<Self>,
         request: Request<Body>,
         client: IpAddr,
         line: Option<&Arc<Line>>,
     ) -> hyper::Response<TrackedBody> {
-        let working = Working::begin(&self.app, line);
+        let working = Working::begin(self.app, line);
         let arrived = working.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.app.surface.route_of)(parts.uri.path());
@@ -273,7 +284,7 @@ impl Service {
         parts.extensions.insert(Arc::clone(&context));
         let takes_a_body = parts.method == Method::POST;
         let may_be_unread = !http_body::Body::is_end_stream(&body);
-        let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, &self.app) } else { None };
+        let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, self.app) } else { None };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
 
         let mut response = if let Some(refusal) = refusal {
@@ -310,8 +321,9 @@ impl Service {
         response.map(|body| TrackedBody::new(body, exchange))
     }
 
-    async fn handle(&mut self, request: Request<Body>) -> Response {
-        match AssertUnwindSafe(self.router.call(request)).catch_unwind().await {
+    async fn handle(&self, request: Request<Body>) -> Response {
+        let handled = self.router().call(request);
+        match AssertUnwindSafe(handled).catch_unwind().await {
             Ok(Ok(response)) => response,
             // The panic itself is logged where it happens.
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
@@ -357,10 +369,10 @@ mod tests {
         let cors = Some(cors);
         let settings = Settings { limits, issuer: None, cors, console: true, collector: None };
         let app = App::new(Arc::new(store), settings);
-        let router = router(Arc::clone(&app)).route("/panic", get(panicking));
+        let router = router(app).route("/panic", get(panicking));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        tokio::spawn(serve::serve_with(listener, None, Service { app, router }, std::future::pending()));
+        tokio::spawn(serve::serve_with(listener, None, Service::new(app, router), std::future::pending()));
 
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");

@@ -17,6 +17,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod memory;
 pub mod metrics;
 pub mod newfile;
 pub mod plant;

@@ -5,12 +5,14 @@
 //! number of ours: no user, id, token or path can become one.
 
 mod process;
+mod striped;
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use self::process::Process;
+pub use self::striped::Striped;
 
 /// Something that only grows.
 #[derive(Debug, Default)]
@@ -129,6 +131,14 @@ impl Histogram {
     /// How often anything was observed.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What was observed elsewhere, with the same buckets, is part of this from now on.
+    pub fn absorb(&self, other: &Self) {
+        for (mine, theirs) in self.counts.iter().zip(&other.counts) {
+            mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.sum.fetch_add(other.sum.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

@@ -440,7 +440,7 @@ impl Store {
         }
     }
 
-    /// Finishes the writes that were accepted; later ones are [`StoreError::Unavailable`].
+    /// Finishes the writes that were accepted, and lets go of the store; later ones are [`StoreError::Unavailable`].
     pub async fn close(&self) {
         match self {
             Self::Sqlite(engine) => engine.close().await,

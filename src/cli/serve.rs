@@ -233,8 +233,8 @@ impl Options {
         let shutdown = Supervisor::of_this_process().ready_until(shutdown);
 
         let app = App::new(Arc::clone(&store), settings);
-        let scraped = metrics.map(|metrics| metrics.serve(&app, lines_dropped));
-        let stopped = http::serve(listener, tls, Arc::clone(&app), shutdown).await;
+        let scraped = metrics.map(|metrics| metrics.serve(app, lines_dropped));
+        let stopped = http::serve(listener, tls, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -249,7 +249,7 @@ impl Options {
             tracing::warn!("the collector did not take the last spans before the grace was over");
         }
         if let Some(scraped) = scraped {
-            // Until now, so that the end can be watched. What it holds of the store goes with it.
+            // Until now, so that the end can be watched.
             scraped.abort();
             let _ = scraped.await;
         }

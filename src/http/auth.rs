@@ -48,23 +48,27 @@ impl Need for AnyScope {
 
 /// The user a request acts for, whose token allows what the handler needs.
 pub(crate) struct Caller<N> {
-    pub(super) session: Arc<Session>,
+    pub(super) context: Arc<Context>,
     need: PhantomData<N>,
 }
 
 impl<N> Caller<N> {
+    pub(super) fn session(&self) -> &Session {
+        self.context.session().expect("a caller is made of a session")
+    }
+
     pub(crate) fn user(&self) -> UserId {
-        self.session.holder.user_id
+        self.session().holder.user_id
     }
 }
 
-impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
+impl<N: Need + Send> FromRequestParts<&'static App> for Caller<N> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &&'static App) -> Result<Self, ApiError> {
         let context = Context::of(parts);
         let session = authenticate(app, &context, &parts.headers).await?;
-        context.set_session(&session);
+        let session = context.set_session(session);
         if let Some(limit) = &app.user_limit {
             let counted = limit.count(session.holder.user_id, &context);
             counted.inspect_err(|_| app.metrics.limited_users.count())?;
@@ -72,7 +76,7 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
         check_host(parts)?;
         match N::SCOPE {
             Some(scope) if !session.holder.scopes.allow(scope) => Err(ApiError::ScopeMissing(scope)),
-            _ => Ok(Self { session, need: PhantomData }),
+            _ => Ok(Self { context, need: PhantomData }),
         }
     }
 }
@@ -80,10 +84,10 @@ impl<N: Need + Send> FromRequestParts<Arc<App>> for Caller<N> {
 /// Somebody, with or without a token.
 pub(crate) struct Public;
 
-impl FromRequestParts<Arc<App>> for Public {
+impl FromRequestParts<&'static App> for Public {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _app: &&'static App) -> Result<Self, ApiError> {
         check_host(parts).map(|()| Self)
     }
 }

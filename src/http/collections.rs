@@ -9,6 +9,7 @@ use hyper::http::request::Parts;
 
 use super::App;
 use super::auth::{Caller, Need};
+use super::context::Context;
 use super::error::ApiError;
 use super::listing::Tag;
 use super::sessions::Session;
@@ -36,10 +37,10 @@ impl OwnerName {
     }
 }
 
-impl FromRequestParts<Arc<App>> for OwnerName {
+impl FromRequestParts<&'static App> for OwnerName {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _app: &&'static App) -> Result<Self, ApiError> {
         let mut owner = Self::default();
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             if name == "owner" {
@@ -52,17 +53,21 @@ impl FromRequestParts<Arc<App>> for OwnerName {
 
 /// The collections that a list is made of, in the order of the owners' names.
 pub(crate) struct Readable {
-    session: Arc<Session>,
+    context: Arc<Context>,
     which: Range<usize>,
 }
 
 impl Readable {
+    fn session(&self) -> &Session {
+        self.context.session().expect("only a caller reads")
+    }
+
     pub(crate) fn collections(&self) -> &[Collection] {
-        &self.session.collections[self.which.clone()]
+        &self.session().collections[self.which.clone()]
     }
 
     pub(crate) fn caller(&self) -> &UserName {
-        &self.session.holder.user
+        &self.session().holder.user
     }
 
     pub(crate) fn owners(&self) -> Vec<UserId> {
@@ -72,7 +77,7 @@ impl Readable {
     /// Refuses what is gone: the caller, or the one owner that the list was to be of.
     pub(crate) fn check(&self, versions: &[Option<Version>]) -> Result<(), ApiError> {
         for (collection, _) in self.collections().iter().zip(versions).filter(|(_, version)| version.is_none()) {
-            if collection.owner_id == self.session.holder.user_id {
+            if collection.owner_id == self.session().holder.user_id {
                 return Err(ApiError::InvalidToken);
             }
             if self.which.len() == 1 {
@@ -93,13 +98,13 @@ impl<N> Caller<N> {
     /// What the caller may read of what the request is about.
     pub(crate) fn readable(&self, owner: &OwnerName) -> Result<Readable, ApiError> {
         let which = match &owner.0 {
-            None => 0..self.session.collections.len(),
+            None => 0..self.session().collections.len(),
             Some(owner) => {
                 let place = self.place_of(owner)?;
                 place..place + 1
             }
         };
-        Ok(Readable { session: Arc::clone(&self.session), which })
+        Ok(Readable { context: Arc::clone(&self.context), which })
     }
 
     /// The caller among the plants of that owner, if they may change them.
@@ -108,7 +113,7 @@ impl<N> Caller<N> {
         let Some(owner) = &owner.0 else {
             return Ok(Actor { user, owner: user });
         };
-        let collection = &self.session.collections[self.place_of(owner)?];
+        let collection = &self.session().collections[self.place_of(owner)?];
         match collection.role {
             Role::Editor => Ok(Actor { user, owner: collection.owner_id }),
             Role::Reader => Err(ApiError::ReaderOnly),
@@ -117,7 +122,7 @@ impl<N> Caller<N> {
 
     /// An owner who shares nothing with the caller is the same to them as one who does not exist.
     fn place_of(&self, owner: &str) -> Result<usize, ApiError> {
-        let collections = &self.session.collections;
+        let collections = &self.session().collections;
         collections.binary_search_by(|known| known.owner.as_str().cmp(owner)).map_err(|_| ApiError::NoCollection)
     }
 }
@@ -129,10 +134,10 @@ pub(crate) struct Author<N> {
     need: PhantomData<N>,
 }
 
-impl<N: Need + Send> FromRequestParts<Arc<App>> for Author<N> {
+impl<N: Need + Send> FromRequestParts<&'static App> for Author<N> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &&'static App) -> Result<Self, ApiError> {
         let caller = Caller::<N>::from_request_parts(parts, app).await?;
         let owner = OwnerName::from_request_parts(parts, app).await?;
         let actor = caller.writing_to(&owner)?;

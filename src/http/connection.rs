@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderMap};
 use hyper::server::conn::http1;
@@ -34,19 +36,19 @@ pub(super) async fn drive(
     stream: TcpStream,
     client: IpAddr,
     tls: Option<Arc<Tls>>,
-    service: Service,
+    service: Arc<Service>,
     stage: watch::Receiver<Stage>,
 ) {
     // Without it, small answers would wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
-    let app = Arc::clone(&service.app);
+    let app = service.app;
     let _open = app.metrics.connections.accept();
-    let socket = Socket::new(stream, service.app.limits.write_timeout);
+    let socket = Socket::new(stream, app.limits.write_timeout);
     let http2 = match tls {
-        None => drive_http1(Stream::Clear(socket), true, client, service.clone(), stage.clone()).await,
+        None => drive_http1(Stream::Clear(socket), true, client, &service, stage.clone()).await,
         // In boxes, because a connection in clear has no use for the room.
-        Some(tls) => match Box::pin(shake_hands(&tls, socket, client, &service.app, stage.clone())).await {
-            Some((stream, Protocol::Http1)) => drive_http1(stream, false, client, service.clone(), stage.clone()).await,
+        Some(tls) => match Box::pin(shake_hands(&tls, socket, client, app, stage.clone())).await {
+            Some((stream, Protocol::Http1)) => drive_http1(stream, false, client, &service, stage.clone()).await,
             Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
             None => None,
         },
@@ -92,16 +94,16 @@ async fn drive_http1(
     stream: Stream,
     any_protocol: bool,
     client: IpAddr,
-    service: Service,
+    service: &Arc<Service>,
     mut stage: watch::Receiver<Stage>,
 ) -> Option<(Stream, Vec<u8>)> {
-    let app = Arc::clone(&service.app);
+    let app = service.app;
     let limits = Arc::clone(&app.limits);
     let line = Arc::new(Line::new());
     let wire = Wire::new(stream, Arc::clone(&line), Arc::clone(&limits), any_protocol);
-    let request_line = Arc::clone(&line);
+    let (service, request_line) = (Arc::clone(service), Arc::clone(&line));
     let handle = service_fn(move |request: Request<Incoming>| {
-        let (service, line) = (service.clone(), Arc::clone(&request_line));
+        let (service, line) = (Arc::clone(&service), Arc::clone(&request_line));
         async move { Ok::<_, std::convert::Infallible>(service.answer(request.map(Body::new), client, Some(&line)).await) }
     });
 
@@ -115,9 +117,12 @@ async fn drive_http1(
         http.max_headers(limits.header_fields);
     }
     let mut connection = Box::pin(http.serve_connection(TokioIo::new(wire), handle));
+    // Asked again only when it has something to say, not with every request: asking takes a lock that all connections share.
+    let mut closing = FuturesUnordered::from_iter([Stage::Closing.reached(&mut stage)]);
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
-        () = Stage::Closing.reached(&mut stage) => {
+        Some(()) = closing.next() => {
             connection.as_mut().graceful_shutdown();
             connection.as_mut().await
         }
@@ -138,7 +143,7 @@ async fn drive_http1(
         app.metrics.connections.cut(ending);
         let (stream, _) = take_back(connection);
         match ending.error() {
-            Some(error) => stream.last_words(&raw_answer(&app, &error, client, line.since())).await,
+            Some(error) => stream.last_words(&raw_answer(app, &error, client, line.since())).await,
             None => stream.close().await,
         }
     } else if line.lingers() {

@@ -1,7 +1,5 @@
 //! The web console: a page at `/` that is a client of the service like any other. Its files are part of the binary.
 
-use std::sync::Arc;
-
 use axum::Router;
 
 use super::App;
@@ -25,7 +23,7 @@ macro_rules! asset {
 }
 
 /// The addresses of the console.
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Router<&'static App> {
     let assets = [
         asset!("index.html", HTML, "/"),
         asset!("style.css", STYLE),

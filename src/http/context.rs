@@ -1,5 +1,6 @@
 //! What is known of a request from its first byte to the last byte of its answer: one line of the log.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,9 +80,14 @@ impl Context {
         ClientAddress::from(self.client)
     }
 
-    pub(crate) fn set_session(&self, session: &Arc<Session>) {
-        // Set once: a request is authenticated by one handler.
-        let _ = self.session.set(Arc::clone(session));
+    /// Keeps whom the request acts for. Once: a request is authenticated by one handler.
+    pub(crate) fn set_session(&self, session: Arc<Session>) -> &Session {
+        self.session.get_or_init(|| session)
+    }
+
+    /// Whom the request acts for, once that is known.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.session.get().map(AsRef::as_ref)
     }
 
     pub(crate) fn set_level(&self, level: Level) {
@@ -104,7 +110,7 @@ impl Context {
         let took = self.arrived.elapsed();
         let (method, route) = (self.method.as_ref(), self.route);
         app.metrics.ended(&Ended { method, route, status, error, bytes, complete, took });
-        let session = self.session.get();
+        let session = self.session();
         if let (Some(tracer), Some(trace)) = (&app.tracer, &self.trace) {
             let user = session.map(|session| session.holder.user_id);
             let (id, arrived) = (self.id(), self.arrived);
@@ -120,7 +126,7 @@ impl Context {
             status = status.map(|status| status.as_u16()),
             error,
             user = session.map(|session| session.holder.user.as_str()),
-            token = session.and_then(|session| session.token()).map(TokenId::get),
+            token = session.and_then(Session::token).map(TokenId::get),
             duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             bytes,
             complete,
@@ -145,15 +151,36 @@ fn is_sane(id: &HeaderValue) -> bool {
     (1..=REQUEST_ID_MAX).contains(&bytes.len()) && bytes.iter().all(plain) && !token
 }
 
-/// A new id: where this process's numbering starts is random, then it counts.
+/// A new id: what is random of this process, then a number.
 pub(crate) fn new_request_id() -> HeaderValue {
-    static START: LazyLock<u64> = LazyLock::new(|| {
+    static PROCESS: LazyLock<String> = LazyLock::new(|| {
         // Without randomness the ids are still distinct within the process.
-        getrandom::u64().unwrap_or(0)
+        format!("{:016x}", getrandom::u64().unwrap_or(0))
     });
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let id = format!("{:016x}{:08x}", *START, COUNT.fetch_add(1, Ordering::Relaxed));
-    HeaderValue::try_from(id).expect("hexadecimal digits are a header value")
+    let mut id = [0; 26];
+    let (process, number) = id.split_at_mut(PROCESS.len());
+    process.copy_from_slice(PROCESS.as_bytes());
+    let mut rest = next_number();
+    for digit in number.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(rest % 16) as usize];
+        rest /= 16;
+    }
+    HeaderValue::from_bytes(&id).expect("hexadecimal digits are a header value")
+}
+
+/// A number that this process has not used yet. A thread takes many at a time, so that it has to ask the others rarely.
+fn next_number() -> u64 {
+    const TAKEN_TOGETHER: u64 = 1_024;
+    static TAKEN: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+    NEXT.with(|next| {
+        let exhausted = next.get().is_multiple_of(TAKEN_TOGETHER);
+        let number = if exhausted { TAKEN.fetch_add(TAKEN_TOGETHER, Ordering::Relaxed) } else { next.get() };
+        next.set(number + 1);
+        number
+    })
 }
 
 /// One request and its answer: whatever becomes of them, its end is logged and its connection is free again.

@@ -37,7 +37,7 @@ pub(crate) async fn openapi(_: Public, request: HeaderMap) -> Response {
 }
 
 /// The page and its files. They are for people: the OpenAPI document does not describe them.
-pub(crate) fn pages() -> Router<Arc<App>> {
+pub(crate) fn pages() -> Router<&'static App> {
     let page = || Fixed::new(include_str!("docs/index.html"), HTML);
     let files = [
         ("/docs", page()),

@@ -2,7 +2,6 @@
 //! with the path, is the handler's to say, who may have to keep it under a key.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -25,10 +24,10 @@ pub(crate) struct PlantBody {
     pub(crate) plant: Result<NewPlant, ApiError>,
 }
 
-impl FromRequest<Arc<App>> for PlantBody {
+impl FromRequest<&'static App> for PlantBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, app: &&'static App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let deadline = Context::of(&parts).arrived + app.limits.request_timeout;
         let limit = app.limits.body_bytes;
@@ -88,10 +87,10 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// The id in the path of a request, if it is one.
 pub(crate) struct PathId(pub(crate) Result<PlantId, ApiError>);
 
-impl FromRequestParts<Arc<App>> for PathId {
+impl FromRequestParts<&'static App> for PathId {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, app: &&'static App) -> Result<Self, Infallible> {
         // Fails when the path does not decode to text.
         let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| IdFault::NotAnInteger);
         Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))

@@ -52,7 +52,10 @@ impl Fixed {
 
 /// A page and its files, at their addresses. They are for people and hold no secret, so anybody may have them; what the page may
 /// do is in its policy.
-pub(crate) fn pages(files: impl IntoIterator<Item = (&'static str, Fixed)>, policy: &'static str) -> Router<Arc<App>> {
+pub(crate) fn pages(
+    files: impl IntoIterator<Item = (&'static str, Fixed)>,
+    policy: &'static str,
+) -> Router<&'static App> {
     files.into_iter().fold(Router::new(), |router, (path, file)| {
         let file = Arc::new(file);
         let serve = async move |_: Public, request: HeaderMap| {

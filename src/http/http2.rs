@@ -57,21 +57,21 @@ pub(super) async fn drive(
     stream: Stream,
     read: Vec<u8>,
     client: IpAddr,
-    service: Service,
+    service: Arc<Service>,
     stage: watch::Receiver<Stage>,
 ) {
     let limits = Arc::clone(&service.app.limits);
     let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout);
-    let app = Arc::clone(&service.app);
+    let app = service.app;
     let connection = match timeout(limits.header_timeout, builder(&limits).handshake(frames)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return count(&error, &app),
+        Ok(Err(error)) => return count(&error, app),
         Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
     let ended = session.run(stage).await;
     if let Err(error) = &ended {
-        count(error, &app);
+        count(error, app);
     }
     let Ok(stream) = returned.try_recv() else {
         return;
@@ -113,7 +113,7 @@ fn builder(limits: &Limits) -> Builder {
 struct Session {
     connection: Connection<Frames, Bytes>,
     requests: JoinSet<()>,
-    service: Service,
+    service: Arc<Service>,
     client: IpAddr,
     limits: Arc<Limits>,
 }
@@ -169,14 +169,14 @@ impl Session {
     }
 
     fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
-        let (service, client, patience) = (self.service.clone(), self.client, self.limits.write_timeout);
+        let (service, client, patience) = (Arc::clone(&self.service), self.client, self.limits.write_timeout);
         self.requests.spawn(answer(service, request, respond, client, patience));
     }
 }
 
 /// Answers one request, as long as the client wants to know.
 async fn answer(
-    service: Service,
+    service: Arc<Service>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     client: IpAddr,

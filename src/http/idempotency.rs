@@ -3,8 +3,6 @@
 //! The key is looked at after the caller and before the body. Without one, a request pays a look at its headers and nothing
 //! else.
 
-use std::sync::Arc;
-
 use axum::extract::FromRequestParts;
 use axum::response::Response;
 use hyper::StatusCode;
@@ -31,10 +29,10 @@ struct Keyed {
     fingerprint: Sha256,
 }
 
-impl FromRequestParts<Arc<App>> for RequestKey {
+impl FromRequestParts<&'static App> for RequestKey {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _app: &&'static App) -> Result<Self, ApiError> {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else {
             return Ok(Self(None));

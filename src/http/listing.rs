@@ -34,6 +34,9 @@ use crate::store::{Collection, Span, StoreError, Version, end_with};
 /// Bytes of JSON after which a step ends; the plant that crosses the line is the last.
 const STEP_BYTES: usize = 64 * 1024;
 
+/// Header fields of an answer, about: room that is made at once.
+const HEADERS_USUAL: usize = 12;
+
 /// What of its plants a client wants to see, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct View {
@@ -57,10 +60,10 @@ pub(crate) struct ListQuery {
     context: Arc<Context>,
 }
 
-impl FromRequestParts<Arc<App>> for ListQuery {
+impl FromRequestParts<&'static App> for ListQuery {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _app: &&'static App) -> Result<Self, ApiError> {
         let mut view = View::default();
         let mut include = None;
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
@@ -160,33 +163,50 @@ impl ListQuery {
 }
 
 /// Answers a list: that nothing has changed, from memory, in one step, or streamed.
-pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQuery) -> Result<Response, ApiError> {
+pub(crate) async fn answer(app: &'static App, readable: Readable, mut query: ListQuery) -> Result<Response, ApiError> {
     query.view.settle(&readable);
-    let mut slot = None;
     // Read before the plants are: a list may be newer than its tag says, but never older.
-    let known = match app.store.versions_at_hand(&readable.owners()) {
-        None if query.if_none_match.is_some() => {
-            slot = Some(app.reads.enter().await?);
-            Some(app.store.versions(&readable.owners()).await?)
-        }
-        known => known,
-    };
-    if let Some(versions) = &known {
-        readable.check(versions)?;
-        let tag = readable.tag(versions);
-        if query.if_none_match.as_ref().is_some_and(|known| known.matches(tag)) {
-            return Ok(not_modified(tag));
-        }
-        if let Some(page) = app.pages.get(tag, &query.view) {
-            return Ok(page.respond());
-        }
+    let known = app.store.versions_at_hand(&readable.owners());
+    if let Some(versions) = &known
+        && let Some(response) = at_hand(app, &readable, &query, versions)?
+    {
+        return Ok(response);
     }
+    // In a box, so that a list from memory does not carry around what only reading takes.
+    Box::pin(read(app, readable, query, known)).await
+}
 
+/// What can be answered without reading a plant, if the owners are at these versions.
+fn at_hand(
+    app: &App,
+    readable: &Readable,
+    query: &ListQuery,
+    versions: &[Option<Version>],
+) -> Result<Option<Response>, ApiError> {
+    readable.check(versions)?;
+    let tag = readable.tag(versions);
+    if query.if_none_match.as_ref().is_some_and(|known| known.matches(tag)) {
+        return Ok(Some(not_modified(tag)));
+    }
+    Ok(app.pages.get(tag, &query.view).map(Page::respond))
+}
+
+/// Answers a list out of the store.
+async fn read(
+    app: &'static App,
+    readable: Readable,
+    query: ListQuery,
+    mut known: Option<Vec<Option<Version>>>,
+) -> Result<Response, ApiError> {
+    let _slot = app.reads.enter().await?;
+    if known.is_none() && query.if_none_match.is_some() {
+        let versions = app.store.versions(&readable.owners()).await?;
+        if let Some(response) = at_hand(app, &readable, &query, &versions)? {
+            return Ok(response);
+        }
+        known = Some(versions);
+    }
     app.pages.missed();
-    let _slot = match slot {
-        Some(slot) => slot,
-        None => app.reads.enter().await?,
-    };
     let mut spans = query.view.spans(&readable);
     let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut step = Step::new(readable.collections(), query.view.include, b'[');
@@ -198,7 +218,6 @@ pub(crate) async fn answer(app: Arc<App>, readable: Readable, mut query: ListQue
         Some(_) if step.count < most => {
             let (rows, taken, first) = (step.rows_of_next(), step.count, Some(step.bytes));
             let (versions, include) = (listed.versions, query.view.include);
-            let app = Arc::clone(&app);
             let rest = Rest { app, readable, versions, spans, rows, include, context: query.context, first };
             rest.respond(&query.view, tag, taken).await
         }
@@ -220,6 +239,7 @@ impl Page {
 fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
+    headers.reserve(HEADERS_USUAL);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     validators(headers, tag);
     if let Some(next) = next {
@@ -286,7 +306,7 @@ impl<'a> Step<'a> {
 
 /// What of a list is still to come.
 struct Rest {
-    app: Arc<App>,
+    app: &'static App,
     readable: Readable,
     /// The owners' versions with the first step.
     versions: Vec<Option<Version>>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 
 use super::wire::Ending;
-use crate::metrics::{Counter, Gauge, Held, Histogram, Label, Page, TIMES};
+use crate::metrics::{Counter, Gauge, Held, Histogram, Label, Page, Striped, TIMES};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
 /// Of what never became a request.
@@ -25,6 +25,15 @@ const EXPECTED: [(&str, &str, u16); 3] =
 pub(crate) struct Metrics {
     /// As the log names them; the last is for what is none of them.
     routes: &'static [&'static str],
+    ended: Striped<Tally>,
+    pub(crate) connections: Connections,
+    pub(crate) auth_failures: Counter,
+    pub(crate) limited_addresses: Counter,
+    pub(crate) limited_users: Counter,
+}
+
+/// The requests that have ended on one thread.
+struct Tally {
     /// By route, method and status.
     requests: Box<[Counter]>,
     /// By route and method.
@@ -33,10 +42,19 @@ pub(crate) struct Metrics {
     errors: Box<[Counter]>,
     answer_bytes: Counter,
     answers_cut: Counter,
-    pub(crate) connections: Connections,
-    pub(crate) auth_failures: Counter,
-    pub(crate) limited_addresses: Counter,
-    pub(crate) limited_users: Counter,
+}
+
+impl Tally {
+    /// Of so many routes and methods.
+    fn new(kinds: usize) -> Self {
+        Self {
+            requests: counters(kinds * STATUSES),
+            durations: (0..kinds).map(|_| Histogram::new(&TIMES)).collect(),
+            errors: counters(ERRORS),
+            answer_bytes: Counter::default(),
+            answers_cut: Counter::default(),
+        }
+    }
 }
 
 /// A request that has ended.
@@ -78,11 +96,7 @@ impl Metrics {
         let kinds = routes.len() * METHODS.len();
         Self {
             routes,
-            requests: counters(kinds * STATUSES),
-            durations: (0..kinds).map(|_| Histogram::new(&TIMES)).collect(),
-            errors: counters(ERRORS),
-            answer_bytes: Counter::default(),
-            answers_cut: Counter::default(),
+            ended: Striped::new(|| Tally::new(kinds)),
             connections: Connections::default(),
             auth_failures: Counter::default(),
             limited_addresses: Counter::default(),
@@ -98,16 +112,21 @@ impl Metrics {
     }
 
     pub(crate) fn ended(&self, ended: &Ended<'_>) {
-        let kind = self.kind(ended.route, ended.method);
-        self.requests[kind * STATUSES + status_place(ended.status)].count();
-        self.durations[kind].time(ended.took);
-        self.answer_bytes.add(ended.bytes);
+        let (kind, tally) = (self.kind(ended.route, ended.method), self.ended.mine());
+        tally.requests[kind * STATUSES + status_place(ended.status)].count();
+        tally.durations[kind].time(ended.took);
+        tally.answer_bytes.add(ended.bytes);
         if !ended.complete {
-            self.answers_cut.count();
+            tally.answers_cut.count();
         }
         if let Some(place) = ended.error.and_then(error_place) {
-            self.errors[place].count();
+            tally.errors[place].count();
         }
+    }
+
+    /// What all threads have counted.
+    fn sum<'a>(&'a self, counter: impl Fn(&'a Tally) -> &'a Counter) -> u64 {
+        self.ended.iter().map(|tally| counter(tally).get()).sum()
     }
 
     pub(crate) fn write(&self, page: &mut Page) {
@@ -115,7 +134,7 @@ impl Metrics {
         let mut requests = page.counter("plantstore_http_requests_total", "Requests that have ended.");
         for (kind, (route, method)) in kinds() {
             for status in 0..STATUSES {
-                let count = self.requests[kind * STATUSES + status].get();
+                let count = self.sum(|tally| &tally.requests[kind * STATUSES + status]);
                 let code = u16::try_from(status + 99).unwrap_or_default();
                 if count > 0 || EXPECTED.contains(&(route, method, code)) {
                     let shown = if status == 0 { "-".into() } else { Label::Number(code.into()) };
@@ -127,19 +146,22 @@ impl Metrics {
         let mut durations = page.histogram("plantstore_http_request_duration_seconds", help);
         for (kind, (route, method)) in kinds() {
             let expected = EXPECTED.iter().any(|expected| (expected.0, expected.1) == (route, method));
-            if self.durations[kind].count() > 0 || expected {
-                durations.distribution(&labels(route, method, &[]), &self.durations[kind]);
+            let all = Histogram::new(&TIMES);
+            self.ended.iter().for_each(|tally| all.absorb(&tally.durations[kind]));
+            if all.count() > 0 || expected {
+                durations.distribution(&labels(route, method, &[]), &all);
             }
         }
         let mut errors = page.counter("plantstore_http_errors_total", "Answers by the error number they hold.");
-        for (place, counter) in self.errors.iter().enumerate().filter(|(_, counter)| counter.get() > 0) {
+        let counts = (0..ERRORS).map(|place| (place, self.sum(|tally| &tally.errors[place])));
+        for (place, count) in counts.filter(|(_, count)| *count > 0) {
             let number = u32::try_from((place / 10 + 400) * 100 + place % 10).unwrap_or_default();
-            errors.sample(&[("number", number.into())], counter.get());
+            errors.sample(&[("number", number.into())], count);
         }
         page.counter("plantstore_http_answer_bytes_total", "Bytes of answers, without their heads.")
-            .sample(&[], self.answer_bytes.get());
+            .sample(&[], self.sum(|tally| &tally.answer_bytes));
         let help = "Answers whose end never went out: the client went away or was too slow, or a list broke off.";
-        page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.answers_cut.get());
+        page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.sum(|tally| &tally.answers_cut));
         self.connections.write(page);
         page.counter("plantstore_auth_failures_total", "Requests with a token that is not valid.")
             .sample(&[], self.auth_failures.get());

@@ -1,7 +1,5 @@
 //! The three operations. The order of the arguments is the policy: who calls, with which key, then what they ask for.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -35,7 +33,7 @@ use crate::store::{Creation, Deletion, Written};
     security(("bearer" = ["plants:write"])),
 )]
 pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+    State(app): State<&'static App>,
     author: Author<Writing>,
     key: RequestKey,
     body: PlantBody,
@@ -44,7 +42,7 @@ pub(crate) async fn create(
     let key = key.with_body(&body.bytes);
     let plant = match body.plant {
         Ok(plant) => plant,
-        Err(error) => return Err(key.refuse(&app, actor.user, error).await),
+        Err(error) => return Err(key.refuse(app, actor.user, error).await),
     };
     let id = plant.id;
     let created = created(&plant, &author.owner)?;
@@ -83,7 +81,7 @@ fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
     security(("bearer" = ["plants:read"])),
 )]
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    State(app): State<&'static App>,
     caller: Caller<Reading>,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
@@ -103,7 +101,7 @@ pub(crate) async fn list(
     security(("bearer" = ["plants:delete"])),
 )]
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    State(app): State<&'static App>,
     author: Author<Deleting>,
     key: RequestKey,
     PathId(id): PathId,
@@ -111,7 +109,7 @@ pub(crate) async fn delete(
     let actor = author.actor;
     let id = match id {
         Ok(id) => id,
-        Err(error) => return Err(key.refuse(&app, actor.user, error).await),
+        Err(error) => return Err(key.refuse(app, actor.user, error).await),
     };
     let key = key.keeping(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     let _slot = app.writes.enter().await?;

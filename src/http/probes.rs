@@ -1,7 +1,5 @@
 //! What balancers and supervisors ask, without a token: does the process live, and should it get requests?
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -38,7 +36,7 @@ pub(crate) async fn livez(_: Public) -> Response {
     params(ReadParameters),
     responses(ReadyAnswers),
 )]
-pub(crate) async fn readyz(State(app): State<Arc<App>>, _: Public) -> Result<Response, ApiError> {
+pub(crate) async fn readyz(State(app): State<&'static App>, _: Public) -> Result<Response, ApiError> {
     // The store may take a moment: what counts is the state at its end.
     let pinged = if app.draining() { Ok(()) } else { app.store.ping().await };
     if app.draining() {

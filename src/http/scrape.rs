@@ -30,7 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const SURFACE: Surface = Surface { routes: &["/metrics", "-"], route_of };
 
 /// Serves the metrics of `app`, and whatever else `more` writes, for as long as it is polled.
-pub async fn serve_metrics(listener: TcpListener, app: Arc<App>, more: impl Fn(&mut Page) + Send + Sync + 'static) {
+pub async fn serve_metrics(listener: TcpListener, app: &'static App, more: impl Fn(&mut Page) + Send + Sync + 'static) {
     let limits = Limits {
         header_timeout: REQUEST_TIMEOUT,
         request_timeout: REQUEST_TIMEOUT,
@@ -39,15 +39,15 @@ pub async fn serve_metrics(listener: TcpListener, app: Arc<App>, more: impl Fn(&
         list_cache_bytes: 0,
         ..Limits::default()
     };
-    let own = Arc::new(App::on_surface(&SURFACE, Arc::clone(&app.store), limits));
+    let own = &*Box::leak(Box::new(App::on_surface(&SURFACE, Arc::clone(&app.store), limits)));
     let more = Arc::new(more);
-    let metrics = async move |_: Public, headers: HeaderMap| scrape(&app, &*more, &headers).await;
+    let metrics = async move |_: Public, headers: HeaderMap| scrape(app, &*more, &headers).await;
     let router = Router::new()
         .route("/metrics", get(metrics))
         .fallback(async |_: Public| ApiError::NoMetricsHere)
         .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed)
-        .with_state(Arc::clone(&own));
-    serve_with(listener, None, Service { app: own, router }, std::future::pending()).await;
+        .with_state(own);
+    serve_with(listener, None, Service::new(own, router), std::future::pending()).await;
 }
 
 fn route_of(path: &str) -> &'static str {

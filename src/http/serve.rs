@@ -16,8 +16,8 @@ use super::error::ApiError;
 use super::socket::{Socket, Stream};
 use super::tls::Tls;
 use super::wire::Line;
-use super::{App, Service};
-use crate::metrics::Page;
+use super::{App, Service, router};
+use crate::metrics::{Page, Striped};
 
 /// How long the loop pauses after the system refused it a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -27,7 +27,8 @@ const TURNED_AWAY_MAX: usize = 64;
 /// The requests at work, and whether the service is about to stop.
 #[derive(Default)]
 pub(crate) struct Activity {
-    working: AtomicUsize,
+    begun: Striped<AtomicUsize>,
+    ended: Striped<AtomicUsize>,
     draining: AtomicBool,
     changed: Notify,
 }
@@ -39,7 +40,12 @@ impl Activity {
 
     /// How many requests are at work.
     pub(crate) fn at_work(&self) -> usize {
-        self.working.load(Ordering::SeqCst)
+        let sum = |stripes: &Striped<AtomicUsize>| -> usize {
+            stripes.iter().map(|stripe| stripe.load(Ordering::SeqCst)).sum()
+        };
+        // In this order: what has ended by now had begun before, so that none at work means that there was a moment without.
+        let ended = sum(&self.ended);
+        sum(&self.begun) - ended
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
@@ -63,21 +69,21 @@ impl Activity {
 
 /// A request at work, from the end of its head to the end of its answer.
 pub(crate) struct Working {
-    app: Arc<App>,
+    app: &'static App,
     /// The line that it occupies, where a connection has one request at a time.
     line: Option<Arc<Line>>,
     pub(crate) arrived: Instant,
 }
 
 impl Working {
-    pub(crate) fn begin(app: &Arc<App>, line: Option<&Arc<Line>>) -> Self {
-        app.activity.working.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn begin(app: &'static App, line: Option<&Arc<Line>>) -> Self {
+        app.activity.begun.mine().fetch_add(1, Ordering::SeqCst);
         let arrived = line.map_or_else(Instant::now, |line| line.begin());
-        Self { app: Arc::clone(app), line: line.cloned(), arrived }
+        Self { app, line: line.cloned(), arrived }
     }
 
-    pub(crate) fn app(&self) -> &App {
-        &self.app
+    pub(crate) fn app(&self) -> &'static App {
+        self.app
     }
 }
 
@@ -86,7 +92,8 @@ impl Drop for Working {
         if let Some(line) = &self.line {
             line.end();
         }
-        if self.app.activity.working.fetch_sub(1, Ordering::SeqCst) == 1 && self.app.draining() {
+        self.app.activity.ended.mine().fetch_add(1, Ordering::SeqCst);
+        if self.app.draining() {
             self.app.activity.changed.notify_waiters();
         }
     }
@@ -124,10 +131,10 @@ pub struct Stopped {
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    app: Arc<App>,
+    app: &'static App,
     shutdown: impl Future<Output = ()>,
 ) -> Stopped {
-    serve_with(listener, tls, Service::new(app), shutdown).await
+    serve_with(listener, tls, Service::new(app, router(app)), shutdown).await
 }
 
 /// [`serve`], with the routes of `service`.
@@ -137,7 +144,7 @@ pub(super) async fn serve_with(
     service: Service,
     shutdown: impl Future<Output = ()>,
 ) -> Stopped {
-    let app = Arc::clone(&service.app);
+    let app = service.app;
     let most = app.limits.connections;
     let places = Arc::new(Semaphore::new(most));
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
@@ -152,7 +159,7 @@ pub(super) async fn serve_with(
         match accepted {
             Ok((stream, client)) => match Arc::clone(&places).try_acquire_owned() {
                 Ok(place) => {
-                    let connection = drive(stream, client.ip(), tls.clone(), service.clone(), stage.clone());
+                    let connection = drive(stream, client.ip(), tls.clone(), service.fork(), stage.clone());
                     tokio::spawn(async move {
                         connection.await;
                         drop(place);
@@ -160,7 +167,7 @@ pub(super) async fn serve_with(
                 }
                 // Telling it over TLS would take a handshake, which is what there is no room for.
                 Err(_) if tls.is_some() => app.metrics.connections.turn_away(),
-                Err(_) => turn_away(stream, client, &app, &turned_away),
+                Err(_) => turn_away(stream, client, app, &turned_away),
             },
             Err(error) => pause_after(&error).await,
         }
@@ -190,15 +197,14 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Tells a client that there are too many connections, without making any other wait.
-fn turn_away(stream: TcpStream, client: SocketAddr, app: &Arc<App>, places: &Arc<Semaphore>) {
+fn turn_away(stream: TcpStream, client: SocketAddr, app: &'static App, places: &Arc<Semaphore>) {
     app.metrics.connections.turn_away();
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
         return;
     };
-    let app = Arc::clone(app);
     tokio::spawn(async move {
         let _place = place;
         let stream = Stream::Clear(Socket::new(stream, app.limits.write_timeout));
-        stream.last_words(&raw_answer(&app, &ApiError::Overloaded, client.ip(), Instant::now())).await;
+        stream.last_words(&raw_answer(app, &ApiError::Overloaded, client.ip(), Instant::now())).await;
     });
 }

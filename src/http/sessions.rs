@@ -8,16 +8,15 @@
 //! creation holds at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
 
 use super::error::ApiError;
 use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
-use crate::metrics::{Counter, Page};
+use crate::memory::{Memory, memory, weighing};
+use crate::metrics::{Counter, Page, Striped};
 use crate::store::{Collection, Store, StoreError};
 use crate::token::{PlainToken, Scopes, TokenHash, TokenId};
 use crate::trace;
@@ -38,7 +37,7 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// What a client shows, recognised by its looks.
 pub(crate) enum Bearer<'a> {
     /// A token of ours.
-    Token(PlainToken),
+    Token(&'a str),
     /// What may be a token of an issuer.
     Jwt(&'a str),
 }
@@ -47,14 +46,12 @@ impl<'a> Bearer<'a> {
     /// Reads what a client shows, refusing whatever cannot be a token without looking anything up.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let jwt = || oidc::has_the_shape(text).then_some(Self::Jwt(text));
-        PlainToken::parse(text).map(Self::Token).or_else(jwt)
+        if PlainToken::is_one(text) { Some(Self::Token(text)) } else { jwt() }
     }
 
     fn hash(&self) -> TokenHash {
-        match self {
-            Self::Token(token) => token.hash(),
-            Self::Jwt(text) => TokenHash::of(text),
-        }
+        let (Self::Token(text) | Self::Jwt(text)) = self;
+        TokenHash::of(text)
     }
 }
 
@@ -63,7 +60,8 @@ pub(crate) struct Session {
     pub(crate) holder: Holder,
     /// All that the user may read, their own included, in the order of the owners' names.
     pub(crate) collections: Vec<Collection>,
-    checked: Instant,
+    /// Until when that is believed, and its use today is noted.
+    until: Instant,
 }
 
 /// Whom a valid token acts for, and what it allows.
@@ -80,7 +78,7 @@ pub(crate) struct Holder {
 /// How that is known.
 enum Proof {
     /// A token of ours, and the last day, in seconds, whose use was noted.
-    Stored { token: TokenId, noted: AtomicI64 },
+    Stored { token: TokenId, noted: i64 },
     /// A token that one of these keys has signed.
     Signed(Arc<KeySet>),
 }
@@ -115,10 +113,10 @@ impl Weighter<TokenHash, Arc<Session>> for ByCollections {
 }
 
 pub(crate) struct Sessions {
-    valid: Cache<TokenHash, Arc<Session>, ByCollections>,
-    refused: Cache<TokenHash, Refused>,
+    valid: Memory<TokenHash, Arc<Session>, ByCollections>,
+    refused: Memory<TokenHash, Refused>,
     logins: Option<Logins>,
-    remembered: Counter,
+    remembered: Striped<Counter>,
     looked_up: Counter,
 }
 
@@ -126,43 +124,36 @@ impl Sessions {
     /// Sessions of our own tokens and, if there is one, of an issuer's.
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let logins = issuer.map(Logins::start);
-        let valid = Cache::with_weighter(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        let refused = Cache::new(REFUSED_MAX);
-        Self { valid, refused, logins, remembered: Counter::default(), looked_up: Counter::default() }
+        let valid = weighing(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
+        let refused = memory(REFUSED_MAX);
+        Self { valid, refused, logins, remembered: Striped::default(), looked_up: Counter::default() }
     }
 
     /// The session of a token; `None` when the token is unknown, expired, revoked, or not what it claims to be.
     pub(crate) async fn find(&self, store: &Store, bearer: &Bearer<'_>) -> Result<Option<Arc<Session>>, ApiError> {
         let (hash, moment) = (bearer.hash(), Instant::now());
-        let session = match self.valid.get(&hash) {
-            Some(session) if is_fresh(session.checked, moment) && self.holds(&session.holder.proof) => {
-                self.remembered.count();
-                session
-            }
-            _ if self.is_refused(&hash, moment) => {
-                self.remembered.count();
-                return Ok(None);
-            }
-            known => match self.open(store, bearer, known.as_deref(), moment).await {
-                Ok(session) => {
-                    let session = Arc::new(session);
-                    self.valid.insert(hash, Arc::clone(&session));
-                    session
-                }
-                Err(NoSession::Refused(lasting)) => {
-                    self.refuse(hash, lasting, moment);
-                    return Ok(None);
-                }
-                Err(NoSession::Failed(error)) => return Err(error),
-            },
-        };
-        let now = Timestamp::now();
-        if session.holder.expires.is_some_and(|expires| expires <= now) {
-            self.refuse(hash, Lasting::Always, moment);
+        let known = self.valid.get(&hash);
+        if known.as_ref().is_some_and(|session| moment < session.until && self.holds(&session.holder.proof)) {
+            self.remembered.count();
+            return Ok(known);
+        }
+        if self.is_refused(&hash, moment) {
+            self.remembered.count();
             return Ok(None);
         }
-        session.note_use(store, now);
-        Ok(Some(session))
+        // In a box, because it is rare, and so what every request carries around stays small.
+        match Box::pin(self.open(store, bearer, known.as_deref(), moment)).await {
+            Ok(session) => {
+                let session = Arc::new(session);
+                self.valid.insert(hash, Arc::clone(&session));
+                Ok(Some(session))
+            }
+            Err(NoSession::Refused(lasting)) => {
+                self.refuse(hash, lasting, moment);
+                Ok(None)
+            }
+            Err(NoSession::Failed(error)) => Err(error),
+        }
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
@@ -197,12 +188,17 @@ impl Sessions {
         known: Option<&Session>,
         checked: Instant,
     ) -> Result<Session, NoSession> {
-        let holder = match bearer {
-            Bearer::Token(token) => stored(store, token, known).await?,
+        let mut holder = match bearer {
+            Bearer::Token(token) => stored(store, &TokenHash::of(token), known).await?,
             Bearer::Jwt(text) => self.signed(store, text).await?,
         };
+        let now = Timestamp::now();
+        if holder.expires.is_some_and(|expires| expires <= now) {
+            return Err(NoSession::Refused(Lasting::Always));
+        }
         let collections = collections(store, &holder).await?;
-        Ok(Session { holder, collections, checked })
+        holder.note_use(store, now);
+        Ok(Session { until: checked + holder.believed_from(now), holder, collections })
     }
 
     /// Whom a token of the issuer acts for, who is made at the first use.
@@ -263,19 +259,19 @@ impl Sessions {
 }
 
 /// Whom a token of ours acts for.
-async fn stored(store: &Store, token: &PlainToken, known: Option<&Session>) -> Result<Holder, NoSession> {
-    let Some(token) = store.find_token(&token.hash()).await?.filter(|token| token.revoked.is_none()) else {
+async fn stored(store: &Store, token: &TokenHash, known: Option<&Session>) -> Result<Holder, NoSession> {
+    let Some(token) = store.find_token(token).await?.filter(|token| token.revoked.is_none()) else {
         return Err(NoSession::Refused(Lasting::Always));
     };
     let stored = token.last_used.map_or(i64::MIN, Timestamp::as_second);
-    let noted = known.map_or(stored, |session| session.noted().max(stored));
+    let noted = known.map_or(stored, |session| session.holder.noted().max(stored));
     Ok(Holder {
         user: token.user,
         user_id: token.user_id,
         scopes: token.grant.scopes,
         shared_with: token.shared_with,
         expires: token.grant.expires,
-        proof: Proof::Stored { token: token.id, noted: AtomicI64::new(noted) },
+        proof: Proof::Stored { token: token.id, noted },
     })
 }
 
@@ -299,21 +295,42 @@ impl Session {
             Proof::Signed(_) => None,
         }
     }
+}
 
+impl Holder {
+    /// The last day, in seconds, whose use of the token is noted.
     fn noted(&self) -> i64 {
-        match &self.holder.proof {
-            Proof::Stored { noted, .. } => noted.load(Ordering::Relaxed),
+        match self.proof {
+            Proof::Stored { noted, .. } => noted,
             Proof::Signed(_) => i64::MIN,
         }
     }
 
-    fn note_use(&self, store: &Store, now: Timestamp) {
-        let Proof::Stored { token, noted } = &self.holder.proof else {
+    /// Notes that the token is used today, unless that is noted already.
+    fn note_use(&mut self, store: &Store, now: Timestamp) {
+        let Proof::Stored { token, noted } = &mut self.proof else {
             return;
         };
-        let today = now.as_second().div_euclid(SECONDS_PER_DAY) * SECONDS_PER_DAY;
-        if noted.fetch_max(today, Ordering::Relaxed) < today {
-            store.note_use(*token, Timestamp::from_second(today).unwrap_or(now));
+        let today = day_of(now);
+        if *noted < today {
+            *noted = today;
+            store.note_use(*token, timestamp(today, now));
         }
     }
+
+    /// How long all this is believed: until the token expires, or a new day begins whose use is to be noted, if that is soon.
+    fn believed_from(&self, now: Timestamp) -> Duration {
+        let tomorrow = timestamp(day_of(now) + SECONDS_PER_DAY, Timestamp::MAX);
+        let end = self.expires.map_or(tomorrow, |expires| expires.min(tomorrow));
+        Duration::try_from(end.duration_since(now)).unwrap_or_default().min(FRESH)
+    }
+}
+
+/// When the day of a moment began, in seconds.
+fn day_of(moment: Timestamp) -> i64 {
+    moment.as_second().div_euclid(SECONDS_PER_DAY) * SECONDS_PER_DAY
+}
+
+fn timestamp(seconds: i64, beyond: Timestamp) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap_or(beyond)
 }

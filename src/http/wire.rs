@@ -261,7 +261,11 @@ fn library_answer(bytes: &[u8]) -> Option<(usize, Ending)> {
     if !bytes.ends_with(b"\r\n\r\n") {
         return None;
     }
-    let start = bytes.windows(STATUSES[0].len()).rposition(|window| STATUSES.contains(&window))?;
+    let starts = |(place, byte): &(usize, &u8)| {
+        // The first byte alone first: answers without a body are common, and those of the library are not.
+        **byte == b'H' && STATUSES.iter().any(|status| bytes[*place..].starts_with(status))
+    };
+    let (start, _) = bytes.iter().enumerate().rev().find(starts)?;
     let head = &bytes[start..];
     let holds = |text: &[u8]| head.windows(text.len()).any(|window| window == text);
     if holds(REQUEST_ID.as_bytes()) || !holds(NO_BODY) {

@@ -16,7 +16,7 @@ mod watch;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -48,13 +48,19 @@ const SWEEP_STEP: u32 = 2_000;
 /// The embedded engine, open.
 pub struct Sqlite {
     path: PathBuf,
-    readers: Mutex<Vec<Connection>>,
-    readers_kept: usize,
+    readers: Mutex<Readers>,
     patience: Duration,
     writer: Writer,
     watch: Watch,
     at_work: AtWork,
     metrics: Arc<SqliteMetrics>,
+}
+
+/// The connections that read, as far as none of them is at it.
+struct Readers {
+    idle: Vec<Connection>,
+    /// How many are kept open.
+    kept: usize,
 }
 
 /// What the engine counts.
@@ -71,13 +77,12 @@ impl Sqlite {
         let created = schema::prepare(path, options.create)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
-        let readers = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
+        let idle = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
         let metrics = Arc::<SqliteMetrics>::default();
         let writer = Writer::start(path, options.write_queue, &metrics).map_err(unusable)?;
         let engine = Self {
             path: path.to_owned(),
-            readers: Mutex::new(readers),
-            readers_kept: options.readers,
+            readers: Mutex::new(Readers { idle, kept: options.readers }),
             patience: options.patience,
             writer,
             watch: Watch::new(path).map_err(unusable)?,
@@ -266,8 +271,15 @@ impl Sqlite {
         self.metrics.sweeps.write(page);
     }
 
+    /// Closes the file, of which then nothing is left beside it. Whoever reads all the same opens it once more.
     pub(super) async fn close(&self) {
         self.writer.finish().await;
+        *self.readers() = Readers { idle: Vec::new(), kept: 0 };
+        self.watch.end();
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
@@ -276,14 +288,14 @@ impl Sqlite {
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let begun = trace::begin();
-        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.readers().idle.pop();
         let connection = idle.map_or_else(|| reader(&self.path), Ok).map_err(|error| store_error(&error))?;
         // On an error the connection is dropped with whatever state it is in.
         let found = query(&connection).map_err(|error| store_error(&error))?;
         begun.end("read");
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if readers.len() < self.readers_kept {
-            readers.push(connection);
+        let mut readers = self.readers();
+        if readers.idle.len() < readers.kept {
+            readers.idle.push(connection);
         }
         Ok(found)
     }

@@ -47,14 +47,15 @@ fn modules_know_only_those_below_them() {
         ("user", &[]),
         ("token", &[]),
         ("trust", &[]),
+        ("memory", &[]),
         ("metrics", &[]),
         ("trace", &[]),
         ("config", &[]),
         ("telemetry", &[]),
         ("newfile", &[]),
-        ("store", &["plant", "user", "token", "trust", "newfile", "metrics", "trace"]),
+        ("store", &["plant", "user", "token", "trust", "newfile", "memory", "metrics", "trace"]),
         ("archive", &["plant", "user", "store"]),
-        ("http", &["plant", "user", "token", "trust", "metrics", "trace", "store"]),
+        ("http", &["plant", "user", "token", "trust", "memory", "metrics", "trace", "store"]),
         // It sees a server from outside: nothing of what it checks.
         ("check", &["token", "trust"]),
         (

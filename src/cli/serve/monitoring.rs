@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -86,7 +85,7 @@ impl MetricsListener {
     /// Serves until what is handed over is aborted.
     pub(super) fn serve(
         self,
-        app: &Arc<App>,
+        app: &'static App,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> JoinHandle<()> {
         let process = Process::started_now();
@@ -97,6 +96,6 @@ impl MetricsListener {
             let help = "Lines of the log that were dropped because nobody read it.";
             page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
-        tokio::spawn(serve_metrics(self.listener, Arc::clone(app), more))
+        tokio::spawn(serve_metrics(self.listener, app, more))
     }
 }

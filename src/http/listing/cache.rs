@@ -6,11 +6,11 @@
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use quick_cache::Weighter;
-use quick_cache::sync::Cache;
 
 use super::View;
 use super::tag::Tag;
-use crate::metrics::{Counter, Page as MetricsPage};
+use crate::memory::{Memory, weighing};
+use crate::metrics::{Counter, Page as MetricsPage, Striped};
 
 /// Bytes that an entry takes besides the list itself, about.
 const ENTRY_BYTES: usize = 512;
@@ -36,16 +36,16 @@ impl Weighter<(Tag, View), Page> for ByBytes {
 
 /// The lists that were asked for lately, within a number of bytes.
 pub(crate) struct PageCache {
-    pages: Option<Cache<(Tag, View), Page, ByBytes>>,
-    hits: Counter,
-    misses: Counter,
+    pages: Option<Memory<(Tag, View), Page, ByBytes>>,
+    hits: Striped<Counter>,
+    misses: Striped<Counter>,
 }
 
 impl PageCache {
     /// Remembers up to so many bytes; none at all for 0.
     pub(crate) fn new(bytes: usize) -> Self {
-        let pages = (bytes > 0).then(|| Cache::with_weighter(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
-        Self { pages, hits: Counter::default(), misses: Counter::default() }
+        let pages = (bytes > 0).then(|| weighing(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
+        Self { pages, hits: Striped::default(), misses: Striped::default() }
     }
 
     pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {

@@ -9,12 +9,13 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use quick_cache::sync::Cache;
 use rusqlite::Connection;
 
 use super::reader;
+use crate::memory::{Memory, memory};
 use crate::store::Version;
 use crate::user::UserId;
 
@@ -34,8 +35,9 @@ pub(super) struct Watch {
     index: Option<ManuallyDrop<File>>,
     /// Has the index open for as long as we look at it. Whoever is the last to close it removes it, and the next makes
     /// another: then we would look at one that never changes any more.
-    _keeper: Mutex<Connection>,
-    versions: Cache<UserId, (Moment, Version)>,
+    keeper: Mutex<Option<Connection>>,
+    ended: AtomicBool,
+    versions: Memory<UserId, (Moment, Version)>,
 }
 
 impl Watch {
@@ -54,11 +56,21 @@ impl Watch {
             tracing::warn!(%error, "the WAL index cannot be read: lists are not remembered");
         }
         let index = index.ok().map(ManuallyDrop::new);
-        Ok(Self { index, _keeper: Mutex::new(keeper), versions: Cache::new(USERS_MAX) })
+        let keeper = Mutex::new(Some(keeper));
+        Ok(Self { index, keeper, ended: AtomicBool::new(false), versions: memory(USERS_MAX) })
+    }
+
+    /// Looks no more, and lets go of the index.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// This moment; `None` when it cannot be told, or somebody is committing right now.
     pub(super) fn moment(&self) -> Option<Moment> {
+        if self.ended.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut headers = [0; 2 * HEADER];
         self.index.as_ref()?.read_exact_at(&mut headers, 0).ok()?;
         // Whoever commits writes the second before the first, and readers look at them the other way round.
