@@ -1,5 +1,7 @@
 //! TLS for the clients of the service: the certificate, taken from its files again whenever they change, and the handshake.
 
+mod expiry;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +17,9 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio_rustls::TlsAcceptor;
 
+use self::expiry::expiry;
 use super::socket::{Socket, Stream};
+use crate::metrics::Page;
 use crate::trust;
 
 /// An encrypted connection.
@@ -107,6 +111,15 @@ impl Tls {
         let digest = Sha256::digest(self.shown.pair().key.cert[0].as_ref());
         let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         bytes.join(":")
+    }
+
+    /// Writes when the certificate that is shown expires.
+    pub fn write_metrics(&self, page: &mut Page) {
+        let expires = expiry(&self.shown.pair().key.cert[0]);
+        if let Some(expires) = expires {
+            let help = "When the certificate that is shown expires, in seconds since 1970.";
+            page.gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help).sample(&[], expires.as_second());
+        }
     }
 
     /// Whether everybody on this machine may read the key.
