@@ -69,7 +69,7 @@ async fn shake_hands(
         accepted = timeout(app.limits.header_timeout, tls.accept(socket)) => accepted,
         () = Stage::Closing.reached(&mut stage) => return None,
     };
-    if !matches!(accepted, Ok(Ok(_))) {
+    if !matches!(accepted, Ok(Ok(_) | Err(Refused::Gone))) {
         app.metrics.connections.fail_handshake();
     }
     match accepted.ok()? {
@@ -79,6 +79,7 @@ async fn shake_hands(
             stream.last_words(&raw_answer(app, &error, client, arrived)).await;
             None
         }
+        Err(Refused::Gone) => None,
         Err(Refused::Failed(error)) => {
             tracing::debug!(%error, %client, "no encrypted connection came about");
             None

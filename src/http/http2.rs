@@ -71,12 +71,15 @@ pub(super) async fn drive(
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
     let ended = session.run(stage).await;
     let stream = returned.try_recv().ok();
-    if let Err(error) = &ended {
-        tracing::debug!(%error, %client, "a connection ended early");
-        count(error, stream.as_ref(), &app);
+    match &ended {
+        Ok(ending) => ending.iter().for_each(|ending| app.metrics.connections.cut(*ending)),
+        Err(error) => {
+            tracing::debug!(%error, %client, "a connection ended early");
+            count(error, stream.as_ref(), &app);
+        }
     }
     match (stream, ended) {
-        (Some(stream), Ok(())) => stream.close().await,
+        (Some(stream), Ok(_)) => stream.close().await,
         // The client was told why, and may still be sending.
         (Some(stream), Err(_)) => stream.linger().await,
         (None, _) => {}
@@ -119,16 +122,17 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<(), h2::Error> {
+    /// Serves the connection; says why it was ended by us, if it was.
+    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<Option<Ending>, h2::Error> {
         let mut draining = pin!(Stage::Draining.reached(&mut stage));
-        let mut leaving = false;
+        let (mut leaving, mut ending) = (false, None);
         // When it is over if nothing is at work by then. Until the first request, the time for a head counts.
         let mut deadline = Instant::now() + self.limits.header_timeout;
         loop {
             tokio::select! {
                 accepted = self.connection.accept() => match accepted {
                     Some(accepted) => self.begin(accepted?),
-                    None => return Ok(()),
+                    None => return Ok(ending),
                 },
                 Some(_) = self.requests.join_next() => {
                     let patience = if leaving { self.farewell() } else { self.limits.idle_timeout };
@@ -137,10 +141,9 @@ impl Session {
                 () = sleep_until(deadline), if self.requests.is_empty() => {
                     if leaving {
                         self.part().await;
-                        return Ok(());
+                        return Ok(ending);
                     }
-                    self.service.app.metrics.connections.cut(Ending::Silent);
-                    leaving = true;
+                    (leaving, ending) = (true, Some(Ending::Silent));
                     deadline = self.leave();
                 }
                 () = &mut draining, if !leaving => {

@@ -132,7 +132,7 @@ impl Tls {
         match socket.first_byte().await {
             Some(HANDSHAKE) => {}
             Some(_) => return Err(Refused::InClear(Stream::Clear(socket))),
-            None => return Err(Refused::Failed(io::ErrorKind::UnexpectedEof.into())),
+            None => return Err(Refused::Gone),
         }
         let stream = self.acceptor.accept(socket).await.map_err(Refused::Failed)?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
@@ -152,6 +152,8 @@ pub(crate) enum Protocol {
 pub(crate) enum Refused {
     /// The client does not speak TLS at all.
     InClear(Stream),
+    /// The client has left without a byte, as those do that only look whether anybody listens.
+    Gone,
     Failed(io::Error),
 }
 

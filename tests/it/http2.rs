@@ -500,6 +500,18 @@ fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
     assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
 }
 
+/// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
+#[test]
+fn half_a_first_head_is_cut_off_once() {
+    let mut server = site().serve(&["--header-timeout", "300ms", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
+    connection.ending();
+    metrics.wait_for("plantstore_http_connections", &[], 0);
+    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
+}
+
 /// A request that is sent and taken back costs its sender nothing; whoever does nothing else is sent away.
 #[test]
 fn requests_that_are_taken_back_at_once_end_the_connection() {

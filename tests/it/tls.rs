@@ -449,7 +449,11 @@ fn handshakes_that_fail_are_counted() {
     }
     assert!(Files::new().try_connect(server.address(), "h2").is_err());
     metrics.wait_for("plantstore_http_connections_cut_total", &[("why", "handshake")], 4);
+    // To look whether anybody listens is none.
+    drop(Connection::open(server.address()));
     assert!(files.shows(server.address(), "server"));
+    metrics.wait_for("plantstore_http_connections_accepted_total", &[], 6);
+    metrics.wait_for("plantstore_http_connections", &[], 0);
     assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 4, "and nothing else");
 }
 
