@@ -506,6 +506,8 @@ fn half_a_first_head_is_cut_off_once() {
     let mut server = site().serve(&["--header-timeout", "300ms", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
+    connection.send(PING, 0, 0, b"eightful");
+    connection.next_of(PING);
     connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
     connection.ending();
     metrics.wait_for("plantstore_http_connections", &[], 0);
