@@ -41,7 +41,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{ALLOW, CONNECTION, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -282,7 +282,7 @@ impl Service {
         let context = Arc::new(context.within(trace));
         let mut exchange = Exchange::new(Arc::clone(&context), working);
         parts.extensions.insert(Arc::clone(&context));
-        let takes_a_body = parts.method == Method::POST;
+        let (to_head, takes_a_body) = (parts.method == Method::HEAD, parts.method == Method::POST);
         let may_be_unread = !http_body::Body::is_end_stream(&body);
         let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, self.app) } else { None };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
@@ -318,6 +318,9 @@ impl Service {
         }
         self.app.common_headers(response.headers_mut(), &context, allowed_origin);
         exchange.answered(response.status(), logged.map(|logged| logged.number));
+        if to_head {
+            leave_out_body(&mut response);
+        }
         response.map(|body| TrackedBody::new(body, exchange))
     }
 
@@ -328,6 +331,14 @@ impl Service {
             // The panic itself is logged where it happens.
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
         }
+    }
+}
+
+/// Makes of an answer the one to `HEAD`, as the router does with its own: what is never sent counts as cut otherwise.
+fn leave_out_body(response: &mut Response) {
+    let body = std::mem::take(response.body_mut());
+    if let Some(length) = http_body::Body::size_hint(&body).exact().filter(|length| *length > 0) {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
 }
 

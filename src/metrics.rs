@@ -1,7 +1,7 @@
 //! What is counted, and how it is told to Prometheus: counters, gauges and histograms that cost an atomic addition, and the
 //! page they are written on.
 //!
-//! Whoever has something to count keeps it in a field of its own; nothing is looked up by name. A label is a constant or a
+//! Whoever has something to count keeps it in a field of its own; there is no register of names. A label is a constant or a
 //! number of ours: no user, id, token or path can become one.
 
 mod process;

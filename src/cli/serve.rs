@@ -233,7 +233,7 @@ impl Options {
         let shutdown = Supervisor::of_this_process().ready_until(shutdown);
 
         let app = App::new(Arc::clone(&store), settings);
-        let scraped = metrics.map(|metrics| metrics.serve(app, lines_dropped));
+        let scraped = metrics.map(|metrics| metrics.serve(app, tls.clone(), lines_dropped));
         let stopped = http::serve(listener, tls, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);

@@ -71,7 +71,7 @@ async fn shake_hands(
         accepted = timeout(app.limits.header_timeout, tls.accept(socket)) => accepted,
         () = Stage::Closing.reached(&mut stage) => return None,
     };
-    if !matches!(accepted, Ok(Ok(_))) {
+    if !matches!(accepted, Ok(Ok(_) | Err(Refused::Gone))) {
         app.metrics.connections.fail_handshake();
     }
     match accepted.ok()? {
@@ -81,6 +81,7 @@ async fn shake_hands(
             stream.last_words(&raw_answer(app, &error, client, arrived)).await;
             None
         }
+        Err(Refused::Gone) => None,
         Err(Refused::Failed(error)) => {
             tracing::debug!(%error, %client, "no encrypted connection came about");
             None
@@ -128,29 +129,33 @@ async fn drive_http1(
         }
     };
     let mut ending = line.ending();
-    let take_back = |connection: Pin<Box<http1::Connection<TokioIo<Wire>, _>>>| {
-        Pin::into_inner(connection).into_parts().io.into_inner().into_parts()
-    };
+    let (stream, read) = Pin::into_inner(connection).into_parts().io.into_inner().into_parts();
     if let Some(Ending::Http2) = ending {
-        return Some(take_back(connection));
+        return Some((stream, read));
     }
     if let Err(error) = ended {
         tracing::debug!(%error, %client, "a connection ended early");
-        // What the library does not even answer by itself: another version of HTTP, for one.
-        ending = ending.or(error.is_parse().then_some(Ending::Malformed));
+        ending = ending.or_else(|| early_ending(&error, &stream));
     }
     if let Some(ending) = ending {
         app.metrics.connections.cut(ending);
-        let (stream, _) = take_back(connection);
         match ending.error() {
             Some(error) => stream.last_words(&raw_answer(app, &error, client, line.since())).await,
             None => stream.close().await,
         }
     } else if line.lingers() {
-        let (stream, _) = take_back(connection);
         stream.linger().await;
     }
     None
+}
+
+/// Why a connection ended, where the wire has not said so.
+fn early_ending(error: &hyper::Error, stream: &Stream) -> Option<Ending> {
+    if stream.gave_up() {
+        return Some(Ending::Stalled);
+    }
+    // What the library does not even answer by itself: another version of HTTP, for one.
+    error.is_parse().then_some(Ending::Malformed)
 }
 
 /// An answer to what never became a request, as bytes; logged like one.

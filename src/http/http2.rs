@@ -21,7 +21,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -65,30 +65,33 @@ pub(super) async fn drive(
     let app = service.app;
     let connection = match timeout(limits.header_timeout, builder(&limits).handshake(frames)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return count(&error, app),
+        Ok(Err(error)) => return count(&error, returned.try_recv().ok().as_ref(), app),
         Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
     let session = Session { connection, requests: JoinSet::new(), service, client, limits };
     let ended = session.run(stage).await;
-    if let Err(error) = &ended {
-        count(error, app);
-    }
-    let Ok(stream) = returned.try_recv() else {
-        return;
-    };
-    match ended {
-        Ok(()) => stream.close().await,
+    let stream = returned.try_recv().ok();
+    match &ended {
+        Ok(ending) => ending.iter().for_each(|ending| app.metrics.connections.cut(*ending)),
         Err(error) => {
             tracing::debug!(%error, %client, "a connection ended early");
-            // The client was told why, and may still be sending.
-            stream.linger().await;
+            count(error, stream.as_ref(), app);
         }
+    }
+    match (stream, ended) {
+        (Some(stream), Ok(_)) => stream.close().await,
+        // The client was told why, and may still be sending.
+        (Some(stream), Err(_)) => stream.linger().await,
+        (None, _) => {}
     }
 }
 
 /// Counts a connection that was ended by us.
-fn count(error: &h2::Error, app: &App) {
+fn count(error: &h2::Error, stream: Option<&Stream>, app: &App) {
     match error.get_io().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) if stream.is_some_and(Stream::gave_up) => {
+            app.metrics.connections.cut(Ending::Stalled);
+        }
         Some(io::ErrorKind::TimedOut) => app.metrics.connections.cut(Ending::HeadTimeout),
         None if error.is_library() => app.metrics.connections.end_misuse(),
         _ => {}
@@ -119,16 +122,17 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<(), h2::Error> {
+    /// Serves the connection; says why it was ended by us, if it was.
+    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<Option<Ending>, h2::Error> {
         let mut draining = pin!(Stage::Draining.reached(&mut stage));
-        let mut leaving = false;
+        let (mut leaving, mut ending) = (false, None);
         // When it is over if nothing is at work by then. Until the first request, the time for a head counts.
         let mut deadline = Instant::now() + self.limits.header_timeout;
         loop {
             tokio::select! {
                 accepted = self.connection.accept() => match accepted {
                     Some(accepted) => self.begin(accepted?),
-                    None => return Ok(()),
+                    None => return Ok(ending),
                 },
                 Some(_) = self.requests.join_next() => {
                     let patience = if leaving { self.farewell() } else { self.limits.idle_timeout };
@@ -137,10 +141,9 @@ impl Session {
                 () = sleep_until(deadline), if self.requests.is_empty() => {
                     if leaving {
                         self.part().await;
-                        return Ok(());
+                        return Ok(ending);
                     }
-                    self.service.app.metrics.connections.cut(Ending::Silent);
-                    leaving = true;
+                    (leaving, ending) = (true, Some(Ending::Silent));
                     deadline = self.leave();
                 }
                 () = &mut draining, if !leaving => {
@@ -182,7 +185,6 @@ async fn answer(
     client: IpAddr,
     patience: Duration,
 ) {
-    let to_head = request.method() == Method::HEAD;
     let (parts, body) = request.into_parts();
     let body = Body::new(RequestBody { left: announced(&parts.headers), stream: body });
     let answered = service.answer(Request::from_parts(parts, body), client, None);
@@ -195,7 +197,7 @@ async fn answer(
     head.headers.remove(CONNECTION);
     // A date is a header value.
     head.headers.extend(HeaderValue::try_from(date()).ok().map(|date| (DATE, date)));
-    let ends = to_head || body.is_end_stream();
+    let ends = body.is_end_stream();
     if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         // The router adds it.
         head.headers.remove(CONTENT_LENGTH);

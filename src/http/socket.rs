@@ -26,11 +26,13 @@ pub(crate) struct Socket {
     writing: Timer,
     /// Since when the client takes nothing of what is written to it.
     stalled: Option<Instant>,
+    /// Whether that was too long.
+    gave_up: bool,
 }
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
-        Self { stream, patience, writing: Timer::default(), stalled: None }
+        Self { stream, patience, writing: Timer::default(), stalled: None, gave_up: false }
     }
 
     /// The first byte that has come, left where it is; `None` when none will.
@@ -56,6 +58,7 @@ impl AsyncWrite for Socket {
         let since = *self.stalled.get_or_insert_with(Instant::now);
         let deadline = since + self.patience;
         ready!(self.writing.poll(deadline, task));
+        self.gave_up = true;
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -75,6 +78,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Whether the client took nothing of what was written to it for too long.
+    pub(crate) fn gave_up(&self) -> bool {
+        match self {
+            Self::Clear(socket) => socket.gave_up,
+            Self::Encrypted(stream) => stream.get_ref().0.gave_up,
+        }
+    }
+
     /// Answers in a library's place and gives the client a moment to take it.
     pub(crate) async fn last_words(mut self, answer: &[u8]) {
         let farewell = async {

@@ -1,5 +1,7 @@
 //! TLS for the clients of the service: the certificate, taken from its files again whenever they change, and the handshake.
 
+mod expiry;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +17,9 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio_rustls::TlsAcceptor;
 
+use self::expiry::expiry;
 use super::socket::{Socket, Stream};
+use crate::metrics::Page;
 use crate::trust;
 
 /// An encrypted connection.
@@ -109,6 +113,15 @@ impl Tls {
         bytes.join(":")
     }
 
+    /// Writes when the certificate that is shown expires.
+    pub fn write_metrics(&self, page: &mut Page) {
+        let expires = expiry(&self.shown.pair().key.cert[0]);
+        if let Some(expires) = expires {
+            let help = "When the certificate that is shown expires, in seconds since 1970.";
+            page.gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help).sample(&[], expires.as_second());
+        }
+    }
+
     /// Whether everybody on this machine may read the key.
     pub fn key_is_readable_by_all(&self) -> bool {
         fs::metadata(&self.files.key).is_ok_and(|metadata| metadata.permissions().mode() & READABLE_BY_ALL != 0)
@@ -119,7 +132,7 @@ impl Tls {
         match socket.first_byte().await {
             Some(HANDSHAKE) => {}
             Some(_) => return Err(Refused::InClear(Stream::Clear(socket))),
-            None => return Err(Refused::Failed(io::ErrorKind::UnexpectedEof.into())),
+            None => return Err(Refused::Gone),
         }
         let stream = self.acceptor.accept(socket).await.map_err(Refused::Failed)?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
@@ -139,6 +152,8 @@ pub(crate) enum Protocol {
 pub(crate) enum Refused {
     /// The client does not speak TLS at all.
     InClear(Stream),
+    /// The client has left without a byte, as those do that only look whether anybody listens.
+    Gone,
     Failed(io::Error),
 }
 

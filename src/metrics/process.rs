@@ -15,10 +15,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// To be called when the process has started.
-    pub fn started_now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self { started: since.map_or(0.0, |since| since.as_secs_f64()) }
+    /// The process that asks; where the system does not say when it started, it has started now.
+    pub fn this() -> Self {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        Self { started: started().unwrap_or_else(now) }
     }
 
     /// Writes what is known; what the system does not tell is left out.
@@ -41,12 +41,27 @@ impl Process {
     }
 }
 
+/// When the process started, in seconds since 1970.
+fn started() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())?;
+    let [after_boot] = ticks(22)?;
+    Some(float(boot) + after_boot)
+}
+
 fn cpu_seconds() -> Option<f64> {
+    let [user, system] = ticks(14)?;
+    Some(user + system)
+}
+
+/// Fields of /proc/self/stat from this one on, numbered as in proc(5), which are told in ticks of the clock: in seconds.
+fn ticks<const N: usize>(first: usize) -> Option<[f64; N]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name of the program, which may hold anything: fields 14 and 15 of proc(5), counted from the third.
+    // Behind the second, the name of the program, which may hold anything.
     let (_, fields) = stat.rsplit_once(") ")?;
-    let mut ticks = fields.split(' ').skip(11).map_while(|field| field.parse::<u64>().ok());
-    Some(float(ticks.next()? + ticks.next()?) / float(clock_ticks_per_second()))
+    let ticks: Vec<u64> = fields.split(' ').skip(first - 3).take(N).map_while(|field| field.parse().ok()).collect();
+    let seconds: Vec<f64> = ticks.into_iter().map(|ticks| float(ticks) / float(clock_ticks_per_second())).collect();
+    seconds.try_into().ok()
 }
 
 fn memory() -> Option<(u64, u64)> {

@@ -41,8 +41,9 @@ impl WriteMetrics {
 
     pub(super) fn write(&self, page: &mut Page) {
         page.histogram("plantstore_write_batch_size", "Writes that shared a commit.").distribution(&[], &self.batches);
-        page.histogram("plantstore_commit_seconds", "From the begin of a transaction to the end of its commit.")
-            .distribution(&[], &self.commits);
+        let help = "From the begin of a batch of writes to the end of its commit, with waits for a lock or a connection and \
+                    further attempts.";
+        page.histogram("plantstore_commit_seconds", help).distribution(&[], &self.commits);
         page.counter("plantstore_commits_total", "Commits by what became of them.")
             .sample(&[("outcome", "ok".into())], self.committed.get())
             .sample(&[("outcome", "failed".into())], self.failed.get())

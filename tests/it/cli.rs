@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Connection, Engine, Server, Site, on_every_engine, wait_for};
+use crate::support::{Connection, Engine, Server, Site, on_every_engine, signal, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -242,9 +242,9 @@ fn a_first_token_that_cannot_be_handed_over_is_revoked() {
 #[test]
 fn on_a_terminal_the_banner_shows_the_token() {
     let site = Site::new(Engine::Sqlite);
-    let file = site.directory().join("screen");
+    let [file, id] = ["screen", "id"].map(|name| site.directory().join(name));
     let program = env!("CARGO_BIN_EXE_plantstore");
-    let line = format!("exec {program} serve --listen 127.0.0.1:0 --store {}", site.url());
+    let line = format!("echo $$ > {}; exec {program} serve --listen 127.0.0.1:0 --store {}", id.display(), site.url());
     let mut child = std::process::Command::new("script")
         .args(["--quiet", "--flush", "--command", &line])
         .arg(&file)
@@ -256,7 +256,8 @@ fn on_a_terminal_the_banner_shows_the_token() {
         let screen = std::fs::read_to_string(&file).unwrap_or_default();
         screen.contains("-X DELETE").then_some(screen)
     });
-    let _ = child.kill();
+    // It would outlive its terminal.
+    signal(std::fs::read_to_string(id).unwrap().trim_end().parse().unwrap(), "TERM");
     let _ = child.wait();
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);

@@ -6,7 +6,7 @@ use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Answer, Client, Engine, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Cluster, Engine, Proxy, Site, Stop, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
@@ -297,6 +297,36 @@ fn a_killed_restore_leaves_an_empty_database() {
     wait_for("the end of its transaction", || (target.rows(waiting) == [0]).then_some(()));
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0]);
     table(&target.run(&["restore", source.file().to_str().unwrap()]));
+    assert_eq!(export(&target), export(&source));
+}
+
+/// Where the rows come from they may have to be sorted first: a transaction that waits for them is not given up. If there is a limit
+/// for that, the trigger makes it a short one.
+#[test]
+fn a_source_that_takes_its_time_is_waited_for() {
+    let source = Site::new(Engine::Postgres);
+    import(&source, &[], &lines(&["ada"], 3));
+    let target = database_with_schema();
+    target.execute(
+        "CREATE FUNCTION hurry() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF current_setting('idle_in_transaction_session_timeout') <> '0' THEN
+             PERFORM set_config('idle_in_transaction_session_timeout', '100ms', true);
+           END IF;
+           RETURN NEW;
+         END $$;
+         CREATE TRIGGER hurry BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION hurry()",
+    );
+    let proxy = Proxy::start(Cluster::shared().address());
+    // After the users.
+    proxy.freeze_at(b"ORDER BY kept.user_id, key");
+    let slow = source.through(&proxy);
+    let mut copying = target.command(&["copy", "--from", &slow.url(), "--to", &target.url()]);
+    let copying = copying.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                   AND state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
+    wait_for("a transaction that has waited for long", || (target.rows(waiting) == [1]).then_some(()));
+    proxy.heal();
+    table(&copying.wait_with_output().unwrap());
     assert_eq!(export(&target), export(&source));
 }
 

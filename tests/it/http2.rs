@@ -14,6 +14,9 @@ use crate::support::{Connection, Server, Site, on_every_engine, wait_for};
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The setting that says how much of an answer may be sent unasked.
 const INITIAL_WINDOW: u16 = 4;
+/// The largest window there can be, and the one that a connection starts with.
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+const FIRST_WINDOW: u32 = 65_535;
 /// The whole head of a request without a body.
 const WHOLE: u8 = END_HEADERS | END_STREAM;
 
@@ -30,6 +33,14 @@ fn logged(server: &Server) -> usize {
 fn serves_others(server: &Server) {
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(Http2::open(&server.anonymous()).get("/livez").status, 200);
+}
+
+/// Gives the first user so many plants, whose names begin like this.
+fn plant_many(site: &Site, count: u32, name: &str) {
+    site.execute(&format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
+         INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, '{name}' || n, 0 FROM numbers"
+    ));
 }
 
 on_every_engine! {
@@ -251,10 +262,7 @@ on_every_engine! {
     // It is handed over as far as the client makes room, and waits in the store, not in memory.
     fn a_long_list_is_sent_as_the_client_takes_it(site) {
         let token = site.token("ada", &[]);
-        site.execute(
-            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
-             INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'a plant of this name and number ' || n, 0 FROM numbers",
-        );
+        plant_many(site, 100_000, "a plant of this name and number ");
         let server = site.serve(&[]);
         let ada = server.client(&token);
         let whole = ada.get("/plants").body;
@@ -273,6 +281,33 @@ on_every_engine! {
         assert_eq!(listed.header("content-length"), None);
         let more = server.resident().saturating_sub(before);
         assert!(more < 16 * 1024, "{more} KiB more, of lists with {} KiB each", whole.len() / 1024);
+    }
+
+    // However much room it claims to have: what waits for it is bounded, and so is how long.
+    fn a_client_that_reads_nothing_is_cut_off(site) {
+        let token = site.token("ada", &[]);
+        plant_many(site, 10_000, &"x".repeat(990));
+        let mut server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
+        let metrics = server.metrics();
+        let ada = server.client(&token);
+        let whole = ada.get("/plants").body.len() / 1024;
+        let before = server.peak();
+        let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, LARGEST_WINDOW)]);
+        lazy.send(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
+        let block = head(&ada, "GET", "/plants", &[]);
+        let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
+        lazy.try_send(&requests).expect("all of them sent");
+        let cut = |why| metrics.value("plantstore_http_connections_cut_total", &[("why", why)]);
+        wait_for("the end of the connection", || (cut("stalled") == 1).then_some(()));
+        metrics.wait_for("plantstore_http_answers_cut_total", &[], 20);
+        assert_eq!(cut("slow_head"), 0, "that is another fault");
+        let more = server.peak() - before;
+        // A step of each list, which has 64 KiB, is on its way.
+        assert!(more < 6 * 1024, "{more} KiB more, of 20 lists with {whole} KiB each");
+        while let Some(frame) = lazy.next() {
+            assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "it did not get a whole list");
+        }
+        serves_others(&server);
     }
 
     fn an_answer_that_finds_no_room_is_abandoned(site) {
@@ -332,6 +367,27 @@ on_every_engine! {
         assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
         assert_eq!((stubborn.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
     }
+}
+
+/// It never confirms that it was told to send no more. Before it is left behind, it learns for good what was not done.
+#[test]
+fn whoever_does_not_agree_to_the_end_is_told_what_was_done() {
+    let site = site();
+    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let mut stubborn = Frames::open(server.address(), &[]);
+    for stream in [1, 3] {
+        stubborn.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
+        assert!(stubborn.body(stream).contains("live"));
+    }
+    server.signal("TERM");
+    let mut told = Vec::new();
+    while let Some(frame) = stubborn.next() {
+        if frame.kind == GOAWAY {
+            told.push((u32::from_be_bytes(frame.payload[..4].try_into().unwrap()), frame.reason()));
+        }
+    }
+    assert_eq!(told, [(u32::MAX >> 1, NO_ERROR), (3, NO_ERROR)]);
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 /// What no store has a part in.
@@ -445,6 +501,20 @@ fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
     assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
 }
 
+/// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
+#[test]
+fn half_a_first_head_is_cut_off_once() {
+    let mut server = site().serve(&["--header-timeout", "300ms", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(PING, 0, 0, b"eightful");
+    connection.next_of(PING);
+    connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
+    connection.ending();
+    metrics.wait_for("plantstore_http_connections", &[], 0);
+    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
+}
+
 /// A request that is sent and taken back costs its sender nothing; whoever does nothing else is sent away.
 #[test]
 fn requests_that_are_taken_back_at_once_end_the_connection() {
@@ -482,6 +552,19 @@ fn a_head_in_endless_pieces_ends_the_connection() {
     assert_eq!(server.log().matches(r#""route":"/plants""#).count(), 0, "it never became a request");
 }
 
+#[test]
+fn a_body_in_empty_pieces_ends_the_connection() {
+    let site = site();
+    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    let _ = connection.try_send(&frame(DATA, 0, 1, b"").repeat(20_000));
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
+    server.metrics().wait_for("plantstore_http_connections_cut_total", &[("why", "misuse")], 1);
+    serves_others(&server);
+}
+
 /// A few bytes that stand for many: a large field is put into the table of the compression and named again and again.
 #[test]
 fn a_head_that_unpacks_to_much_more_ends_the_connection() {
@@ -501,19 +584,24 @@ fn a_head_that_unpacks_to_much_more_ends_the_connection() {
 }
 
 #[test]
-fn floods_of_settings_and_pings_hold_nobody_up() {
-    let server = site().serve(&["--header-timeout", "2s"]);
+fn floods_of_small_frames_hold_nobody_up() {
+    let site = site();
+    let server = site.serve(&["--header-timeout", "2s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let post = frame(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let floods = [
-        frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1)),
-        frame(PING, 0, 0, b"eightful"),
-        frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()),
-        frame(DATA, 0, 1, b""),
+        (vec![], frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1))),
+        (vec![], frame(PING, 0, 0, b"eightful")),
+        (vec![], frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
+        // A body that goes on and on without a byte.
+        (post, frame(DATA, 0, 1, b"")),
     ]
-    .map(|frame| frame.repeat(2_000));
+    .map(|(first, frame)| (first, frame.repeat(2_000)));
     std::thread::scope(|scope| {
-        for flood in &floods {
+        for (first, flood) in &floods {
             scope.spawn(|| {
                 let mut connection = Frames::open(server.address(), &[]);
+                connection.try_send(first).expect("the beginning sent");
                 // Nobody reads what it answers.
                 wait_for("the server to hang up", || connection.try_send(flood).is_err().then_some(()));
             });

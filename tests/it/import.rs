@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::transfer::{export, feed, import, lines, said};
-use crate::support::{Engine, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Cluster, Engine, Proxy, Site, Stop, on_every_engine, wait_for};
 
 /// What an import of these bytes says, which fails.
 #[track_caller]
@@ -129,6 +129,17 @@ stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with 
         assert!(told.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{told}");
     }
 
+    // Those after the first conflict are in one batch with it, and those of a user who is new are among them.
+    fn nothing_after_a_conflict_is_stored(site) {
+        let text = lines(&["ada", "bob"], 2_000);
+        let all: Vec<&str> = text.split_inclusive('\n').collect();
+        import(site, &[], all[1_234]);
+        let told = refusal(site, &[], text.as_bytes());
+        assert!(told.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"), "{told}");
+        assert_eq!(export(site), all[..=1_234].concat());
+        assert_eq!(site.texts("SELECT name FROM users"), ["ada"]);
+    }
+
     fn a_check_stores_nothing(site) {
         let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
         assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), "5000 plants, no faults; nothing was stored\n"));
@@ -202,6 +213,33 @@ stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with 
         assert_eq!(bob.ids(), (0..written).collect::<Vec<_>>());
         assert_eq!(server.log(), "", "and nothing to complain about");
     }
+}
+
+/// Those before a conflict are stored by a second attempt. If somebody takes one of them in between, that is a conflict, too, and
+/// what comes after it is not stored either.
+#[test]
+fn nothing_after_a_conflict_that_comes_in_between_is_stored() {
+    let site = Site::new(Engine::Postgres);
+    let text = lines(&["ada"], 10);
+    let all: Vec<&str> = text.split_inclusive('\n').collect();
+    import(&site, &[], all[7]);
+    let proxy = Proxy::start(Cluster::shared().address());
+    proxy.freeze_at(b"ROLLBACK");
+    proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
+    let slow = site.through(&proxy);
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(|| refusal(&slow, &[], text.as_bytes()));
+        wait_for("the end of the first attempt", || proxy.is_frozen().then(|| proxy.heal()));
+        wait_for("the begin of the second", || proxy.is_frozen().then_some(()));
+        import(&site, &[], all[3]);
+        proxy.heal();
+        let told = importing.join().unwrap();
+        assert!(
+            told.contains("line 4: ada has a plant 3 already: all lines up to 3 are stored, and none after"),
+            "{told}"
+        );
+    });
+    assert_eq!(export(&site), [&all[..=3], &all[7..8]].concat().concat());
 }
 
 /// However long a line is, no more of it is kept than a line may have.

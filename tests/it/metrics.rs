@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::thread;
 
+use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{Cluster, Connection, Engine, Scrape, Server, Site, on_every_engine, wait_for};
 
@@ -53,6 +54,10 @@ on_every_engine! {
         let ada = server.client(&site.token("ada", &[]));
         let start = metrics.scrape();
         assert_eq!(start.value("plantstore_http_requests_total", &[]), 0, "{}", start.text);
+        for number in ["50000", "50300", "50301", "50700"] {
+            let line = format!("plantstore_http_errors_total{{number=\"{number}\"}} 0\n");
+            assert!(start.text.contains(&line), "the first one is to be an increase: {}", start.text);
+        }
         ada.plant(1, "Rose");
         ada.plant(2, "Tulip");
         assert_eq!(ada.post(r#"{"id":2,"name":"again"}"#).status, 409);
@@ -115,6 +120,50 @@ on_every_engine! {
         is("plantstore_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
         assert!(scrape.value("process_resident_memory_bytes", &[]) > 1_000_000);
         assert!(scrape.value("process_open_fds", &[]) > 3);
+    }
+
+    fn requests_over_http2_are_counted_alike(site) {
+        let mut server = site.serve(&LISTEN);
+        let metrics = server.metrics();
+        let ada = server.client(&site.token("ada", &[]));
+        let mut connection = Http2::open(&ada);
+        let too_large = [("X-Filler", &*"x".repeat(16_384))];
+        let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
+        let listed = connection.get("/plants");
+        let refused = connection.call("GET", "/plants", &too_large, None);
+        assert_eq!((created.status, listed.status, refused.error()), (200, 200, 43100));
+        for (headers, whole) in [(&[][..], &listed), (&too_large[..], &refused)] {
+            let head = connection.call("HEAD", "/plants", headers, None);
+            let length = whole.body.len().to_string();
+            assert_eq!((head.status, head.header("content-length"), head.text()), (whole.status, Some(&*length), ""));
+        }
+        assert_eq!(connection.call("HEAD", "/nothing", &[], None).status, 404);
+        assert_eq!(connection.call("DELETE", "/plants/1", &[], None).status, 204);
+        metrics.wait_for("plantstore_http_requests_total", &[], 7);
+        let scrape = metrics.scrape();
+        let is = |name: &str, labels: &[(&str, &str)], expected: usize| {
+            let found = scrape.value(name, labels);
+            assert_eq!(usize::try_from(found), Ok(expected), "{name} {labels:?}: {}", scrape.text);
+        };
+        let expected = [
+            ("POST", "/plants", "200"),
+            ("GET", "/plants", "200"),
+            ("GET", "/plants", "431"),
+            ("HEAD", "/plants", "200"),
+            ("HEAD", "/plants", "431"),
+            ("HEAD", "-", "404"),
+            ("DELETE", "/plants/{id}", "204"),
+        ];
+        for (method, route, status) in expected {
+            is("plantstore_http_requests_total", &[("method", method), ("route", route), ("status", status)], 1);
+        }
+        is("plantstore_http_request_duration_seconds_count", &[], 7);
+        is("plantstore_http_request_duration_seconds_count", &[("method", "HEAD"), ("route", "/plants")], 2);
+        is("plantstore_http_errors_total", &[("number", "43100")], 2);
+        is("plantstore_http_errors_total", &[("number", "40401")], 1);
+        is("plantstore_http_answers_cut_total", &[], 0);
+        is("plantstore_http_answer_bytes_total", &[], [created, listed, refused].iter().map(|answer| answer.body.len()).sum());
+        is("plantstore_http_connections_accepted_total", &[], 1);
     }
 
     fn writes_that_share_a_commit_are_one_batch(site) {
@@ -409,6 +458,34 @@ fn the_keys_of_an_issuer_are_watched() {
         (fetches("failed") >= 1).then_some(())
     });
     assert!(metrics.value("plantstore_oidc_keys_timestamp_seconds", &[]) >= last);
+}
+
+/// A time long ago would be one at which there were keys.
+#[test]
+fn keys_that_were_never_there_have_no_time() {
+    let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
+    issuer.stop();
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
+    let metrics = server.metrics();
+    let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
+    wait_for("a fetch that fails", || (fetches("failed") >= 1).then_some(()));
+    let scrape = metrics.scrape();
+    assert!(!scrape.text.contains("plantstore_oidc_keys_timestamp_seconds"), "{}", scrape.text);
+}
+
+/// Not when its metrics were first served: before our program was even loaded.
+#[test]
+fn the_process_started_when_it_was_started() {
+    let site = Site::new(Engine::Sqlite);
+    let wrapper = ["sh", "-c", "date +%s.%N > begun && exec \"$@\"", "sh"];
+    let earliest = now();
+    let mut server = site.serve_through(&wrapper, &LISTEN);
+    let begun: f64 = std::fs::read_to_string(site.directory().join("begun")).unwrap().trim_end().parse().unwrap();
+    let scrape = server.metrics().scrape();
+    let started = scrape.samples.iter().find(|sample| sample.name == "process_start_time_seconds").unwrap().value;
+    // The system tells when it was started itself in whole seconds.
+    assert!((earliest - 2.0..=begun).contains(&started), "{earliest}, {started}, {begun}");
 }
 
 #[test]

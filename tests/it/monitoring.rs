@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::support::collector::Collector;
-use crate::support::issuer::{Issuer, SigningKey};
+use crate::support::issuer::{Authority, Issuer, SigningKey};
 use crate::support::{Engine, Scrape, Site};
 
 /// What Prometheus itself adds to every series, and the one series that it makes.
@@ -31,11 +31,18 @@ fn scrape_of(engine: Engine) -> Scrape {
     metrics.scrape()
 }
 
+/// What one tells that speaks TLS.
+fn scrape_with_tls() -> Scrape {
+    let (site, authority) = (Site::new(Engine::Sqlite), Authority::new());
+    let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
+    site.serve(&["--metrics-listen", "0", "--tls-cert", &certificate, "--tls-key", &key]).metrics().scrape()
+}
+
 /// The names of all series of both engines, with the labels and values that they have.
 fn series() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let mut series: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for engine in [Engine::Sqlite, Engine::Postgres] {
-        for sample in scrape_of(engine).samples {
+    for scrape in [scrape_of(Engine::Sqlite), scrape_of(Engine::Postgres), scrape_with_tls()] {
+        for sample in scrape.samples {
             let labels = series.entry(sample.name).or_default();
             for (label, value) in sample.labels {
                 labels.entry(label).or_default().insert(value);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, head};
+use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Connection, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, on_every_engine, signal, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const LIVE: &str = r#"{"status":"live"}"#;
@@ -92,6 +92,14 @@ impl Files {
         let expected = <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_file(file);
         let stream = self.connect(address, "http/1.1");
         stream.conn.peer_certificates().expect("a certificate")[0] == expected.unwrap()
+    }
+
+    /// When the certificate of this name ends, in seconds since 1970.
+    fn end_of(&self, name: &str) -> i64 {
+        let script = r#"date -u +%s -d "$(openssl x509 -noout -enddate -in "$0" | cut -d= -f2)""#;
+        let file = self.authority.path(&format!("{name}.crt"));
+        let output = Command::new("sh").args(["-c", script]).arg(file).output().expect("a shell");
+        String::from_utf8(output.stdout).unwrap().trim_end().parse().expect("seconds")
     }
 
     /// What `curl` gets with these arguments, and the protocol it has spoken.
@@ -225,6 +233,51 @@ fn broken_files_leave_what_was_shown_before() {
 }
 
 #[test]
+fn when_the_certificate_expires_is_told() {
+    let (site, files) = (site(), Files::new());
+    // Beyond the middle of the century, whose years are written in another way.
+    files.authority.openssl("req -new -x509 -key server.key -subj /CN=renewed -days 20000 -out renewed.crt");
+    let mut server = files.serve(&site, &["--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let expiry = "plantstore_tls_certificate_expiry_timestamp_seconds";
+    assert_eq!(metrics.value(expiry, &[]), files.end_of("server"));
+    files.show_certificate("renewed");
+    server.signal("HUP");
+    wait_for_log(&server, RENEWED);
+    assert_eq!(metrics.value(expiry, &[]), files.end_of("renewed"));
+    let text = site.serve(&["--metrics-listen", "0"]).metrics().scrape().text;
+    assert!(!text.contains(expiry), "there is none: {text}");
+}
+
+/// Whoever asks all services of a machine to read their files again means no harm.
+#[test]
+fn without_a_certificate_a_hangup_ends_nothing() {
+    let site = site();
+    let mut server = site.serve(&[]);
+    server.signal("HUP");
+    wait_for_log(&server, "there is no certificate to read again");
+    assert_eq!(server.anonymous().get("/livez").status, 200);
+    assert!(server.ended().is_none());
+}
+
+/// In a network of its own, where nobody else is.
+#[test]
+fn listening_in_clear_beyond_this_machine_is_warned_of() {
+    let (site, files) = (site(), Files::new());
+    let everywhere = |tls: &[&str]| {
+        let options = [&["serve", "--listen", "0.0.0.0:0", "--no-first-token"], tls].concat();
+        Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
+    };
+    for (mut server, warned) in
+        [(everywhere(&[]), true), (everywhere(&files.options()), false), (site.serve(&[]), false)]
+    {
+        assert_eq!(server.stop().code(), Some(0));
+        let log = server.log();
+        assert_eq!(log.contains("listening beyond this machine without encryption"), warned, "{log}");
+    }
+}
+
+#[test]
 fn keys_of_every_usual_form_work() {
     let (site, files) = (site(), Files::new());
     let authority = &files.authority;
@@ -331,6 +384,79 @@ fn handshakes_that_take_too_long_are_cut() {
     assert!(files.shows(server.address(), "server"), "others are served");
 }
 
+/// Everything that a connection can be ended for, but taking nothing of an answer, by either protocol.
+fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
+    let large = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Filler: {}\r\n\r\n", "x".repeat(20_000));
+    for bytes in ["", "GET / HTTP/1.1\r\nHo", "nonsense\r\n\r\n", &large] {
+        let mut stream = open("http/1.1");
+        stream.write_all(bytes.as_bytes()).unwrap();
+        stream.flush().unwrap();
+        // To its end, whatever that is like.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let head = head(ada, "POST", "/plants", &[JSON]);
+    let half = &frame(HEADERS, END_HEADERS, 3, &head)[..20];
+    for (at_work, bytes) in [(false, &[][..]), (true, half), (true, &frame(DATA, 0, 0, b"no stream"))] {
+        let mut connection = Frames::begin(open("h2"), &[]);
+        if at_work {
+            connection.send(HEADERS, END_HEADERS, 1, &head);
+            connection.send(PING, 0, 0, b"eightful");
+            connection.next_of(PING);
+        }
+        connection.try_send(bytes).unwrap();
+        connection.ending();
+    }
+}
+
+#[test]
+fn who_is_cut_off_is_counted_over_tls_as_in_clear() {
+    let (site, files) = (site(), Files::new());
+    let token = site.token("ada", &[]);
+    let limits = ["--metrics-listen", "0", "--header-timeout", "300ms", "--idle-timeout", "60s"];
+    for encrypted in [true, false] {
+        let mut server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
+        let (metrics, address) = (server.metrics(), server.address());
+        if encrypted {
+            misbehave(&server.client(&token), |protocol| files.connect(address, protocol));
+        } else {
+            misbehave(&server.client(&token), |_| Connection::open(address).stream().try_clone().unwrap());
+        }
+        let counts = [
+            ("silent", 2),
+            ("slow_head", 2),
+            ("large_head", 1),
+            ("malformed", 1),
+            ("misuse", 1),
+            ("stalled", 0),
+            ("handshake", 0),
+        ];
+        for (why, count) in counts {
+            metrics.wait_for("plantstore_http_connections_cut_total", &[("why", why)], count);
+        }
+    }
+}
+
+#[test]
+fn handshakes_that_fail_are_counted() {
+    let (site, files) = (site(), Files::new());
+    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "300ms"]);
+    let metrics = server.metrics();
+    // In clear, half of one, none at all, and with a client that trusts somebody else.
+    for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
+        let mut connection = Connection::open(server.address());
+        connection.send(bytes);
+        let _ = connection.stream().read_to_end(&mut Vec::new());
+    }
+    assert!(Files::new().try_connect(server.address(), "h2").is_err());
+    metrics.wait_for("plantstore_http_connections_cut_total", &[("why", "handshake")], 4);
+    // To look whether anybody listens is none.
+    drop(Connection::open(server.address()));
+    assert!(files.shows(server.address(), "server"));
+    metrics.wait_for("plantstore_http_connections_accepted_total", &[], 6);
+    metrics.wait_for("plantstore_http_connections", &[], 0);
+    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 4, "and nothing else");
+}
+
 #[test]
 fn a_client_that_reads_nothing_is_cut_off() {
     let (site, files) = (site(), Files::new());
@@ -339,11 +465,12 @@ fn a_client_that_reads_nothing_is_cut_off() {
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
          INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, printf('%01000d', n), 0 FROM numbers",
     );
-    let server = files.serve(&site, &["--write-timeout", "300ms"]);
+    let mut server = files.serve(&site, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
     let ada = server.client(&token);
     let mut lazy = files.connect(server.address(), "http/1.1");
     lazy.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
     wait_for_log(&server, r#""complete":false"#);
+    server.metrics().wait_for("plantstore_http_connections_cut_total", &[("why", "stalled")], 1);
     let mut received = Vec::new();
     let _ = lazy.read_to_end(&mut received);
     assert!(!received.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
@@ -395,10 +522,10 @@ fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
 #[test]
 fn on_a_terminal_the_banner_tells_whom_to_trust() {
     let (site, files) = (site(), Files::new());
-    let screen = site.directory().join("screen");
+    let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
     let program = env!("CARGO_BIN_EXE_plantstore");
-    let options = files.options().join(" ");
-    let line = format!("exec {program} serve --listen 127.0.0.1:0 --store {} {options}", site.url());
+    let serve = format!("serve --listen 127.0.0.1:0 --store {} {}", site.url(), files.options().join(" "));
+    let line = format!("echo $$ > {}; exec {program} {serve}", id.display());
     let mut child = Command::new("script")
         .args(["--quiet", "--flush", "--command", &line])
         .arg(&screen)
@@ -410,7 +537,8 @@ fn on_a_terminal_the_banner_tells_whom_to_trust() {
         let shown = fs::read_to_string(&screen).unwrap_or_default();
         shown.contains("Listening on https://127.0.0.1:").then_some(shown)
     });
-    let _ = child.kill();
+    // It would outlive its terminal.
+    signal(fs::read_to_string(id).unwrap().trim_end().parse().unwrap(), "TERM");
     let _ = child.wait();
     assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
     assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::collector::Collector;
+use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
 use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
 
@@ -66,6 +67,46 @@ on_every_engine! {
         let (span, _) = collector.wait_for_request("broken");
         assert_eq!(span.0["status"]["code"], 2);
         assert_eq!(span.attributes().get("error.type").map(String::as_str), Some("50000"));
+    }
+
+    fn a_request_over_http2_is_a_span_like_any_other(site) {
+        let collector = Collector::start();
+        let server = site.serve(&["--otlp-endpoint", &collector.url()]);
+        let mut connection = Http2::open(&server.client(&site.token("ada", &[])));
+        let parent = format!("00-{TRACE}-{SPAN}-01");
+        let mut ask = |id: &str, method: &str, more: &[(&str, &str)], body: Option<&[u8]>| {
+            let headers = [&[("X-Request-Id", id), ("traceparent", &parent), ("tracestate", "a=1")], more].concat();
+            let answer = connection.call(method, "/plants", &headers, body);
+            let (span, children) = collector.wait_for_request(id);
+            let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
+            assert_eq!(continued, (TRACE, SPAN, "a=1"), "{id}");
+            assert_eq!((span.text("name"), &span.0["kind"]), (&*format!("{method} /plants"), &2.into()));
+            assert!(span.0["status"].is_null(), "{id} did not fail: {span:?}");
+            let attributes = span.attributes();
+            let expected = [
+                ("http.request.method", Some(method.to_owned())),
+                ("http.route", Some("/plants".to_owned())),
+                ("http.response.status_code", Some(answer.status.to_string())),
+                ("http.response.body.size", Some(answer.body.len().to_string())),
+                ("network.protocol.version", Some("2".to_owned())),
+                ("error.type", None),
+            ];
+            for (name, value) in expected {
+                assert_eq!(attributes.get(name), value.as_ref(), "{name} of {id}");
+            }
+            assert_eq!(line(&server, id)["trace_id"], TRACE);
+            (answer.status, attributes, children)
+        };
+        let (status, attributes, children) = ask("create", "POST", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
+        assert_eq!((status, attributes.get("user.id").map(String::as_str)), (200, Some("1")));
+        for name in ["authenticate", "read", "wait for the writer", "commit"] {
+            assert!(children.iter().any(|child| child.text("name") == name), "{name} is not among {children:?}");
+        }
+        assert_eq!(ask("list", "GET", &[], None).0, 200);
+        assert_eq!(ask("head", "HEAD", &[], None).0, 200);
+        // Refused before anybody has handled it.
+        let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
+        assert_eq!((status, attributes.get("plantstore.error").map(String::as_str)), (431, Some("43100")));
     }
 
     fn nothing_secret_is_told(site) {
@@ -235,6 +276,26 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
         (0..100).for_each(|_| assert_eq!(connection.answer(false).status, 200));
         (spans("dropped") > 0).then_some(())
     });
+}
+
+/// It may ask to be asked again at once, and is left alone for a while all the same.
+#[test]
+fn a_collector_that_is_not_ready_is_not_flooded() {
+    let collector = Collector::start();
+    let (site, url) = (Site::new(Engine::Sqlite), collector.url());
+    for status in ["429 Too Many Requests", "503 Service Unavailable"] {
+        collector.be_unwilling(Some(&format!("{status}\r\nRetry-After: 0")));
+        let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
+        let before = collector.attempts();
+        let id = &status[..3];
+        assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
+        wait_for("the first attempt", || (collector.attempts() > before).then_some(()));
+        assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
+        let attempts = collector.attempts() - before;
+        assert!(attempts < 20, "{attempts} attempts after {status}");
+        collector.be_unwilling(None);
+        collector.wait_for_request(id);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -10,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::{address, bind};
 use crate::cli::WrongUse;
-use crate::http::{App, Collector, Endpoint, SampleRatio, serve_metrics};
+use crate::http::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
 use crate::metrics::{Page, Process};
 
 #[derive(Args)]
@@ -86,13 +87,17 @@ impl MetricsListener {
     pub(super) fn serve(
         self,
         app: &'static App,
+        tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> JoinHandle<()> {
-        let process = Process::started_now();
+        let process = Process::this();
         let more = move |page: &mut Page| {
             let version = [("version", env!("CARGO_PKG_VERSION").into())];
             page.info("plantstore_build_info", "The release.", &version);
             process.write_metrics(page);
+            if let Some(tls) = &tls {
+                tls.write_metrics(page);
+            }
             let help = "Lines of the log that were dropped because nobody read it.";
             page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };

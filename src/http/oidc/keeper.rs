@@ -68,8 +68,11 @@ impl Keeper {
         page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by what became of them.")
             .sample(&[("outcome", "ok".into())], fetched.get())
             .sample(&[("outcome", "failed".into())], failed.get());
-        let help = "When the issuer's keys were last fetched, in seconds since 1970; 0 for never.";
-        page.gauge("plantstore_oidc_keys_timestamp_seconds", help).sample(&[], last.get());
+        // Before the first there is no such time, and whoever subtracts it from now is not to find decades.
+        if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
+            let help = "When the issuer's keys were last fetched, in seconds since 1970.";
+            page.gauge("plantstore_oidc_keys_timestamp_seconds", help).sample(&[], last);
+        }
     }
 
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {

@@ -1,5 +1,5 @@
-//! Spans as OTLP has them, in JSON, under the names of the semantic conventions for HTTP. No path, query, header field or
-//! body is among them, and of the user the number alone.
+//! Spans as OTLP has them, in JSON, under the names of the semantic conventions for HTTP. No path, query or body is among them,
+//! no header field but `tracestate` and the request id, and of the user the number alone.
 
 use std::sync::LazyLock;
 

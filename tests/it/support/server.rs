@@ -336,8 +336,17 @@ impl Server {
 
     /// Resident memory, in KiB.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that it has ever been.
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the state of the server");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its resident memory");
+        let line = status.lines().find(|line| line.starts_with(field)).expect("its resident memory");
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     }
 }
