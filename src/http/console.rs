@@ -36,6 +36,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         asset!("list.js", SCRIPT),
         asset!("dialogs.js", SCRIPT),
         asset!("toasts.js", SCRIPT),
+        asset!("storage.js", SCRIPT),
         asset!("drawing.js", SCRIPT),
         asset!("garden.js", SCRIPT),
         asset!("rules.js", SCRIPT),
