@@ -6,6 +6,7 @@ import { drawingOf } from "./drawing.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
 import { SignIn } from "./sign-in.js";
+import { keep, recall } from "./storage.js";
 import { Toasts } from "./toasts.js";
 
 /// Plants that are kept here at the most; beyond them, the list is said to be cut.
@@ -315,11 +316,11 @@ class Console {
   }
 
   #keepView() {
-    sessionStorage.setItem(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
+    keep(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
   }
 
   #recallView() {
-    const { view, sort } = JSON.parse(sessionStorage.getItem(VIEW_KEY) ?? "{}");
+    const { view, sort } = JSON.parse(recall(VIEW_KEY) ?? "{}");
     this.#view = view ?? this.#view;
     this.#filter.sort = byId("sort").value = sort ?? this.#filter.sort;
   }
@@ -403,6 +404,8 @@ class Console {
     const nothing = nothingOf(this.#refusal, this.#garden.size, this.#filter);
     const isShown = found === 0 && !this.#reader;
     byId("nothing").hidden = !isShown;
+    // One button for it is enough.
+    byId("add").hidden = isShown && nothing.action === "add";
     if (!isShown) return;
     const actions = {
       add: ["Add a plant", () => this.#openAdd()],
