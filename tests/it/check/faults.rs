@@ -38,13 +38,13 @@ pub(super) fn missed(case: &Case, server: &Server, ada: &Client) -> Option<Strin
         Among(expected) => failing.is_superset(&names(expected)),
     };
     let name = case.name;
-    if !right || output.status.code() != Some(1) {
-        return Some(format!("{name}: {failing:?}\n{}", text(&output.stdout)));
-    }
     let left = ada.ids();
     let own = case.own.iter().all(|id| left.contains(id));
     if !own || (case.cleans && left.len() > case.own.len()) {
         return Some(format!("{name}: {left:?} are left"));
+    }
+    if !right || output.status.code() != Some(1) {
+        return Some(format!("{name}: {failing:?}\n{}", text(&output.stdout)));
     }
     None
 }
