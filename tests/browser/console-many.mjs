@@ -18,10 +18,10 @@ function isFull() {
   return reached >= Math.min(innerHeight, list.bottom) - gap;
 }
 
-/// Whether the whole of what has the keyboard is in sight.
+/// Whether what has the keyboard is in sight, and nothing lies upon it.
 function isFocusInSight() {
-  const { top, bottom } = document.activeElement.getBoundingClientRect();
-  return top >= 0 && bottom <= innerHeight;
+  const { left, top, width, height } = document.activeElement.getBoundingClientRect();
+  return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
 }
 
 /// More elements than this would mean that plants out of sight stay on the page.
@@ -89,6 +89,16 @@ main(() =>
       await page.keyboard.press("Home");
       assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-0001");
     }
+    // On a phone, too, where more sticks to the upper edge.
+    const desk = page.viewportSize();
+    await page.setViewportSize({ width: 390, height: 700 });
+    await page.keyboard.press("End");
+    for (let step = 0; step < 20; step += 1) {
+      await page.keyboard.press("ArrowUp");
+      assert.ok(await page.evaluate(isFocusInSight), `${step} steps up`);
+    }
+    await page.setViewportSize(desk);
+    await page.keyboard.press("Home");
     await page.getByLabel("Sort").selectOption("-name");
     await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
     await picture(page, "many-table");

@@ -1,7 +1,7 @@
 // The console from the first visit to the last: signing in, adding, deleting, undoing, and what goes wrong.
 
 import assert from "node:assert/strict";
-import { TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
+import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
 import { add, call, dismiss, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
 
 const { BOB, READS_ONLY, WRITES_ONLY } = process.env;
@@ -248,6 +248,7 @@ async function strangeNames(browser) {
     assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), plants.map(([, name]) => name));
     assert.deepEqual(await page.locator("[data-key] .id").allTextContents(), plants.map(([id]) => id));
     assert.deepEqual(await page.locator("[data-key] .tag").allTextContents(), plants.map(([, , tag]) => tag));
+    await picture(page, `strange-${view.toLowerCase()}`);
   }
   assert.equal(await page.locator("#plants script, #plants img, #plants b").count(), 0);
 
@@ -258,6 +259,7 @@ async function strangeNames(browser) {
   // The whole of a long name is a click away.
   await page.locator(".name", { hasText: "nnnn" }).click();
   assert.equal(await page.getByRole("dialog").getByRole("heading").textContent(), "n".repeat(1_000));
+  await picture(page, "strange-plant");
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   for (const [, name] of plants.filter(([, name]) => !name.startsWith("n"))) {
     await page.locator("[data-key]").first().getByRole("button", { name: "Delete" }).click();
@@ -410,6 +412,8 @@ async function access(browser) {
   await writer.goto("/");
   await signIn(writer, WRITES_ONLY);
   await writer.getByText("The access token lacks the scope plants:read").waitFor();
+  assert.equal(await writer.locator("#count").textContent(), "", "nobody knows how many there are");
+  await picture(writer, "refused-list");
   await writer.getByRole("button", { name: "Use another token" }).click();
   await writer.getByLabel("Access token").waitFor();
   writer.check();

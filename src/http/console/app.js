@@ -345,7 +345,8 @@ class Console {
     const total = count(known, "plant");
     const cut = this.#isCut ? ". There are more: they are not shown, and not searched." : "";
     const state = this.#reader && this.#etag === null ? `${total} so far…` : total;
-    byId("count").textContent = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
+    const counted = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
+    byId("count").textContent = this.#refusal ? "" : counted;
     const { owner: chosen } = this.#filter;
     // A choice whose plants are gone is still a choice, and must be seen to be taken back.
     const offered = chosen === null || owners.includes(chosen) ? owners : [...owners, chosen];
