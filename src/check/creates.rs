@@ -138,6 +138,7 @@ async fn any_id(visit: &mut Visit) -> Outcome {
         planted.push(any_of(visit, &candidates).await?);
     }
     visit.known.ends_are_free = planted.starts_with(&[Some(i64::MIN), Some(i64::MAX)]);
+    visit.known.ids_shown = visit.reads_all && planted.iter().any(Option::is_some);
     Ok(())
 }
 

@@ -71,6 +71,7 @@ async fn bad_id(visit: &mut Visit) -> Outcome {
     }
     let id = visit.ledger.id();
     let mut bad: Vec<String> = vec!["none".to_owned(), format!("{id}.0"), format!("{id}e0"), format!("-0{}", -id)];
+    // Some servers let them overflow, others stop at the end of the range: what is there would be deleted.
     if visit.known.ends_are_free {
         bad.extend(["9223372036854775808", "-9223372036854775809"].map(str::to_owned));
     }

@@ -74,8 +74,29 @@ impl Ledger {
         }
     }
 
+    /// It was deleted.
     pub(super) fn gone(&mut self, id: i64) {
         self.planted.retain(|planted| planted.id != id);
+    }
+
+    /// It is not there. A create that nobody has answered may still be on its way.
+    pub(super) fn not_there(&mut self, id: i64) {
+        self.planted.retain(|planted| planted.id != id || !planted.sure);
+    }
+
+    /// Whether nobody has said what became of a create of this id.
+    pub(super) fn is_unanswered(&self, id: i64) -> bool {
+        self.planted.iter().any(|planted| planted.id == id && !planted.sure)
+    }
+
+    /// The same of any.
+    pub(super) fn awaits_answers(&self) -> bool {
+        self.planted.iter().any(|planted| !planted.sure)
+    }
+
+    /// Whether all that may be left are creates that nobody has answered.
+    pub(super) fn only_awaits_answers(&self) -> bool {
+        self.planted.iter().all(|planted| !planted.sure)
     }
 
     /// What may be deleted: what the server said it has created for us, and what only we can have meant.
@@ -110,7 +131,15 @@ mod tests {
         ledger.about_to_plant(created);
         ledger.answered(created, 409);
         assert_eq!(ledger.deletable(), [unclear, created, 3], "refused, because it is there");
-        ledger.gone(created);
-        assert_eq!(ledger.deletable(), [unclear, 3]);
+        ledger.not_there(created);
+        ledger.not_there(unclear);
+        assert_eq!(ledger.deletable(), [unclear, 3], "what was not answered may come yet");
+        assert!(ledger.is_unanswered(unclear) && !ledger.is_unanswered(3) && !ledger.only_awaits_answers());
+        ledger.gone(3);
+        assert!(ledger.only_awaits_answers() && ledger.awaits_answers());
+        for id in [unclear, 2] {
+            ledger.gone(id);
+        }
+        assert!(ledger.remaining().is_empty() && !ledger.awaits_answers());
     }
 }

@@ -15,6 +15,8 @@ const LATE_MAX: usize = 2;
 /// How often a request is sent again that the server had no room for, and how long is waited at the most each time.
 const TURNED_AWAY_MAX: usize = 10;
 const RETRY_AFTER_MAX: u64 = 30;
+/// How long a create that was not answered gets to be done after all, before its plant is deleted for the last time.
+const LATECOMERS: Duration = Duration::from_secs(5);
 /// Plants that are read where there are too many to read all.
 const FRONT: usize = 1_000;
 /// Plants that stay for the whole visit.
@@ -35,6 +37,8 @@ pub(super) struct Known {
     pub(super) duplicates_refused: bool,
     /// Nobody has the lowest and the highest id.
     pub(super) ends_are_free: bool,
+    /// Lists are read whole, and show every plant with its id if asked to.
+    pub(super) ids_shown: bool,
 }
 
 /// A plant that stays for the whole visit, for the checks of lists.
@@ -256,8 +260,10 @@ impl Visit {
 
     pub(super) async fn delete_with(&mut self, id: i64, ask: Ask) -> Outcome<Answer> {
         let answer = self.ask(ask).await?;
-        if answer.is_success() || answer.status == 404 {
-            self.ledger.gone(id);
+        match answer.status {
+            200..300 => self.ledger.gone(id),
+            404 => self.ledger.not_there(id),
+            _ => {}
         }
         Ok(answer)
     }
@@ -266,6 +272,15 @@ impl Visit {
     pub(super) async fn uproot(&mut self, id: i64) -> Outcome {
         let answer = self.delete(id).await?;
         answer.expect(answer.is_success(), "that what was created can be deleted")
+    }
+
+    /// Deletes what the list shows under a name of ours, whatever its id has become.
+    pub(super) async fn uproot_named(&mut self, name: &str) -> Outcome {
+        let listing = self.list("include=id").await?;
+        for id in listing.plants.iter().filter(|plant| plant.name == name).filter_map(|plant| plant.id) {
+            self.uproot(id).await?;
+        }
+        Ok(())
     }
 
     /// The plants that stay for the whole visit.
@@ -291,38 +306,59 @@ impl Visit {
         }
     }
 
-    /// Deletes what is still there, and looks for what is left.
+    /// Deletes what is still there, and looks for what is left. A create that was not answered may be done only after its
+    /// plant was found missing: then everything once more.
     pub(super) async fn clean_up(&mut self) -> Outcome {
-        let mut faults = Vec::new();
-        for id in self.ledger.deletable() {
-            match self.delete(id).await {
-                Ok(answer) if answer.is_success() || answer.status == 404 => {}
-                Ok(answer) => faults.push(answer.broken("that what was created can be deleted")),
-                Err(trouble) => faults.push(trouble),
+        let mut outcome = self.clear_away().await;
+        if self.ledger.awaits_answers() {
+            tokio::time::sleep(LATECOMERS).await;
+            outcome = outcome.and(self.clear_away().await);
+        }
+        match outcome {
+            outcome if self.ledger.remaining().is_empty() => outcome,
+            Ok(()) if self.ledger.only_awaits_answers() => {
+                Err(Trouble::Untried(format!("{}, whose creation was not answered", self.remains())))
+            }
+            outcome => {
+                let why = outcome.err().map_or_else(String::new, |why| format!(" ({})", why.text()));
+                Err(Trouble::Broken(format!("{}{why}", self.remains())))
             }
         }
-        let all = self.scopes.read && self.scopes.write && self.scopes.delete;
-        let listed = if all { self.clean_up_listed().await } else { Ok(()) };
-        if self.ledger.remaining().is_empty() {
-            return listed;
+    }
+
+    async fn clear_away(&mut self) -> Outcome {
+        let mut outcome = Ok(());
+        for id in self.ledger.deletable() {
+            let deleted = self.delete(id).await.and_then(|answer| {
+                let gone = answer.is_success() || answer.status == 404;
+                answer.expect(gone, "that what was created can be deleted")
+            });
+            outcome = outcome.and(deleted);
         }
-        let why = faults.first().or(listed.as_ref().err()).map_or_else(String::new, |why| format!(" ({})", why.text()));
-        Err(Trouble::Broken(format!("{}{why}", self.remains())))
+        let all = self.scopes.read && self.scopes.write && self.scopes.delete;
+        if all { outcome.and(self.clear_away_listed().await) } else { outcome }
     }
 
     /// Plants with our marker in their name are ours, whatever the server said when it got them.
-    async fn clean_up_listed(&mut self) -> Outcome {
-        let kept = self.marked().await?;
-        for id in kept.iter().filter_map(|plant| plant.id) {
+    async fn clear_away_listed(&mut self) -> Outcome {
+        let found = self.marked().await?;
+        let kept = self.names_of_refused(&found);
+        for id in found.iter().filter_map(|plant| plant.id) {
             self.delete(id).await?;
         }
         let left = self.marked().await?;
-        let names = |plants: &[Shown]| plants.iter().map(|plant| shown(&plant.name)).collect::<Vec<_>>().join(", ");
-        match (kept.as_slice(), left.as_slice()) {
-            ([], _) => Ok(()),
-            (kept, []) => Err(Trouble::Broken(format!("deleted only now, though refused before: {}", names(kept)))),
-            (_, left) => Err(Trouble::Broken(format!("left on the server, though deleted: {}", names(left)))),
+        match (kept, self.names_of_refused(&left)) {
+            (None, None) => Ok(()),
+            (_, Some(left)) => Err(Trouble::Broken(format!("left on the server, though deleted: {left}"))),
+            (Some(kept), None) => Err(Trouble::Broken(format!("deleted only now, though refused before: {kept}"))),
         }
+    }
+
+    /// Those among our plants that must not be there; one whose create was not answered has merely come late.
+    fn names_of_refused(&self, plants: &[Shown]) -> Option<String> {
+        let late = |plant: &&Shown| plant.id.is_some_and(|id| self.ledger.is_unanswered(id));
+        let names: Vec<String> = plants.iter().filter(|plant| !late(plant)).map(|plant| shown(&plant.name)).collect();
+        (!names.is_empty()).then(|| names.join(", "))
     }
 
     async fn marked(&mut self) -> Outcome<Vec<Shown>> {

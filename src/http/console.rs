@@ -34,6 +34,7 @@ pub(super) fn routes() -> Router<&'static App> {
         asset!("list.js", SCRIPT),
         asset!("dialogs.js", SCRIPT),
         asset!("toasts.js", SCRIPT),
+        asset!("storage.js", SCRIPT),
         asset!("drawing.js", SCRIPT),
         asset!("garden.js", SCRIPT),
         asset!("rules.js", SCRIPT),

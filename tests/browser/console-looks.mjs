@@ -81,6 +81,20 @@ async function others(browser) {
   await look(empty, "shared-table-dark");
   empty.check();
 
+  const narrow = await signedIn(browser, { ...NARROW, token: BOB });
+  await narrow.getByLabel("Owner").waitFor();
+  await look(narrow, "narrow-shared-cards");
+  await narrow.getByRole("button", { name: "Table" }).click();
+  await look(narrow, "narrow-shared-table");
+  await narrow.getByRole("button", { name: "Delete Monstera deliciosa" }).click();
+  await narrow.getByRole("button", { name: "Delete Fiddle-leaf fig" }).click();
+  await toast(narrow, "“Fiddle-leaf fig” deleted.").waitFor();
+  await look(narrow, "narrow-shared-deleted");
+  await narrow.keyboard.press("Control+z");
+  await narrow.keyboard.press("Control+z");
+  await shown(narrow, "Monstera deliciosa").waitFor();
+  narrow.check();
+
   const refused = await signedIn(browser, { token: READS_ONLY });
   refused.tolerate(/status of 403/);
   const form = await add(refused, { name: "Ash" });

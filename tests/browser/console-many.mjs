@@ -5,6 +5,25 @@ import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs"
 import { call, dismiss, signIn, until } from "./garden.mjs";
 
 const MANY = 5_000;
+/// Whether plants fill what is in sight of the list, from edge to edge.
+function isFull() {
+  const list = document.querySelector(".canvas").getBoundingClientRect();
+  // A card's distance from the next one is no hole.
+  const gap = 1.5 * parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const places = [...document.querySelectorAll("[data-key]")].map((item) => item.getBoundingClientRect());
+  let reached = Math.max(0, list.top);
+  for (const { top, bottom } of places.sort((one, other) => one.top - other.top)) {
+    if (top <= reached + gap) reached = Math.max(reached, bottom);
+  }
+  return reached >= Math.min(innerHeight, list.bottom) - gap;
+}
+
+/// Whether what has the keyboard is in sight, and nothing lies upon it.
+function isFocusInSight() {
+  const { left, top, width, height } = document.activeElement.getBoundingClientRect();
+  return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}
+
 /// More elements than this would mean that plants out of sight stay on the page.
 const MOST_ELEMENTS = 2_500;
 
@@ -44,22 +63,24 @@ main(() =>
 
     for (const view of ["Cards", "Table"]) {
       await page.getByRole("button", { name: view }).click();
-      // By the wheel, step by step: wherever it stands, the page is full.
+      // By the wheel, step by step: wherever it stands, the page is full, and the keyboard stays where it was.
       const height = await page.evaluate("document.documentElement.scrollHeight");
+      const focused = () => page.evaluate("document.activeElement.textContent");
+      await page.getByRole("button", { name: "Plant number-0001", exact: true }).focus();
       for (let step = 0; step <= 20; step += 1) {
         await page.evaluate(`scrollTo(0, ${(height * step) / 20})`);
-        await until(`plants in sight (${view}, step ${step})`, () =>
-          page.evaluate(() => {
-            const hit = document.elementFromPoint(innerWidth / 2, innerHeight - 150);
-            return Boolean(hit?.closest("[data-key], .canvas, main"));
-          }),
-        );
+        await until(`plants in sight (${view}, step ${step})`, () => page.evaluate(isFull));
+        assert.equal(await focused(), "Plant number-0001", `${view}, step ${step}`);
         await bounded(`in the ${view} at step ${step}`);
       }
       await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
-      await page.evaluate("scrollTo(0, 0)");
+      // From there it goes on, and what it goes to is in sight.
+      await page.keyboard.press("ArrowDown");
+      assert.notEqual(await focused(), "Plant number-0001");
+      assert.ok(await page.evaluate(isFocusInSight));
+      await page.keyboard.press("ArrowUp");
+      assert.equal(await focused(), "Plant number-0001");
       // By the keyboard, from one end to the other.
-      await page.getByRole("button", { name: "Plant number-0001", exact: true }).focus();
       await page.keyboard.press("End");
       assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-5000");
       await page.keyboard.press("ArrowUp");
@@ -68,6 +89,16 @@ main(() =>
       await page.keyboard.press("Home");
       assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-0001");
     }
+    // On a phone, too, where more sticks to the upper edge.
+    const desk = page.viewportSize();
+    await page.setViewportSize({ width: 390, height: 700 });
+    await page.keyboard.press("End");
+    for (let step = 0; step < 20; step += 1) {
+      await page.keyboard.press("ArrowUp");
+      assert.ok(await page.evaluate(isFocusInSight), `${step} steps up`);
+    }
+    await page.setViewportSize(desk);
+    await page.keyboard.press("Home");
     await page.getByLabel("Sort").selectOption("-name");
     await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
     await picture(page, "many-table");

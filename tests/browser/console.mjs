@@ -1,7 +1,7 @@
 // The console from the first visit to the last: signing in, adding, deleting, undoing, and what goes wrong.
 
 import assert from "node:assert/strict";
-import { TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
+import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
 import { add, call, dismiss, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
 
 const { BOB, READS_ONLY, WRITES_ONLY } = process.env;
@@ -83,6 +83,107 @@ async function addingAndDeleting(browser) {
   page.check();
 }
 
+/// An id is suggested only when the server is sure to have it free.
+async function suggestedIds(browser) {
+  for (const [id, name] of [[1, "Aloe"], [2, "Basil"]]) await plant(id, name, "kitchen");
+  const page = await signedIn(browser);
+  const suggested = async () => {
+    await page.getByRole("button", { name: "Add a plant" }).click();
+    const id = await page.getByLabel("Id", { exact: true }).inputValue();
+    await page.keyboard.press("Escape");
+    return id;
+  };
+  assert.equal(await suggested(), "3");
+  await page.getByRole("button", { name: "Delete Basil" }).click();
+  assert.equal(await suggested(), "3", "it can still be undone");
+  let release;
+  const held = new Promise((resolve) => (release = resolve));
+  await page.route("**/plants/2*", async (route) => {
+    await held;
+    await route.continue();
+  });
+  const sent = page.waitForRequest("**/plants/2*");
+  await dismiss(page, "“Basil” deleted.");
+  await sent;
+  assert.equal(await suggested(), "3", "it is not answered yet");
+  release();
+  await until("the answer", async () => (await suggested()) === "2");
+  await add(page, { name: "Cedar" });
+  await shown(page, "Cedar").waitFor();
+  assert.equal(await stored(), '[{"id":1,"name":"Aloe","tag":"kitchen"},{"id":2,"name":"Cedar"}]');
+  for (const id of [1, 2]) await call("DELETE", `/plants/${id}`);
+  page.check();
+}
+
+/// Who has signed out sends their deletions, once, and nothing else: whatever was waited out is given up.
+async function signingOut(browser) {
+  for (const [id, name] of [[1, "Oak"], [2, "Elm"]]) await plant(id, name, "garden");
+  const page = await openPage(browser);
+  page.tolerate(/ERR_FAILED/);
+  await page.clock.install();
+  await page.goto("/");
+  await signIn(page, TOKEN);
+  await shown(page, "Elm").waitFor();
+  let [isOut, sent] = [false, []];
+  page.on("request", (request) => sent.push(`${request.method()} ${new URL(request.url()).pathname}`));
+  // A list, a deletion and an addition that get no answer, and a deletion that can still be undone.
+  await page.route("**/plants*", (route) => route.abort());
+  await page.route("**/plants/1*", (route) => (isOut ? route.continue() : route.abort()));
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByText("The server cannot be reached. Trying again in").waitFor();
+  await page.getByRole("button", { name: "Delete Oak" }).click();
+  await dismiss(page, "“Oak” deleted.");
+  await page.getByRole("button", { name: "Delete Elm" }).click();
+  const form = await add(page, { name: "Ash" });
+  await form.getByRole("button", { name: "Adding…" }).waitFor();
+  await page.keyboard.press("Escape");
+  await until("the attempts", async () => ["GET /plants", "DELETE /plants/1", "POST /plants"].every((attempt) => sent.includes(attempt)));
+  [isOut, sent] = [true, []];
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("Access token").waitFor();
+  // Longer than anything waits: for another attempt, for an answer, for somebody to undo.
+  await page.clock.runFor("02:00");
+  await until("the deletions", async () => (await stored()) === "[]");
+  assert.deepEqual(sent.sort(), ["DELETE /plants/1", "DELETE /plants/2"]);
+  assert.ok(await page.getByLabel("Access token").isVisible());
+  page.check();
+}
+
+/// A browser that keeps nothing for the site: everything works as long as the page is there.
+async function withoutStorage(browser) {
+  const page = await openPage(browser);
+  await page.addInitScript(() => {
+    for (const storage of ["sessionStorage", "localStorage"]) {
+      const refuse = () => {
+        throw new DOMException("Access is denied for this document.", "SecurityError");
+      };
+      Object.defineProperty(window, storage, { get: refuse });
+    }
+  });
+  await page.goto("/");
+  assert.equal(await page.evaluate("try { sessionStorage } catch ({ name }) { name }"), "SecurityError");
+  await signIn(page, TOKEN);
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  await add(page, { name: "Fern" });
+  await shown(page, "Fern").waitFor();
+  await page.getByRole("button", { name: "Table" }).click();
+  await page.getByLabel("Sort").selectOption("-name");
+  await page.getByRole("button", { name: "Dark theme" }).click();
+  await page.getByRole("row", { name: "Fern" }).waitFor();
+  await page.getByRole("button", { name: "Look again" }).click();
+  await toast(page, "Up to date.").waitFor();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("Access token").waitFor();
+  await signIn(page, TOKEN);
+  await page.getByRole("button", { name: "Delete Fern" }).click();
+  await dismiss(page, "“Fern” deleted.");
+  await until("the deletion", async () => (await stored()) === "[]");
+  // The token went with the page.
+  await page.reload();
+  await page.getByLabel("Access token").waitFor();
+  page.check();
+}
+
 /// What the server would refuse is said at the field, by the page if it can, else by the server.
 async function refusals(browser) {
   const page = await signedIn(browser);
@@ -147,6 +248,7 @@ async function strangeNames(browser) {
     assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), plants.map(([, name]) => name));
     assert.deepEqual(await page.locator("[data-key] .id").allTextContents(), plants.map(([id]) => id));
     assert.deepEqual(await page.locator("[data-key] .tag").allTextContents(), plants.map(([, , tag]) => tag));
+    await picture(page, `strange-${view.toLowerCase()}`);
   }
   assert.equal(await page.locator("#plants script, #plants img, #plants b").count(), 0);
 
@@ -157,6 +259,7 @@ async function strangeNames(browser) {
   // The whole of a long name is a click away.
   await page.locator(".name", { hasText: "nnnn" }).click();
   assert.equal(await page.getByRole("dialog").getByRole("heading").textContent(), "n".repeat(1_000));
+  await picture(page, "strange-plant");
   await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
   for (const [, name] of plants.filter(([, name]) => !name.startsWith("n"))) {
     await page.locator("[data-key]").first().getByRole("button", { name: "Delete" }).click();
@@ -309,6 +412,8 @@ async function access(browser) {
   await writer.goto("/");
   await signIn(writer, WRITES_ONLY);
   await writer.getByText("The access token lacks the scope plants:read").waitFor();
+  assert.equal(await writer.locator("#count").textContent(), "", "nobody knows how many there are");
+  await picture(writer, "refused-list");
   await writer.getByRole("button", { name: "Use another token" }).click();
   await writer.getByLabel("Access token").waitFor();
   writer.check();
@@ -317,7 +422,8 @@ async function access(browser) {
 
 main(() =>
   withBrowser(async (browser) => {
-    for (const part of [signingIn, addingAndDeleting, refusals, strangeNames, keyboardAlone, serverAway, access]) {
+    const alone = [signingIn, withoutStorage, addingAndDeleting, suggestedIds, signingOut, refusals, strangeNames, keyboardAlone];
+    for (const part of [...alone, serverAway, access]) {
       console.log(part.name);
       await part(browser);
       await Promise.all(browser.contexts().map((context) => context.close()));

@@ -109,3 +109,20 @@ fn the_console_tells_of_rate_limits() {
     let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "1"]);
     Script::new("console-limits", "console-limits", &server, &token).run();
 }
+
+/// What a browser makes of CORS: the bytes are in `cors.rs`.
+#[test]
+fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let closed = site.serve(&[]);
+    closed.client(&token).plant(9, "Oak");
+    let mut open = None;
+    Script::new("cors", "cors", &closed, &token).run_asking(|asked| {
+        let origin = asked.strip_prefix("allow ").expect("an origin");
+        let server = site.serve(&["--cors-origin", origin, "--rate-limit", "1/h", "--rate-burst", "20"]);
+        format!("http://{}", open.insert(server).address())
+    });
+    let open = open.expect("a server that allows an origin");
+    wait_for("a preflight in the log", || open.log().contains(r#""method":"OPTIONS""#).then_some(()));
+}

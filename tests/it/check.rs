@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::support::broken::{Broken, Reply, Upstream};
+use crate::support::broken::{Asked, Broken, Reply, Upstream};
 use crate::support::issuer::Authority;
 use crate::support::{Client, Engine, Server, Site, on_every_engine, signal, wait_for};
 
@@ -56,10 +56,10 @@ fn names(words: &[&str]) -> BTreeSet<String> {
 }
 
 /// A user who has some plants already.
-fn gardener(site: &Site, server: &Server, user: &str) -> Client {
+fn gardener(site: &Site, server: &Server, user: &str, own: &[i64]) -> Client {
     let client = server.client(&site.token(user, &[]));
-    for id in OWN {
-        client.plant(id, &format!("own {id}"));
+    for id in own {
+        client.plant(*id, &format!("own {id}"));
     }
     client
 }
@@ -71,7 +71,7 @@ fn token(client: &Client) -> &str {
 on_every_engine! {
     fn we_keep_the_contract(site) {
         let server = site.serve(&[]);
-        let ada = gardener(site, &server, "ada");
+        let ada = gardener(site, &server, "ada", &OWN);
         let before = ada.get("/plants?include=id").body;
         let output = check(token(&ada), &url(&server), &[]);
         assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -129,7 +129,7 @@ on_every_engine! {
 
     fn others_may_write_meanwhile(site) {
         let server = site.serve(&[]);
-        let ada = gardener(site, &server, "ada");
+        let ada = gardener(site, &server, "ada", &OWN);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -165,7 +165,7 @@ fn a_broken_server_is_caught() {
             scope.spawn(|| {
                 loop {
                     let Some((number, fault)) = queue.lock().unwrap().next() else { break };
-                    let ada = gardener(&site, &server, &format!("user-{number}"));
+                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
                     if let Some(why) = faults::missed(fault, &server, &ada) {
                         missed.lock().unwrap().push(why);
                     }
@@ -191,7 +191,7 @@ fn an_honest_proxy_keeps_the_contract() {
 fn a_server_that_hangs_ends_the_check() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada");
+    let ada = gardener(&site, &server, "ada", &OWN);
     let proxy = Broken::start(server.address(), |asked, server| {
         if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
     });
@@ -199,7 +199,7 @@ fn a_server_that_hangs_ends_the_check() {
     assert_eq!(output.status.code(), Some(1));
     assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
     // Nothing is answered any more after the first requests, which find out what the token allows.
-    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let asked = AtomicUsize::new(0);
     let proxy = Broken::start(server.address(), move |asked_now, server| {
         if asked.fetch_add(1, Ordering::Relaxed) < 3 { Reply::Answer(server.ask(asked_now)) } else { Reply::Silence }
     });
@@ -221,13 +221,97 @@ fn a_server_that_hangs_ends_the_check() {
     assert_eq!(ada.ids(), OWN);
 }
 
+/// Whoever does not answer has not refused: the checks that need what it was asked for are tried.
+#[test]
+fn silence_is_no_lack_of_a_scope() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = gardener(&site, &server, "ada", &OWN);
+    // The second and the third request ask what the token allows, beside the list.
+    let asked = AtomicUsize::new(0);
+    let proxy = Broken::start(server.address(), move |asked_now, server| {
+        if [1, 2].contains(&asked.fetch_add(1, Ordering::Relaxed)) {
+            Reply::Cut
+        } else {
+            Reply::Answer(server.ask(asked_now))
+        }
+    });
+    let output = check(token(&ada), &proxy.url(), &["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    assert_eq!(with_verdict(&output, "not applicable"), names(&["access-scope"]), "{}", text(&output.stdout));
+    assert_eq!(ada.ids(), OWN);
+}
+
+/// A create that nobody answered is done when its plant has been looked for: it is found all the same.
+#[test]
+fn a_create_that_comes_late_leaves_nothing() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
+        let ada = gardener(&site, &server, &format!("user-{number}"), &OWN);
+        let late = Late::default();
+        let proxy = Broken::start(server.address(), move |asked, server| late.carry(asked, server, after));
+        let output = check(token(&ada), &proxy.url(), &["--json"]);
+        assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
+        assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", text(&output.stdout));
+        assert_eq!(ada.ids(), OWN, "after {after}");
+    }
+}
+
+/// A proxy that gives up on one create, and hands it on when somebody looks for its plant.
+#[derive(Default)]
+struct Late {
+    held: Mutex<Option<Asked>>,
+    looked_for: AtomicBool,
+}
+
+impl Late {
+    /// It is handed on right after the answer to the first request for `after` that follows the delete of its plant, which
+    /// may be that delete itself.
+    fn carry(&self, asked: &Asked, server: Upstream, after: &str) -> Reply {
+        let plant = asked.json().unwrap_or_default();
+        if plant["name"].as_str().is_some_and(|name| name.ends_with(" location")) {
+            *self.held.lock().unwrap() = Some(asked.clone());
+            return Reply::Cut;
+        }
+        let answer = server.ask(asked);
+        let mut held = self.held.lock().unwrap();
+        let id = held.as_ref().and_then(Asked::json).map(|plant| plant["id"].to_string());
+        if id.is_some_and(|id| asked.is("DELETE", &format!("/plants/{id}"))) {
+            self.looked_for.store(true, Ordering::Relaxed);
+        }
+        if self.looked_for.load(Ordering::Relaxed) && asked.path.starts_with(after) {
+            held.take().map(|create| server.ask(&create));
+        }
+        Reply::Answer(answer)
+    }
+}
+
+/// What may come even later is named.
+#[test]
+fn a_create_that_may_still_come_is_told() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let ada = gardener(&site, &server, "ada", &OWN);
+    let proxy = Broken::start(server.address(), |asked, server| {
+        let never = text(&asked.body).contains(" location\"");
+        if never { Reply::Cut } else { Reply::Answer(server.ask(asked)) }
+    });
+    let output = check(token(&ada), &proxy.url(), &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
+    assert_eq!(with_verdict(&output, "untried"), names(&["nothing-left"]), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains(", whose creation was not answered"), "{}", text(&output.stdout));
+    assert_eq!(ada.ids(), OWN);
+}
+
 #[test]
 fn what_was_created_is_deleted_after_an_interruption() {
     for name in ["INT", "TERM"] {
         let site = Site::new(Engine::Sqlite);
         let server = site.serve(&[]);
-        let ada = gardener(&site, &server, "ada");
-        let held = |asked: &crate::support::broken::Asked, server: Upstream| {
+        let ada = gardener(&site, &server, "ada", &OWN);
+        let held = |asked: &Asked, server: Upstream| {
             if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
         };
         let proxy = Broken::start(server.address(), held);
@@ -250,7 +334,7 @@ fn what_was_created_is_deleted_after_an_interruption() {
 fn a_token_is_never_shown() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada");
+    let ada = gardener(&site, &server, "ada", &OWN);
     // A server that repeats what it is sent, in its body and in a header, wherever something is wrong with it.
     let proxy = Broken::start(server.address(), |asked, server| {
         let bearer = asked.header("authorization").unwrap_or_default().to_owned();

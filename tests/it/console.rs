@@ -57,7 +57,7 @@ fn anybody_gets_the_page_under_a_strict_policy() {
 fn every_file_that_the_page_needs_is_served() {
     let site = Site::new(Engine::Sqlite);
     let addresses = addresses(&site);
-    assert!(addresses.len() >= 14, "{addresses:?}");
+    assert!(addresses.len() >= 15, "{addresses:?}");
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
     for address in &addresses {

@@ -60,6 +60,80 @@ fn bash_completes_commands_and_options() {
     }
 }
 
+/// What fish offers for this line: the words, without what it says of them.
+fn offered_by_fish(line: &str) -> Vec<String> {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("plantstore.fish");
+    std::fs::write(&file, plantstore(&["completions", "fish"])).unwrap();
+    let mut fish = Command::new("fish");
+    fish.args(["--no-config", "--command", "source $argv[1]; complete --do-complete=$argv[2]"]).arg(&file).arg(line);
+    let output = fish.env("HOME", home.path()).output().expect("fish");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let offered = String::from_utf8(output.stdout).unwrap();
+    offered.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
+}
+
+/// A shell that completes what it finds typed, notes what is offered, and ends.
+const ZSHRC: &str = r#"
+fpath=($ZDOTDIR $fpath)
+autoload -Uz compinit && compinit -u -d $ZDOTDIR/dump
+compadd() {
+    # With one of these it only asks which words would fit.
+    if (( ! $argv[(I)-[ADO]] )); then
+        local -a words
+        builtin compadd -O words "$@"
+        print -rl -- $words >> $ZDOTDIR/offered
+    fi
+    builtin compadd "$@"
+}
+zle -C offer complete-word _main_complete
+zle-line-init() { BUFFER=$TYPED CURSOR=$#BUFFER; zle offer; exit }
+zle -N zle-line-init
+"#;
+
+/// What zsh offers for this line. It completes on a terminal alone, so it gets one.
+fn offered_by_zsh(line: &str) -> Vec<String> {
+    let home = tempfile::tempdir().unwrap();
+    let file = |name: &str| home.path().join(name);
+    std::fs::write(file("_plantstore"), plantstore(&["completions", "zsh"])).unwrap();
+    std::fs::write(file(".zshrc"), ZSHRC).unwrap();
+    let mut script = Command::new("script");
+    script.args(["-qec", "zsh -d -i", "/dev/null"]).stdin(Stdio::null());
+    script.env("HOME", home.path()).env("ZDOTDIR", home.path()).env("TYPED", line).env("TERM", "dumb");
+    let output = script.output().expect("script, of bsdutils");
+    let offered = std::fs::read_to_string(file("offered"));
+    let offered = offered.unwrap_or_else(|_| panic!("zsh: {}", String::from_utf8_lossy(&output.stdout)));
+    offered.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn fish_completes_commands_and_options() {
+    completes_commands_and_options(offered_by_fish);
+}
+
+#[test]
+fn zsh_completes_commands_and_options() {
+    completes_commands_and_options(offered_by_zsh);
+}
+
+/// In the order of the shell, which is not ours.
+fn completes_commands_and_options(offered: impl Fn(&str) -> Vec<String>) {
+    let sorted = |mut words: Vec<String>| {
+        words.retain(|word| word != "help");
+        words.sort();
+        words
+    };
+    assert_eq!(sorted(offered("plantstore ")), sorted(commands(&[])));
+    assert_eq!(offered("plantstore to"), ["token"]);
+    assert_eq!(offered("plantstore token cr"), ["create"]);
+    assert_eq!(sorted(offered("plantstore serve --max-h")), ["--max-header-bytes", "--max-headers"]);
+    assert_eq!(sorted(offered("plantstore check --level ")), ["full", "interface"]);
+    let all = offered("plantstore serve --");
+    for option in options(&["serve"]) {
+        assert!(all.contains(&option), "{option}: {all:?}");
+    }
+}
+
 #[test]
 fn every_shell_knows_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

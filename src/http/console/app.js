@@ -6,6 +6,7 @@ import { drawingOf } from "./drawing.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
 import { SignIn } from "./sign-in.js";
+import { keep, recall } from "./storage.js";
 import { Toasts } from "./toasts.js";
 
 /// Plants that are kept here at the most; beyond them, the list is said to be cut.
@@ -315,11 +316,11 @@ class Console {
   }
 
   #keepView() {
-    sessionStorage.setItem(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
+    keep(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
   }
 
   #recallView() {
-    const { view, sort } = JSON.parse(sessionStorage.getItem(VIEW_KEY) ?? "{}");
+    const { view, sort } = JSON.parse(recall(VIEW_KEY) ?? "{}");
     this.#view = view ?? this.#view;
     this.#filter.sort = byId("sort").value = sort ?? this.#filter.sort;
   }
@@ -344,7 +345,8 @@ class Console {
     const total = count(known, "plant");
     const cut = this.#isCut ? ". There are more: they are not shown, and not searched." : "";
     const state = this.#reader && this.#etag === null ? `${total} so far…` : total;
-    byId("count").textContent = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
+    const counted = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
+    byId("count").textContent = this.#refusal ? "" : counted;
     const { owner: chosen } = this.#filter;
     // A choice whose plants are gone is still a choice, and must be seen to be taken back.
     const offered = chosen === null || owners.includes(chosen) ? owners : [...owners, chosen];
@@ -403,6 +405,8 @@ class Console {
     const nothing = nothingOf(this.#refusal, this.#garden.size, this.#filter);
     const isShown = found === 0 && !this.#reader;
     byId("nothing").hidden = !isShown;
+    // One button for it is enough.
+    byId("add").hidden = isShown && nothing.action === "add";
     if (!isShown) return;
     const actions = {
       add: ["Add a plant", () => this.#openAdd()],

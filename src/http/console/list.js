@@ -75,11 +75,13 @@ export class PlantList {
     const plant = this.#plants[Math.max(0, Math.min(place, this.#plants.length - 1))];
     if (!plant) return false;
     const row = Math.floor(this.#places.get(plant.key) / this.#columns);
-    const top = this.#canvas.getBoundingClientRect().top + row * this.#rowHeight;
+    const bottom = this.#canvas.getBoundingClientRect().top + (row + 1) * this.#rowHeight;
+    // The first row brings along what stands above it.
+    const top = row === 0 ? this.#host.getBoundingClientRect().top : bottom - this.#rowHeight;
     // What sticks to the upper edge must not cover it.
     const edge = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) || 0;
-    if (top < edge || top + this.#rowHeight > innerHeight) {
-      scrollBy({ top: top < edge ? top - edge : top + this.#rowHeight - innerHeight, behavior: "instant" });
+    if (top < edge || bottom > innerHeight) {
+      scrollBy({ top: top < edge ? top - edge : bottom - innerHeight, behavior: "instant" });
     }
     this.#paint(plant);
     this.#items.get(plant.key).querySelector(part).focus({ preventScroll: true });

@@ -2,6 +2,7 @@
 
 import { tell } from "./dialogs.js";
 import { drawingOf } from "./drawing.js";
+import { forget, keep, recall } from "./storage.js";
 
 const TOKEN_KEY = "plantstore-token";
 /// A few names whose drawings go well together.
@@ -25,14 +26,14 @@ export class SignIn {
 
   /// Goes in with the token of this tab, if there is one.
   start() {
-    const token = sessionStorage.getItem(TOKEN_KEY);
+    const token = recall(TOKEN_KEY);
     if (token) this.#onToken(token);
     else this.show("");
   }
 
   /// Forgets the token and asks for one.
   show(reason) {
-    sessionStorage.removeItem(TOKEN_KEY);
+    forget(TOKEN_KEY);
     this.#reveal(false);
     this.#wait(false);
     byId("token").value = "";
@@ -70,7 +71,7 @@ export class SignIn {
     if (fault) return byId("token").focus();
     tell(byId("sign-in-reason"), "");
     this.#wait(true);
-    sessionStorage.setItem(TOKEN_KEY, token);
+    keep(TOKEN_KEY, token);
     await this.#onToken(token);
   }
 }

@@ -47,7 +47,6 @@ export class Toasts {
     this.#open.push(shown);
     if (this.#open.length > MOST) this.#open[0].end();
     wait();
-    return shown;
   }
 
   /// Undoes the newest that can be; says whether there was one.

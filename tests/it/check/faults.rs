@@ -12,6 +12,8 @@ pub(super) struct Case {
     fails: Failing,
     /// Whether the server lets the check delete what it has created.
     cleans: bool,
+    /// What the user has before, and must have after.
+    pub(super) own: &'static [i64],
     fault: Fault,
 }
 
@@ -23,7 +25,7 @@ enum Failing {
 use Failing::{Among, Exactly};
 
 const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
-    Case { name, fails, cleans: true, fault }
+    Case { name, fails, cleans: true, own: &OWN, fault }
 }
 
 /// Why a fault was not caught as it should be, if so.
@@ -36,13 +38,13 @@ pub(super) fn missed(case: &Case, server: &Server, ada: &Client) -> Option<Strin
         Among(expected) => failing.is_superset(&names(expected)),
     };
     let name = case.name;
+    let left = ada.ids();
+    let own = case.own.iter().all(|id| left.contains(id));
+    if !own || (case.cleans && left.len() > case.own.len()) {
+        return Some(format!("{name}: {left:?} are left"));
+    }
     if !right || output.status.code() != Some(1) {
         return Some(format!("{name}: {failing:?}\n{}", text(&output.stdout)));
-    }
-    let left = ada.ids();
-    let own = OWN.iter().all(|id| left.contains(id));
-    if !own || (case.cleans && left.len() > OWN.len()) {
-        return Some(format!("{name}: {left:?} are left"));
     }
     None
 }
@@ -86,6 +88,25 @@ fn without_parameter(asked: &Asked, name: &str) -> Asked {
     let start = format!("{name}=");
     let rest: Vec<&str> = query.split('&').filter(|part| !part.starts_with(&start)).collect();
     Asked { path: format!("{path}?{}", rest.join("&")), ..asked.clone() }
+}
+
+/// A server that takes the numbers next to the range, above and below it, for these.
+fn confined(asked: &Asked, server: Upstream, above: i64, below: i64) -> Reply {
+    let [above, below] = [above, below].map(|id| id.to_string());
+    let confine = |text: &str, before: &str| {
+        let above = text.replace(&format!("{before}9223372036854775808"), &format!("{before}{above}"));
+        above.replace(&format!("{before}-9223372036854775809"), &format!("{before}{below}"))
+    };
+    let (path, body) = (confine(&asked.path, "/"), confine(&text(&asked.body), ":").into_bytes());
+    changed(&Asked { path, body, ..asked.clone() }, server, |answer| answer)
+}
+
+fn saturated(asked: &Asked, server: Upstream) -> Reply {
+    confined(asked, server, i64::MAX, i64::MIN)
+}
+
+fn overflowed(asked: &Asked, server: Upstream) -> Reply {
+    confined(asked, server, i64::MIN, i64::MAX)
 }
 
 fn text_of<'a>(json: &'a Value, name: &str) -> &'a str {
@@ -298,6 +319,7 @@ pub(super) const ALL: &[Case] = &[
         name: "a delete does nothing",
         fails: Among(&["delete-removes", "nothing-left"]),
         cleans: false,
+        own: &OWN,
         fault: |asked, server| {
             if !asked.is("DELETE", "/plants/-") {
                 return changed(asked, server, |answer| answer);
@@ -336,6 +358,13 @@ pub(super) const ALL: &[Case] = &[
         }
         _ => changed(asked, server, |answer| answer),
     }),
+    Case { own: &[], ..case("ids saturate", Exactly(&["refuse-ids", "delete-bad-id"]), saturated) },
+    // What is planted gets the highest id: the lowest is somebody else's, and must not be deleted in its stead.
+    Case { own: &[i64::MIN], ..case("ids saturate beside the lowest", Exactly(&["refuse-ids"]), saturated) },
+    Case { own: &[i64::MAX], ..case("ids saturate at the highest", Exactly(&["refuse-ids"]), saturated) },
+    Case { own: &[], ..case("ids overflow", Exactly(&["refuse-ids", "delete-bad-id"]), overflowed) },
+    Case { own: &[i64::MIN], ..case("ids overflow onto the lowest", Exactly(&["refuse-ids"]), overflowed) },
+    Case { own: &[i64::MAX], ..case("ids overflow beside the highest", Exactly(&["refuse-ids"]), overflowed) },
     case("faults of a body have one number", Among(&["refuse-missing"]), |asked, server| {
         instead_of(40001, asked, server, |answer| {
             answer.with_json(&json!({ "error": 40002, "message": "`name`, `tag`" }))

@@ -1,0 +1,110 @@
+// Pages of other origins: one whose origin is allowed uses the service as its documents say, another one sees nothing.
+
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { BASE_URL, TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
+import { stored } from "./garden.mjs";
+
+/// What a page may read beyond what it always may (docs/limits-and-browsers.md).
+const EXPOSED = ["ETag", "Link", "Location", "Idempotency-Replayed", "RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"];
+
+/// An empty page on an origin of its own.
+async function elsewhere() {
+  const server = createServer((_, response) => response.setHeader("Content-Type", "text/html").end("<!doctype html><title>Elsewhere</title>"));
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return `http://127.0.0.1:${server.address().port}`;
+}
+
+/// A page there, and how its scripts call the service: what they see of the answer, or of the lack of one.
+async function caller(browser, origin, service) {
+  const page = await openPage(browser);
+  page.tolerate(/foreign request/, /status of 4\d\d/);
+  await page.goto(origin);
+  const call = (method, path, { headers = {}, body, token = TOKEN } = {}) => {
+    const authorization = token ? { Authorization: `Bearer ${token}` } : {};
+    return page.evaluate(
+      async ([address, options, exposed]) => {
+        try {
+          const answer = await fetch(address, options);
+          const seen = Object.fromEntries(exposed.map((name) => [name, answer.headers.get(name)]));
+          return { status: answer.status, seen, text: await answer.text(), all: [...answer.headers.keys()] };
+        } catch (error) {
+          return { fault: error.name };
+        }
+      },
+      [service + path, { method, headers: { ...authorization, ...headers }, body }, EXPOSED],
+    );
+  };
+  return { page, call };
+}
+
+async function allowed(browser, origin, service) {
+  const { page, call } = await caller(browser, origin, service);
+  const json = { "Content-Type": "application/json" };
+  const keyed = { ...json, "Idempotency-Key": "from-elsewhere" };
+  const body = '{"id":1,"name":"Rose"}';
+  const created = await call("POST", "/plants", { headers: { ...keyed, "X-Request-Id": "elsewhere-1" }, body });
+  assert.equal(created.status, 200);
+  assert.equal(created.seen.Location, "/plants/1");
+  assert.equal(created.seen["X-Request-Id"], "elsewhere-1");
+  const again = await call("POST", "/plants", { headers: keyed, body });
+  assert.deepEqual([again.status, again.seen["Idempotency-Replayed"]], [200, "true"]);
+  assert.equal((await call("POST", "/plants", { headers: json, body: '{"id":2,"name":"Tulip"}' })).status, 200);
+
+  const list = await call("GET", "/plants?limit=1&include=id");
+  assert.deepEqual([list.status, list.text], [200, '[{"id":1,"name":"Rose"}]']);
+  assert.match(list.seen.Link, /^<\/plants\?.*>; rel="next"$/);
+  assert.match(list.seen.RateLimit, /^"user";r=\d+;t=\d+$/);
+  assert.match(list.seen["RateLimit-Policy"], /^"user";q=\d+;w=\d+$/);
+  assert.ok(!list.all.includes("vary"), "it came, and only what is exposed can be read");
+  const same = await call("GET", "/plants?limit=1&include=id", { headers: { "If-None-Match": list.seen.ETag } });
+  assert.deepEqual([same.status, same.text], [304, ""]);
+
+  for (const id of [1, 2]) assert.equal((await call("DELETE", `/plants/${id}`)).status, 204);
+  const missing = await call("DELETE", "/plants/1");
+  assert.deepEqual([missing.status, JSON.parse(missing.text).error], [404, 40400]);
+  const stranger = await call("GET", "/plants", { token: "pst_wrong" });
+  assert.equal(stranger.status, 401);
+  assert.match(stranger.seen["WWW-Authenticate"], /error="invalid_token"/);
+  assert.equal((await call("GET", "/plants", { token: null })).status, 401);
+
+  let limited;
+  do limited = await call("GET", "/plants");
+  while (limited.status === 200);
+  assert.equal(limited.status, 429);
+  assert.match(limited.seen["Retry-After"], /^\d+$/);
+  // What is not listed cannot even be sent.
+  page.tolerate(/blocked by CORS policy/, /ERR_FAILED/);
+  assert.equal((await call("GET", "/plants", { headers: { "X-Other": "x" } })).fault, "TypeError");
+  assert.equal((await call("PUT", "/plants")).fault, "TypeError");
+  page.check();
+}
+
+async function refused(browser, origin, service) {
+  const { page, call } = await caller(browser, origin, service);
+  page.tolerate(/blocked by CORS policy/, /ERR_FAILED/);
+  const body = '{"id":3,"name":"Weed"}';
+  const calls = [
+    ["GET", "/plants"],
+    ["GET", "/livez", { token: null }],
+    ["POST", "/plants", { headers: { "Content-Type": "application/json" }, body }],
+    ["POST", "/plants", { headers: { "Content-Type": "text/plain" }, body, token: null }],
+    ["DELETE", "/plants/9"],
+  ];
+  for (const [method, path, options] of calls) {
+    assert.deepEqual(await call(method, path, options), { fault: "TypeError" }, `${method} ${path} from ${origin}`);
+  }
+  assert.equal(await stored(), '[{"id":9,"name":"Oak"}]', "nothing was done");
+  page.check();
+}
+
+main(() =>
+  withBrowser(async (browser) => {
+    const [origin, other] = [await elsewhere(), await elsewhere()];
+    const service = await ask(`allow ${origin}`);
+    await refused(browser, other, service);
+    // A server that was not told to allow anybody.
+    await refused(browser, origin, BASE_URL);
+    await allowed(browser, origin, service);
+  }),
+);
