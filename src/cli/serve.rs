@@ -5,6 +5,7 @@ mod monitoring;
 mod notify;
 mod oidc;
 mod rate;
+mod stop;
 mod sweeper;
 mod tls;
 
@@ -22,7 +23,6 @@ use clap::builder::FalseyValueParser;
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
 use self::cors::CorsOptions;
@@ -30,6 +30,7 @@ use self::monitoring::{MetricsListener, MonitoringOptions};
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::rate::RateOptions;
+use self::stop::stop_signal;
 use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
 use super::{WrongUse, token};
@@ -303,31 +304,6 @@ fn raise_file_limit(connections: u64) {
     if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
         tracing::warn!(files = allowed, wanted, "the system allows fewer open files than --max-connections needs");
     }
-}
-
-/// Resolves at the first SIGTERM or SIGINT; the second ends the process at once.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut next = async move || {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
-    let (told, stop) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
-        next().await;
-        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
-        let _ = told.send(());
-        next().await;
-        // An error, because the process waits for those to be written.
-        tracing::error!("stopped at once");
-        std::process::exit(1);
-    });
-    Ok(async move {
-        let _ = stop.await;
-    })
 }
 
 struct FirstToken {

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Connection, Engine, Server, Site, on_every_engine, signal, wait_for};
+use crate::support::{Connection, Engine, Server, Site, Terminal, on_every_engine, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -238,27 +238,28 @@ fn a_first_token_that_cannot_be_handed_over_is_revoked() {
     assert_eq!(tokens(&site)[0]["state"], "revoked");
 }
 
-/// On a terminal the banner shows the token, ready to be pasted; `script` gives the command a terminal.
+/// Somebody who closes the window of their terminal does not want the service to go on in secret.
+#[test]
+fn the_service_ends_with_its_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve(&site, &[]);
+    terminal.signal("HUP");
+    wait_for("its word on a hangup while the terminal is there", || {
+        terminal.screen().contains("there is no certificate to read again").then_some(())
+    });
+    assert!(!terminal.service_has_ended());
+    terminal.close();
+    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
+    assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
+}
+
+/// On a terminal the banner shows the token, ready to be pasted.
 #[test]
 fn on_a_terminal_the_banner_shows_the_token() {
     let site = Site::new(Engine::Sqlite);
-    let [file, id] = ["screen", "id"].map(|name| site.directory().join(name));
-    let program = env!("CARGO_BIN_EXE_plantstore");
-    let line = format!("echo $$ > {}; exec {program} serve --listen 127.0.0.1:0 --store {}", id.display(), site.url());
-    let mut child = std::process::Command::new("script")
-        .args(["--quiet", "--flush", "--command", &line])
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("script, from the package bsdutils, runs");
-    let screen = wait_for("the banner", || {
-        let screen = std::fs::read_to_string(&file).unwrap_or_default();
-        screen.contains("-X DELETE").then_some(screen)
-    });
-    // It would outlive its terminal.
-    signal(std::fs::read_to_string(id).unwrap().trim_end().parse().unwrap(), "TERM");
-    let _ = child.wait();
+    let mut terminal = Terminal::serve(&site, &[]);
+    let screen = terminal.screen();
+    terminal.close();
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
     assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");

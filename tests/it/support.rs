@@ -14,6 +14,7 @@ mod proxy;
 mod retrying;
 mod server;
 mod stop;
+mod terminal;
 pub(crate) mod transfer;
 mod workload;
 
@@ -28,6 +29,7 @@ pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use retrying::{Answered, Retrying};
 pub(crate) use server::{Server, Site, signal};
 pub(crate) use stop::Stop;
+pub(crate) use terminal::Terminal;
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, on_every_engine, signal, wait_for};
+use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, Terminal, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const LIVE: &str = r#"{"status":"live"}"#;
@@ -522,24 +522,7 @@ fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
 #[test]
 fn on_a_terminal_the_banner_tells_whom_to_trust() {
     let (site, files) = (site(), Files::new());
-    let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
-    let program = env!("CARGO_BIN_EXE_plantstore");
-    let serve = format!("serve --listen 127.0.0.1:0 --store {} {}", site.url(), files.options().join(" "));
-    let line = format!("echo $$ > {}; exec {program} {serve}", id.display());
-    let mut child = Command::new("script")
-        .args(["--quiet", "--flush", "--command", &line])
-        .arg(&screen)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("script, from the package bsdutils, runs");
-    let shown = wait_for("the banner", || {
-        let shown = fs::read_to_string(&screen).unwrap_or_default();
-        shown.contains("Listening on https://127.0.0.1:").then_some(shown)
-    });
-    // It would outlive its terminal.
-    signal(fs::read_to_string(id).unwrap().trim_end().parse().unwrap(), "TERM");
-    let _ = child.wait();
+    let shown = Terminal::serve(&site, &files.options()).screen();
     assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
     assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");
 }

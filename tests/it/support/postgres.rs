@@ -273,7 +273,7 @@ fn state(process: u32) -> Option<char> {
 }
 
 /// Ended, even if its parent has not taken note yet.
-fn ended(process: u32) -> bool {
+pub(super) fn ended(process: u32) -> bool {
     matches!(state(process), None | Some('Z' | 'X'))
 }
 

@@ -1,0 +1,58 @@
+//! When to stop: on a signal, and when the terminal it was started on is gone.
+
+use std::io::{self, IsTerminal as _};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Resolves at the first signal to stop; the second ends the process at once.
+pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminal = Terminal::of_this_process()?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = terminal.gone() => {}
+        }
+    };
+    let (told, stop) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        next().await;
+        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
+        let _ = told.send(());
+        next().await;
+        // An error, because the process waits for those to be written.
+        tracing::error!("stopped at once");
+        std::process::exit(1);
+    });
+    Ok(async move {
+        let _ = stop.await;
+    })
+}
+
+/// The terminal that the service was started on, if it was. SIGHUP means two things: that the certificate is to be read
+/// again, which [`super::tls`] sees to, and that somebody has closed the window.
+struct Terminal {
+    hangup: Signal,
+    there: bool,
+}
+
+impl Terminal {
+    fn of_this_process() -> anyhow::Result<Self> {
+        let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        Ok(Self { hangup, there: io::stderr().is_terminal() })
+    }
+
+    /// Resolves once, when there was one and it is no more.
+    async fn gone(&mut self) {
+        while self.hangup.recv().await.is_some() {
+            if self.there && !io::stderr().is_terminal() {
+                self.there = false;
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}

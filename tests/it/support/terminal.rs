@@ -1,0 +1,61 @@
+//! A service that somebody has started on a terminal.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use super::postgres::ended;
+use super::{Site, signal, wait_for};
+
+/// A terminal, which `script` plays, and the service on it; both end with it.
+pub(crate) struct Terminal {
+    script: Child,
+    screen: PathBuf,
+    service: u32,
+}
+
+impl Terminal {
+    /// Starts the service on a terminal of its own, and waits until it listens.
+    pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
+        let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
+        let program = env!("CARGO_BIN_EXE_plantstore");
+        let serve = format!("{program} serve --listen 127.0.0.1:0 --store {} {}", site.url(), options.join(" "));
+        let script = Command::new("script")
+            .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
+            .arg(&screen)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("script, from the package bsdutils, runs");
+        wait_for("the service", || std::fs::read_to_string(&screen).ok()?.contains("Listening on").then_some(()));
+        let service = std::fs::read_to_string(id).expect("its id").trim_end().parse().expect("a number");
+        Self { script, screen, service }
+    }
+
+    /// All that was written on it.
+    pub(crate) fn screen(&self) -> String {
+        std::fs::read_to_string(&self.screen).expect("what was written")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.service, name);
+    }
+
+    pub(crate) fn service_has_ended(&self) -> bool {
+        ended(self.service)
+    }
+
+    /// Closes it, as somebody closes its window.
+    pub(crate) fn close(&mut self) {
+        self.script.kill().expect("script is ended");
+        self.script.wait().expect("its end");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if !self.service_has_ended() {
+            self.signal("KILL");
+        }
+        let _ = self.script.wait();
+    }
+}
