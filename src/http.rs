@@ -15,6 +15,7 @@ mod docs;
 mod error;
 mod extract;
 mod fixed;
+mod hex;
 mod http2;
 mod idempotency;
 mod limits;

@@ -16,6 +16,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
 
 use super::App;
+use super::hex::write_hex;
 use super::limits::ClientAddress;
 use super::metrics::Ended;
 use super::rate::Level;
@@ -160,11 +161,7 @@ pub(crate) fn new_request_id() -> HeaderValue {
     let mut id = [0; 26];
     let (process, number) = id.split_at_mut(PROCESS.len());
     process.copy_from_slice(PROCESS.as_bytes());
-    let mut rest = next_number();
-    for digit in number.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(rest % 16) as usize];
-        rest /= 16;
-    }
+    write_hex(next_number().into(), number);
     HeaderValue::from_bytes(&id).expect("hexadecimal digits are a header value")
 }
 

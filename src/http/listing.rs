@@ -252,6 +252,7 @@ fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response 
 fn not_modified(tag: Tag) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response.headers_mut().reserve(HEADERS_USUAL);
     validators(response.headers_mut(), tag.header());
     response
 }

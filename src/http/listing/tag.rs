@@ -1,12 +1,14 @@
 //! Entity tags of lists, and the requests that ask with one.
 
-use std::fmt::Write as _;
-
 use hyper::header::{HeaderMap, HeaderValue, IF_NONE_MATCH};
 use sha2::{Digest, Sha256};
 
+use super::super::hex::write_hex;
 use crate::store::Version;
 use crate::user::UserId;
+
+/// Characters of a tag between its quotes.
+const OPAQUE: usize = 32;
 
 /// What a list shows of, in short: whose plants, and the versions they are at. The same for as long as none of them changes;
 /// never the same again afterwards.
@@ -34,16 +36,18 @@ impl Tag {
         Self(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 
-    fn opaque(self) -> String {
-        format!("{:032x}", self.0)
+    fn opaque(self) -> [u8; OPAQUE] {
+        let mut opaque = [0; OPAQUE];
+        write_hex(self.0, &mut opaque);
+        opaque
     }
 
     /// The tag as the `ETag` header has it. It is a weak one: the bytes of two lists with it may differ in nothing that
     /// matters.
     pub(crate) fn header(self) -> HeaderValue {
-        let mut text = String::with_capacity(36);
-        let _ = write!(text, "W/\"{}\"", self.opaque());
-        HeaderValue::try_from(text).expect("hexadecimal digits are a header value")
+        let mut text = *b"W/\"................................\"";
+        text[3..][..OPAQUE].copy_from_slice(&self.opaque());
+        HeaderValue::from_bytes(&text).expect("hexadecimal digits are a header value")
     }
 }
 
@@ -65,7 +69,7 @@ impl IfNoneMatch {
 }
 
 /// Whether a list of tags, or `*`, has this one.
-fn lists(mut list: &str, opaque: &str) -> bool {
+fn lists(mut list: &str, opaque: &[u8]) -> bool {
     if list.trim() == "*" {
         return true;
     }
@@ -75,7 +79,7 @@ fn lists(mut list: &str, opaque: &str) -> bool {
         let Some((found, rest)) = tag.strip_prefix('"').and_then(|tag| tag.split_once('"')) else {
             return false;
         };
-        if found == opaque {
+        if found.as_bytes() == opaque {
             return true;
         }
         list = rest;
@@ -88,7 +92,7 @@ mod tests {
 
     #[test]
     fn tags_are_found_in_lists() {
-        let has = |list: &str| lists(list, "abc");
+        let has = |list: &str| lists(list, b"abc");
         for list in ["*", " * ", r#""abc""#, r#"W/"abc""#, r#""x", W/"abc""#, r#"W/"a,b" ,, "abc","y""#, "\t\"abc\"\t"]
         {
             assert!(has(list), "{list}");
