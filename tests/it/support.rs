@@ -13,6 +13,7 @@ mod postgres;
 mod proxy;
 mod retrying;
 mod server;
+mod standin;
 mod stop;
 mod terminal;
 pub(crate) mod transfer;

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
-use rustls::{ServerConfig, ServerConnection};
+use rustls::ServerConfig;
 use serde_json::Value;
 
 use super::issuer::Authority;
-use super::{PATIENCE, wait_for};
+use super::standin::{Duplex, StandIn};
+use super::wait_for;
 
 /// A span as it was told.
 #[derive(Clone, Debug)]
@@ -37,83 +35,52 @@ impl Span {
 
 pub(crate) struct Collector {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    serving: Option<JoinHandle<()>>,
+    url: String,
+    server: StandIn,
 }
 
 #[derive(Default)]
 struct Shared {
-    tls: Option<Arc<ServerConfig>>,
     bodies: Mutex<Vec<Value>>,
     /// What it answers in place of success.
     unwilling: Mutex<Option<String>>,
-    attempts: AtomicUsize,
-    silent: AtomicBool,
-    stopping: AtomicBool,
 }
 
 impl Collector {
     pub(crate) fn start() -> Self {
-        Self::start_with(Shared::default())
+        Self::start_with(None)
     }
 
     pub(crate) fn start_with_tls(authority: &Authority) -> Self {
-        Self::start_with(Shared { tls: Some(authority.server()), ..Shared::default() })
+        Self::start_with(Some(authority.server()))
     }
 
-    fn start_with(shared: Shared) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
-        let mut collector = Self { shared: Arc::new(shared), address, serving: None };
-        collector.serve(listener);
-        collector
-    }
-
-    fn serve(&mut self, listener: TcpListener) {
-        let shared = Arc::clone(&self.shared);
-        shared.stopping.store(false, Ordering::SeqCst);
-        self.serving = Some(std::thread::spawn(move || {
-            let mut left_alone = Vec::new();
-            for stream in listener.incoming() {
-                let stream = stream.expect("a connection");
-                if shared.stopping.load(Ordering::SeqCst) {
-                    break;
-                }
-                shared.attempts.fetch_add(1, Ordering::SeqCst);
-                if shared.silent.load(Ordering::SeqCst) {
-                    left_alone.push(stream);
-                } else {
-                    // Whoever does not trust it goes away in the middle.
-                    let _ = shared.answer(stream);
-                }
-            }
-        }));
+    fn start_with(tls: Option<Arc<ServerConfig>>) -> Self {
+        let (shared, mut url) = (Arc::<Shared>::default(), String::new());
+        let server = StandIn::start(tls, |own| {
+            url.push_str(own);
+            let shared = Arc::clone(&shared);
+            move |stream: &mut dyn Duplex| shared.speak(stream)
+        });
+        Self { shared, url, server }
     }
 
     pub(crate) fn url(&self) -> String {
-        let scheme = if self.shared.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}", self.address)
+        self.url.clone()
     }
 
     /// Nobody listens on its port any more.
     pub(crate) fn stop(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            self.shared.stopping.store(true, Ordering::SeqCst);
-            let _ = TcpStream::connect(self.address);
-            serving.join().expect("its end");
-        }
+        self.server.stop();
     }
 
     pub(crate) fn restart(&mut self) {
-        self.stop();
-        // Meanwhile a connection of somebody else may have come by the port.
-        let listener = wait_for("the collector's port", || TcpListener::bind(self.address).ok());
-        self.serve(listener);
+        self.server.restart();
     }
 
     /// Takes connections, and says nothing on them.
     pub(crate) fn be_silent(&self, silent: bool) {
-        self.shared.silent.store(silent, Ordering::SeqCst);
+        self.server.be_silent(silent);
     }
 
     /// Answers with this status line and these header fields; with success for `None`.
@@ -123,7 +90,7 @@ impl Collector {
 
     /// How often somebody has connected.
     pub(crate) fn attempts(&self) -> usize {
-        self.shared.attempts.load(Ordering::SeqCst)
+        self.server.connections()
     }
 
     /// All that was taken, as text.
@@ -157,29 +124,8 @@ impl Collector {
     }
 }
 
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 impl Shared {
-    fn answer(&self, stream: TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        match &self.tls {
-            None => self.speak(stream),
-            Some(config) => {
-                let connection = ServerConnection::new(Arc::clone(config)).expect("a connection");
-                let mut stream = rustls::StreamOwned::new(connection, stream);
-                self.speak(&mut stream)?;
-                stream.conn.send_close_notify();
-                stream.flush()
-            }
-        }
-    }
-
-    fn speak(&self, mut stream: impl Read + Write) -> std::io::Result<()> {
+    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut reader = BufReader::new(&mut stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {

@@ -1,26 +1,25 @@
 //! An issuer of OpenID Connect of the tests' own: real keys, real signatures, over HTTP and over TLS.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::{PATIENCE, wait_for};
+use super::standin::{Duplex, StandIn};
+use super::wait_for;
 
 /// Whom its tokens are meant for.
 pub(crate) const AUDIENCE: &str = "plants";
@@ -221,20 +220,16 @@ impl Authority {
 /// An issuer with a port to itself, which can go down and come back on it.
 pub(crate) struct Issuer {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    serving: Option<JoinHandle<()>>,
+    server: StandIn,
 }
 
 struct Shared {
     /// Its address, which is its name.
-    url: String,
-    tls: Option<Arc<ServerConfig>>,
+    url: OnceLock<String>,
     keys: Mutex<Vec<Value>>,
     fetches: AtomicUsize,
     /// Whole answers in place of its own, by path.
     odd_answers: Mutex<HashMap<&'static str, Vec<u8>>>,
-    silent: AtomicBool,
-    stopping: AtomicBool,
 }
 
 impl Issuer {
@@ -252,66 +247,36 @@ impl Issuer {
     }
 
     fn start_with(tls: Option<Arc<ServerConfig>>, path: &str, keys: &[&SigningKey]) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
-        let scheme = if tls.is_some() { "https" } else { "http" };
         let shared = Arc::new(Shared {
-            url: format!("{scheme}://{address}{path}"),
-            tls,
+            url: OnceLock::new(),
             keys: Mutex::new(keys.iter().map(|key| key.jwk.clone()).collect()),
             fetches: AtomicUsize::new(0),
             odd_answers: Mutex::default(),
-            silent: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
         });
-        let mut issuer = Self { shared, address, serving: None };
-        issuer.serve(listener);
-        issuer
-    }
-
-    fn serve(&mut self, listener: TcpListener) {
-        let shared = Arc::clone(&self.shared);
-        shared.stopping.store(false, Ordering::SeqCst);
-        self.serving = Some(std::thread::spawn(move || {
-            let mut left_alone = Vec::new();
-            for stream in listener.incoming() {
-                let stream = stream.expect("a connection");
-                if shared.stopping.load(Ordering::SeqCst) {
-                    break;
-                }
-                if shared.silent.load(Ordering::SeqCst) {
-                    left_alone.push(stream);
-                } else {
-                    // Whoever does not trust it goes away in the middle.
-                    let _ = shared.answer(stream);
-                }
-            }
-        }));
+        let server = StandIn::start(tls, |own| {
+            shared.url.set(format!("{own}{path}")).expect("set once");
+            let shared = Arc::clone(&shared);
+            move |stream: &mut dyn Duplex| shared.speak(stream)
+        });
+        Self { shared, server }
     }
 
     /// Goes down: nobody listens on its port any more.
     pub(crate) fn stop(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            self.shared.stopping.store(true, Ordering::SeqCst);
-            let _ = TcpStream::connect(self.address);
-            serving.join().expect("its end");
-        }
+        self.server.stop();
     }
 
     pub(crate) fn restart(&mut self) {
-        self.stop();
-        // Meanwhile a connection of somebody else may have come by the port.
-        let listener = wait_for("the issuer's port", || TcpListener::bind(self.address).ok());
-        self.serve(listener);
+        self.server.restart();
     }
 
     /// Takes connections, and says nothing on them.
     pub(crate) fn be_silent(&self, silent: bool) {
-        self.shared.silent.store(silent, Ordering::SeqCst);
+        self.server.be_silent(silent);
     }
 
     pub(crate) fn url(&self) -> &str {
-        &self.shared.url
+        self.shared.url()
     }
 
     /// How a server is told to accept its tokens.
@@ -358,34 +323,17 @@ impl Issuer {
     }
 }
 
-impl Drop for Issuer {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 /// A whole answer with this body.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 impl Shared {
-    fn answer(&self, stream: TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        match &self.tls {
-            None => self.speak(stream),
-            Some(config) => {
-                let connection = ServerConnection::new(Arc::clone(config)).expect("a connection");
-                let mut stream = rustls::StreamOwned::new(connection, stream);
-                self.speak(&mut stream)?;
-                stream.conn.send_close_notify();
-                stream.flush()
-            }
-        }
+    fn url(&self) -> &str {
+        self.url.get().expect("it has started")
     }
 
-    fn speak(&self, mut stream: impl Read + Write) -> std::io::Result<()> {
+    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut lines = BufReader::new(&mut stream).lines();
         let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
@@ -401,10 +349,10 @@ impl Shared {
         if let Some(odd) = self.odd_answers.lock().expect("the answers").get(path) {
             return odd.clone();
         }
-        let host = self.url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
-        let below = self.url[host.len()..].trim_end_matches('/');
+        let host = self.url().splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+        let below = self.url()[host.len()..].trim_end_matches('/');
         if path == format!("{below}{DISCOVERY}") {
-            return ok(&json!({ "issuer": self.url, "jwks_uri": format!("{host}{KEYS}") }).to_string());
+            return ok(&json!({ "issuer": self.url(), "jwks_uri": format!("{host}{KEYS}") }).to_string());
         }
         if path == KEYS {
             let keys = self.keys.lock().expect("the keys").clone();
