@@ -247,8 +247,8 @@ async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
 /// What answers the requests of a connection.
 struct Service {
     app: &'static App,
-    /// Each connection has one of its own, and nobody waits for the lock: a call needs it to itself, and one for each
-    /// request would again be counted in one place.
+    /// Each connection has one of its own, and the lock is held for no longer than a call takes to begin: it needs the router
+    /// to itself, and one for each request would again be counted in one place.
     router: Mutex<Router>,
 }
 

@@ -440,7 +440,8 @@ impl Store {
         }
     }
 
-    /// Finishes the writes that were accepted, and lets go of the store; later ones are [`StoreError::Unavailable`].
+    /// Finishes the writes that were accepted; later ones are [`StoreError::Unavailable`]. A file is closed, connections to a
+    /// database server end with the process.
     pub async fn close(&self) {
         match self {
             Self::Sqlite(engine) => engine.close().await,

@@ -219,10 +219,10 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
+        let shutdown = stop_signal()?;
         tls::keep(tls.as_ref())?;
         let first =
             if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
-        let shutdown = stop_signal()?;
         if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
             if let Some(first) = first {
                 // Nobody has it, so nobody shall have it.

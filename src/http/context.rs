@@ -158,7 +158,7 @@ pub(crate) fn new_request_id() -> HeaderValue {
         // Without randomness the ids are still distinct within the process.
         format!("{:016x}", getrandom::u64().unwrap_or(0))
     });
-    let mut id = [0; 26];
+    let mut id = [0; 28];
     let (process, number) = id.split_at_mut(PROCESS.len());
     process.copy_from_slice(PROCESS.as_bytes());
     write_hex(next_number().into(), number);

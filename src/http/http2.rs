@@ -58,28 +58,36 @@ pub(super) async fn drive(
     read: Vec<u8>,
     client: IpAddr,
     service: Arc<Service>,
-    stage: watch::Receiver<Stage>,
+    mut stage: watch::Receiver<Stage>,
 ) {
     let limits = Arc::clone(&service.app.limits);
     let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout);
     let app = service.app;
-    let connection = match timeout(limits.header_timeout, builder(&limits).handshake(frames)).await {
+    let shaken = tokio::select! {
+        shaken = timeout(limits.header_timeout, builder(&limits).handshake(frames)) => shaken,
+        () = Stage::Closing.reached(&mut stage) => return,
+    };
+    let connection = match shaken {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return count(&error, returned.try_recv().ok().as_ref(), app),
         Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
-    let session = Session { connection, requests: JoinSet::new(), service, client, limits };
+    let mut session = Session { connection, requests: JoinSet::new(), service, client, limits, ending: None };
     let ended = session.run(stage).await;
+    let ending = session.ending;
+    // What is behind the connection comes back when that is gone.
+    drop(session);
     let stream = returned.try_recv().ok();
-    match &ended {
-        Ok(ending) => ending.iter().for_each(|ending| app.metrics.connections.cut(*ending)),
-        Err(error) => {
-            tracing::debug!(%error, %client, "a connection ended early");
-            count(error, stream.as_ref(), app);
-        }
+    match (&ended, ending) {
+        (_, Some(ending)) => app.metrics.connections.cut(ending),
+        (Err(error), None) => count(error, stream.as_ref(), app),
+        (Ok(()), None) => {}
+    }
+    if let Err(error) = &ended {
+        tracing::debug!(%error, %client, "a connection ended early");
     }
     match (stream, ended) {
-        (Some(stream), Ok(_)) => stream.close().await,
+        (Some(stream), Ok(())) => stream.close().await,
         // The client was told why, and may still be sending.
         (Some(stream), Err(_)) => stream.linger().await,
         (None, _) => {}
@@ -119,20 +127,21 @@ struct Session {
     service: Arc<Service>,
     client: IpAddr,
     limits: Arc<Limits>,
+    /// Why it is ended by us, if it is.
+    ending: Option<Ending>,
 }
 
 impl Session {
-    /// Serves the connection; says why it was ended by us, if it was.
-    async fn run(mut self, mut stage: watch::Receiver<Stage>) -> Result<Option<Ending>, h2::Error> {
+    async fn run(&mut self, mut stage: watch::Receiver<Stage>) -> Result<(), h2::Error> {
         let mut draining = pin!(Stage::Draining.reached(&mut stage));
-        let (mut leaving, mut ending) = (false, None);
+        let mut leaving = false;
         // When it is over if nothing is at work by then. Until the first request, the time for a head counts.
         let mut deadline = Instant::now() + self.limits.header_timeout;
         loop {
             tokio::select! {
                 accepted = self.connection.accept() => match accepted {
                     Some(accepted) => self.begin(accepted?),
-                    None => return Ok(ending),
+                    None => return Ok(()),
                 },
                 Some(_) = self.requests.join_next() => {
                     let patience = if leaving { self.farewell() } else { self.limits.idle_timeout };
@@ -141,9 +150,9 @@ impl Session {
                 () = sleep_until(deadline), if self.requests.is_empty() => {
                     if leaving {
                         self.part().await;
-                        return Ok(ending);
+                        return Ok(());
                     }
-                    (leaving, ending) = (true, Some(Ending::Silent));
+                    (leaving, self.ending) = (true, Some(Ending::Silent));
                     deadline = self.leave();
                 }
                 () = &mut draining, if !leaving => {

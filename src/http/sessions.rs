@@ -142,7 +142,7 @@ impl Sessions {
             return Ok(None);
         }
         // In a box, because it is rare, and so what every request carries around stays small.
-        match Box::pin(self.open(store, bearer, known.as_deref(), moment)).await {
+        match Box::pin(self.open(store, bearer, &hash, moment)).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 self.valid.insert(hash, Arc::clone(&session));
@@ -170,12 +170,12 @@ impl Sessions {
         &self,
         store: &Store,
         bearer: &Bearer<'_>,
-        known: Option<&Session>,
+        hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, NoSession> {
         self.looked_up.count();
         let begun = trace::begin();
-        let session = self.look_up(store, bearer, known, checked).await;
+        let session = self.look_up(store, bearer, hash, checked).await;
         begun.end("authenticate");
         session
     }
@@ -185,11 +185,11 @@ impl Sessions {
         &self,
         store: &Store,
         bearer: &Bearer<'_>,
-        known: Option<&Session>,
+        hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, NoSession> {
         let mut holder = match bearer {
-            Bearer::Token(token) => stored(store, &TokenHash::of(token), known).await?,
+            Bearer::Token(_) => stored(store, hash).await?,
             Bearer::Jwt(text) => self.signed(store, text).await?,
         };
         let now = Timestamp::now();
@@ -197,7 +197,7 @@ impl Sessions {
             return Err(NoSession::Refused(Lasting::Always));
         }
         let collections = collections(store, &holder).await?;
-        holder.note_use(store, now);
+        holder.note_use(store, self.valid.get(hash).as_deref(), now);
         Ok(Session { until: checked + holder.believed_from(now), holder, collections })
     }
 
@@ -259,12 +259,11 @@ impl Sessions {
 }
 
 /// Whom a token of ours acts for.
-async fn stored(store: &Store, token: &TokenHash, known: Option<&Session>) -> Result<Holder, NoSession> {
+async fn stored(store: &Store, token: &TokenHash) -> Result<Holder, NoSession> {
     let Some(token) = store.find_token(token).await?.filter(|token| token.revoked.is_none()) else {
         return Err(NoSession::Refused(Lasting::Always));
     };
-    let stored = token.last_used.map_or(i64::MIN, Timestamp::as_second);
-    let noted = known.map_or(stored, |session| session.holder.noted().max(stored));
+    let noted = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     Ok(Holder {
         user: token.user,
         user_id: token.user_id,
@@ -306,16 +305,17 @@ impl Holder {
         }
     }
 
-    /// Notes that the token is used today, unless that is noted already.
-    fn note_use(&mut self, store: &Store, now: Timestamp) {
+    /// Notes that the token is used today, unless that is noted already, perhaps by somebody who looked it up at the same time.
+    fn note_use(&mut self, store: &Store, known: Option<&Session>, now: Timestamp) {
         let Proof::Stored { token, noted } = &mut self.proof else {
             return;
         };
         let today = day_of(now);
-        if *noted < today {
-            *noted = today;
+        let known = known.map_or(i64::MIN, |session| session.holder.noted());
+        if known.max(*noted) < today {
             store.note_use(*token, timestamp(today, now));
         }
+        *noted = today;
     }
 
     /// How long all this is believed: until the token expires, or a new day begins whose use is to be noted, if that is soon.

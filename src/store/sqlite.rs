@@ -271,7 +271,7 @@ impl Sqlite {
         self.metrics.sweeps.write(page);
     }
 
-    /// Closes the file, of which then nothing is left beside it. Whoever reads all the same opens it once more.
+    /// Closes the file, beside which then nothing is left unless somebody still reads. Whoever reads later opens it once more.
     pub(super) async fn close(&self) {
         self.writer.finish().await;
         *self.readers() = Readers { idle: Vec::new(), kept: 0 };

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Connection, Engine, Server, Site, Terminal, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Engine, Server, Site, Terminal, on_every_engine, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -251,6 +251,26 @@ fn the_service_ends_with_its_terminal() {
     terminal.close();
     wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
     assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
+}
+
+/// Closing the window of a service that is about to stop is no wish to cut anybody off.
+#[test]
+fn what_is_in_flight_is_finished_without_the_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let mut terminal = Terminal::serve(&site, &["--shutdown-grace", "100d"]);
+    let client = Client { address: terminal.address().unwrap(), token: Some(token) };
+    let mut connection = client.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
+    connection.send(client.bytes("POST", "/plants", &headers, None));
+    assert_eq!(connection.answer(false).status, 100);
+    terminal.signal("TERM");
+    wait_for("the beginning of the end", || terminal.screen().contains("stopping: finishing").then_some(()));
+    terminal.close();
+    connection.send(r#"{"id":1,"name":"a"}"#);
+    assert_eq!(connection.answer(false).status, 200);
+    drop(connection);
+    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
 }
 
 /// On a terminal the banner shows the token, ready to be pasted.

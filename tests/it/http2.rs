@@ -504,7 +504,7 @@ fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
 /// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
 #[test]
 fn half_a_first_head_is_cut_off_once() {
-    let mut server = site().serve(&["--header-timeout", "300ms", "--metrics-listen", "0"]);
+    let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(PING, 0, 0, b"eightful");

@@ -412,7 +412,7 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
 fn who_is_cut_off_is_counted_over_tls_as_in_clear() {
     let (site, files) = (site(), Files::new());
     let token = site.token("ada", &[]);
-    let limits = ["--metrics-listen", "0", "--header-timeout", "300ms", "--idle-timeout", "60s"];
+    let limits = ["--metrics-listen", "0", "--header-timeout", "2s", "--idle-timeout", "60s"];
     for encrypted in [true, false] {
         let mut server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
         let (metrics, address) = (server.metrics(), server.address());
@@ -439,7 +439,7 @@ fn who_is_cut_off_is_counted_over_tls_as_in_clear() {
 #[test]
 fn handshakes_that_fail_are_counted() {
     let (site, files) = (site(), Files::new());
-    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "300ms"]);
+    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "2s"]);
     let metrics = server.metrics();
     // In clear, half of one, none at all, and with a client that trusts somebody else.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
@@ -512,6 +512,8 @@ fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
     let mut server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
     let mut unfinished = Connection::open(server.address());
     unfinished.send(b"\x16\x03\x01");
+    // This one has agreed on HTTP/2, and has not begun to speak it.
+    let _unspoken = files.connect(server.address(), "h2");
     let mut open = files.connect(server.address(), "http/1.1");
     ask(&mut open, LIVEZ, LIVE);
     assert_eq!(server.stop().code(), Some(0), "well before the grace is over");

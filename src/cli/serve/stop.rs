@@ -1,25 +1,28 @@
 //! When to stop: on a signal, and when the terminal it was started on is gone.
 
-use std::io::{self, IsTerminal as _};
+use std::fs;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Resolves at the first signal to stop; the second ends the process at once.
+/// Resolves at the first signal to stop, or when the terminal is gone; another signal ends the process at once. To be called
+/// before anybody else listens for SIGHUP.
 pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminal = Terminal::of_this_process()?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut terminal = Terminal::of_this_process()?;
     let mut next = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = terminal.gone() => {}
         }
     };
     let (told, stop) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
-        next().await;
+        tokio::select! {
+            () = next() => {}
+            () = terminal.gone() => {}
+        }
         tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
         let _ = told.send(());
         next().await;
@@ -32,8 +35,8 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// The terminal that the service was started on, if it was. SIGHUP means two things: that the certificate is to be read
-/// again, which [`super::tls`] sees to, and that somebody has closed the window.
+/// The terminal that the service was started on, if it was, and is to end with. SIGHUP means two things: that the certificate is
+/// to be read again, which [`super::tls`] sees to, and that somebody has closed the window.
 struct Terminal {
     hangup: Signal,
     there: bool,
@@ -41,18 +44,32 @@ struct Terminal {
 
 impl Terminal {
     fn of_this_process() -> anyhow::Result<Self> {
+        // Looked at first, because listening for it changes it.
+        let there = has_terminal() && !hangups_are_ignored();
         let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-        Ok(Self { hangup, there: io::stderr().is_terminal() })
+        Ok(Self { hangup, there })
     }
 
-    /// Resolves once, when there was one and it is no more.
+    /// Resolves when there was one and it is no more.
     async fn gone(&mut self) {
         while self.hangup.recv().await.is_some() {
-            if self.there && !io::stderr().is_terminal() {
-                self.there = false;
+            if self.there && !has_terminal() {
                 return;
             }
         }
         std::future::pending::<()>().await;
     }
+}
+
+/// Whether the process has a terminal, wherever its output goes.
+fn has_terminal() -> bool {
+    fs::File::open("/dev/tty").is_ok()
+}
+
+/// Whether the process was started by `nohup` or the like, to go on without its terminal.
+fn hangups_are_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // SIGHUP is the first.
+    ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & 1 == 1)
 }

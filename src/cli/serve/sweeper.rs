@@ -19,7 +19,7 @@ pub(super) struct Sweeper {
 
 impl Sweeper {
     pub(super) fn start(store: &Arc<Store>) -> Self {
-        // Not kept open by this: the store closes when the service ends, and the next start goes on where this one stopped.
+        // Not kept open by this: what is left to remove, the next start removes.
         let store = Arc::downgrade(store);
         let runtime = tokio::runtime::Handle::current();
         let ((stop, stopped), (end, ended)) = (mpsc::channel(), oneshot::channel());

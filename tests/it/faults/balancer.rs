@@ -91,12 +91,16 @@ impl Drop for Balancer {
 fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let mut nodes = [site.serve(QUIET), site.serve(QUIET)];
+    // The database is there all the time, however busy the machine.
+    let options = [QUIET, &["--store-timeout", "20s"]].concat();
+    let mut nodes = [site.serve(&options), site.serve(&options)];
     let addresses = [nodes[0].address(), nodes[1].address()];
     let balancer = Balancer::start(&site, addresses);
     let mut workload = load(&site, &nodes);
     workload.nodes = vec![balancer.address];
-    let clients = workload.writers + workload.listers;
+    // A connection of the balancer's to the node that dies fails once: those in use, and those that it keeps for later and
+    // takes before it has heard of the end. It never needs more than there are clients, and so it keeps no more.
+    let felt_max = 2 * (workload.writers + workload.listers);
     let history = History::new();
     let failed = || {
         let summary = history.check().unwrap();
@@ -113,13 +117,13 @@ fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
         settle(&history, &site);
         workload.look(&history);
         let failed_now = failed();
-        assert!(failed_now - failed_before <= clients, "no more than were in flight: {failed_before}, {failed_now}");
+        assert!(failed_now - failed_before <= felt_max, "by nobody else: {failed_before}, {failed_now}");
         failed_before = failed_now;
         // One is enough, and when the other is back nobody notices either.
         workload.run(&history, || {
             wait_for_writes(&history, 200);
             let listen = addresses[victim].to_string();
-            let again = ["serve", "--no-first-token", "--log-level", "warn", "--listen", &listen];
+            let again = [&["serve", "--no-first-token", "--listen", &listen], &options[..]].concat();
             nodes[victim] = Server::start(site.command(&again));
             balancer.wait_for(&format!("Server nodes/{name} is UP"));
             wait_for_writes(&history, 200);

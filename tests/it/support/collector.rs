@@ -1,7 +1,7 @@
 //! A collector of traces of the tests' own: takes OTLP over HTTP, in JSON, and can be slow, unwilling or away.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read as _};
 use std::sync::{Arc, Mutex};
 
 use rustls::ServerConfig;

@@ -15,6 +15,8 @@ pub(crate) trait Duplex: Read + Write {}
 
 impl<T: Read + Write> Duplex for T {}
 
+type Speak = dyn Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync;
+
 /// Somebody with a port to themselves, who can go down and come back on it.
 pub(crate) struct StandIn {
     part: Arc<Part>,
@@ -24,7 +26,7 @@ pub(crate) struct StandIn {
 
 struct Part {
     tls: Option<Arc<ServerConfig>>,
-    speak: Box<dyn Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync>,
+    speak: Box<Speak>,
     connections: AtomicUsize,
     silent: AtomicBool,
     stopping: AtomicBool,

@@ -1,5 +1,6 @@
 //! A service that somebody has started on a terminal.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +11,7 @@ use super::{Site, signal, wait_for};
 pub(crate) struct Terminal {
     script: Child,
     screen: PathBuf,
-    service: u32,
+    id: PathBuf,
 }
 
 impl Terminal {
@@ -26,9 +27,19 @@ impl Terminal {
             .stdout(Stdio::null())
             .spawn()
             .expect("script, from the package bsdutils, runs");
-        wait_for("the service", || std::fs::read_to_string(&screen).ok()?.contains("Listening on").then_some(()));
-        let service = std::fs::read_to_string(id).expect("its id").trim_end().parse().expect("a number");
-        Self { script, screen, service }
+        let terminal = Self { script, screen, id };
+        wait_for("the service", || terminal.address());
+        terminal
+    }
+
+    /// Where the service listens, once it says so.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let screen = std::fs::read_to_string(&self.screen).ok()?;
+        screen.split("Listening on ").nth(1)?.lines().next()?.rsplit('/').next()?.trim_end().parse().ok()
+    }
+
+    fn service(&self) -> Option<u32> {
+        std::fs::read_to_string(&self.id).ok()?.trim_end().parse().ok()
     }
 
     /// All that was written on it.
@@ -37,11 +48,11 @@ impl Terminal {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(self.service, name);
+        signal(self.service().expect("it has started"), name);
     }
 
     pub(crate) fn service_has_ended(&self) -> bool {
-        ended(self.service)
+        self.service().is_none_or(ended)
     }
 
     /// Closes it, as somebody closes its window.
@@ -56,6 +67,7 @@ impl Drop for Terminal {
         if !self.service_has_ended() {
             self.signal("KILL");
         }
+        let _ = self.script.kill();
         let _ = self.script.wait();
     }
 }
