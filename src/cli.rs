@@ -20,7 +20,7 @@ mod token;
 mod user;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -214,6 +214,19 @@ fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
         }
         (None, None) => Ok(()),
     }
+}
+
+/// Whether this stands for standard input or output, as it does with most commands.
+fn is_dash(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The store in a file that somebody names.
+fn store_file(path: PathBuf) -> Result<StoreUrl, WrongUse> {
+    if is_dash(&path) {
+        return Err(WrongUse("a store is a file, and cannot go through a pipe: name one".to_owned()));
+    }
+    Ok(StoreUrl::Sqlite(path))
 }
 
 /// A number of things, in words.

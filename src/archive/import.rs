@@ -92,6 +92,11 @@ pub enum Stop {
     },
     /// The store failed.
     Store(StoreError),
+    /// The input ends before the first line that was to be stored.
+    Short {
+        /// The lines that it has.
+        lines: u64,
+    },
     /// The lines could not be read.
     Input(io::Error),
 }
@@ -171,6 +176,7 @@ impl Summary {
                 note(Note::Fault { line, why: &why });
             }
             Parsed::Unreadable(error) => self.stop = Some(Stop::Input(error)),
+            Parsed::Short(lines) => self.stop = Some(Stop::Short { lines }),
         }
     }
 
@@ -208,6 +214,7 @@ enum Parsed {
     Batch(Batch),
     Fault(u64, String),
     Unreadable(io::Error),
+    Short(u64),
 }
 
 /// Reads and checks lines on a thread of its own. It ends with the input, or when nobody listens any more.
@@ -251,6 +258,7 @@ impl Parser {
                     self.send_batch()?;
                     return self.send(Parsed::Unreadable(error));
                 }
+                Ok(Some((0, _))) if number < input.from_line => return self.send(Parsed::Short(number - 1)),
                 Ok(Some((0, _))) => break,
                 Ok(Some((length, counts))) => {
                     self.batch.bytes += length as u64;

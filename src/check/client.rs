@@ -192,7 +192,7 @@ impl Client {
     }
 
     async fn open(&self) -> Result<Line, Failure> {
-        let unreachable = |error: io::Error| Failure::Unreachable(self.url.to_string(), error.to_string());
+        let unreachable = |error: io::Error| Failure::Unreachable(self.url.to_string(), in_words(&error));
         let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(unreachable)?;
         let _ = stream.set_nodelay(true);
         let authority = self.url.authority.clone();
@@ -202,6 +202,24 @@ impl Client {
         let name = ServerName::try_from(self.url.host.clone()).map_err(|error| unreachable(io::Error::other(error)))?;
         Line::open(tls.connect(name, stream).await.map_err(unreachable)?, authority).await
     }
+}
+
+/// What went wrong and, where that is known, what to do about it.
+fn in_words(error: &io::Error) -> String {
+    use rustls::{CertificateError, Error, InvalidMessage};
+    let advice = match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            ": name the authority that has signed it with --ca"
+        }
+        Some(Error::InvalidCertificate(CertificateError::Other(other)))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            ": an authority's own certificate is no server's, so make one with basicConstraints=CA:FALSE"
+        }
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => ": it speaks in clear, so write http://",
+        _ => "",
+    };
+    format!("{error}{advice}")
 }
 
 /// One connection.

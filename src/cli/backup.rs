@@ -6,8 +6,8 @@ use clap::Args;
 use tracing::Level;
 
 use super::copy::copy;
+use super::store_file;
 use crate::config::StoreOption;
-use crate::store::StoreUrl;
 use crate::telemetry;
 
 /// Copy the whole store into a file, while servers go on writing
@@ -27,6 +27,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         self.store.warn_of_visible_password();
-        copy(&self.store.url()?, &StoreUrl::Sqlite(self.file))
+        copy(&self.store.url()?, &store_file(self.file)?)
     }
 }

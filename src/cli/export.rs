@@ -8,7 +8,7 @@ use clap::Args;
 use tracing::Level;
 
 use super::progress::Bar;
-use super::{PATIENCE, count, run_to_end};
+use super::{PATIENCE, count, is_dash, run_to_end};
 use crate::archive::{self, ExportError, Exported};
 use crate::config::StoreOption;
 use crate::newfile::{NewFile, NewFileError};
@@ -25,7 +25,7 @@ pub(super) struct Options {
     /// Only the plants of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
-    /// The file to write, readable by its owner alone; it appears when it is complete [default: standard output]
+    /// The file to write, readable by its owner alone; it appears when it is complete. `-` is standard output, and so is none
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file if there is one
@@ -43,7 +43,7 @@ impl Options {
         run_to_end(async {
             let selection = self.user.clone().map_or(Selection::Plants, Selection::PlantsOf);
             let snapshot = Snapshot::open(&url, selection, PATIENCE).await?;
-            let exported = match &self.output {
+            let exported = match self.output.as_deref().filter(|path| !is_dash(path)) {
                 Some(path) => {
                     let mut file = NewFile::begin(path, self.force).map_err(advise)?;
                     let exported = write(snapshot, file.file()).await?;

@@ -1,7 +1,7 @@
 //! `plantstore import`: lines of JSON into a store.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
 use std::iter;
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use super::progress::Bar;
-use super::{count, run_to_end};
+use super::{count, is_dash, run_to_end};
 use crate::archive::{self, Input, Note, Stop, Summary};
 use crate::config::StoreOption;
 use crate::store::{Importer, StoreError};
@@ -26,10 +26,10 @@ const DIFFERENT_SHOWN: u64 = 10;
 /// stored then, none after, and the message says how to go on.
 #[derive(Args)]
 pub(super) struct Options {
-    /// The file to read [default: standard input]
+    /// The file to read; `-` is standard input, and so is none
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What an id that its owner has a plant of means: the end, or that the line is skipped
+    /// What to do when an owner has a plant of the line's id already: stop, or skip the line
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
     /// Pass over the lines before this one
@@ -38,7 +38,7 @@ pub(super) struct Options {
     /// Stop looking for more after so many faulty lines
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     max_faults: u64,
-    /// Check all lines and store nothing
+    /// Check all lines by themselves, not whether ids are taken, and store nothing
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -70,11 +70,20 @@ impl Options {
     }
 
     fn input(&self) -> anyhow::Result<Input<Box<dyn BufRead + Send>>> {
-        let (lines, size): (Box<dyn BufRead + Send>, _) = match &self.file {
-            None => (Box::new(BufReader::with_capacity(BUFFER, io::stdin())), None),
+        let (lines, size): (Box<dyn BufRead + Send>, _) = match self.file.as_deref().filter(|path| !is_dash(path)) {
+            None => {
+                if io::stdin().is_terminal() {
+                    writeln!(io::stderr(), "reading lines from this terminal; Ctrl-D ends them")?;
+                }
+                (Box::new(BufReader::with_capacity(BUFFER, io::stdin())), None)
+            }
             Some(path) => {
                 let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-                let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+                let metadata = file.metadata().ok();
+                if metadata.as_ref().is_some_and(std::fs::Metadata::is_dir) {
+                    bail!("cannot read {}: it is a directory", path.display());
+                }
+                let size = metadata.filter(std::fs::Metadata::is_file).map(|file| file.len());
                 (Box::new(BufReader::with_capacity(BUFFER, file)), size)
             }
         };
@@ -111,10 +120,15 @@ impl Options {
                 "{why}: all lines up to {through} are stored, and some after may be; \
                  go on with --from-line {next} --on-conflict skip"
             ),
+            Stop::Short { lines } => bail!("{}", too_short(lines)),
             Stop::Store(error) => bail!("{error}: {so_far}; go on with --from-line {next}"),
             Stop::Input(error) => bail!("cannot read on: {error}: {so_far}; go on with --from-line {next}"),
         }
     }
+}
+
+fn too_short(lines: u64) -> String {
+    format!("the input ends after {}, before the one that --from-line names: nothing was stored", count(lines, "line"))
 }
 
 fn report_check(summary: Summary) -> anyhow::Result<()> {
@@ -122,6 +136,7 @@ fn report_check(summary: Summary) -> anyhow::Result<()> {
     match summary.stop {
         None => Ok(writeln!(io::stderr(), "{fit}, no faults; nothing was stored")?),
         Some(Stop::Input(error)) => bail!("cannot read on: {error}"),
+        Some(Stop::Short { lines }) => bail!("{}", too_short(lines)),
         Some(Stop::Faults | Stop::Taken { .. } | Stop::Store(_)) => {
             bail!("{}; nothing was stored", count(summary.faulty, "faulty line"))
         }

@@ -11,6 +11,8 @@ use clap_mangen::Man;
 use super::{Cli, WrongUse, count, print};
 
 /// Print a page of the manual, or write all of them into a directory
+///
+/// To read one: plantstore man serve | man -l -
 #[derive(Args)]
 pub(super) struct Options {
     /// The command that the page is about, for example `token create`; none for the overview

@@ -6,8 +6,8 @@ use clap::Args;
 use tracing::Level;
 
 use super::copy::copy;
+use super::store_file;
 use crate::config::StoreOption;
-use crate::store::StoreUrl;
 use crate::telemetry;
 
 /// Copy a backup into a new store of either engine
@@ -27,6 +27,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         self.store.warn_of_visible_password();
-        copy(&StoreUrl::Sqlite(self.file), &self.store.url()?)
+        copy(&store_file(self.file)?, &self.store.url()?)
     }
 }

@@ -57,8 +57,6 @@ pub(super) struct Options {
     #[arg(long, value_name = "HOST:PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
     listen: String,
     #[command(flatten)]
-    tls: TlsOptions,
-    #[command(flatten)]
     store: StoreOption,
     /// Do not make the user `gardener` and a token when a new store is made
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
@@ -71,6 +69,9 @@ pub(super) struct Options {
     no_console: bool,
     #[command(flatten)]
     log: LogOptions,
+    // From here on under headings, which last until the next.
+    #[command(flatten)]
+    tls: TlsOptions,
     #[command(flatten)]
     oidc: OidcOptions,
     #[command(flatten)]
@@ -340,6 +341,9 @@ fn announce(
         writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
         if console {
             writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
+        }
+        if first.is_none() {
+            writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;
         }
     }
     let mut file_note = String::new();

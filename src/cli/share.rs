@@ -93,7 +93,10 @@ impl Grant {
             return Err(WrongUse(format!("{owner} has all rights to their own plants: name two users")).into());
         }
         let now = Timestamp::now();
-        let unknown = |name| format!("there is no user {name}: `plantstore user list` shows those there are");
+        let unknown = |name| {
+            let list = "`plantstore user list` shows those there are";
+            format!("there is no user {name}: {list}, and `plantstore token create --user {name}` makes one")
+        };
         match store.with(false, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
             Granting::Granted => {}
             Granting::NoOwner => bail!(unknown(&owner)),

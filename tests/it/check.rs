@@ -420,7 +420,16 @@ fn https() {
     let stranger = Authority::new();
     let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("invalid peer certificate"), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.contains("invalid peer certificate") && told.contains("signed it with --ca"), "{told}");
+    let in_clear = site.serve(&[]);
+    let output = site.run(&["probe", &format!("https://{}", in_clear.address()), "--ca", &authorities]);
+    assert!(text(&output.stderr).contains("it speaks in clear, so write http://"), "{}", text(&output.stderr));
+    // An authority's certificate in the place of a server's, as `openssl req -x509` makes it by itself.
+    let [own, key] = ["root.crt", "root.key"].map(|name| authority.path(name).display().to_string());
+    let server = site.serve(&["--tls-cert", &own, "--tls-key", &key]);
+    let output = site.run(&["probe", &format!("https://{}", server.address()), "--ca", &authorities]);
+    assert!(text(&output.stderr).contains("basicConstraints=CA:FALSE"), "{}", text(&output.stderr));
 }
 
 #[test]

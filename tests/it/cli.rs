@@ -253,6 +253,18 @@ fn the_service_ends_with_its_terminal() {
     assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
 }
 
+#[test]
+fn the_service_goes_on_without_its_terminal_if_it_is_to() {
+    let site = Site::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve_for_good(&site);
+    let anybody = Client { address: terminal.address().unwrap(), token: None };
+    terminal.close();
+    for _ in 0..50 {
+        assert_eq!(anybody.get("/livez").status, 200);
+    }
+    assert!(!terminal.service_has_ended());
+}
+
 /// Closing the window of a service that is about to stop is no wish to cut anybody off.
 #[test]
 fn what_is_in_flight_is_finished_without_the_terminal() {
@@ -310,6 +322,8 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["token", "create", "--user", ""], "1 to 255 characters"),
         (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
         (&["serve", "--listen", "127.0.0.1:99999"], "a port up to 65535"),
+        (&["backup", "-"], "a store is a file, and cannot go through a pipe"),
+        (&["restore", "-"], "a store is a file, and cannot go through a pipe"),
         (&["serv"], "unrecognized subcommand 'serv'; tip: "),
         (
             &["token", "create", "--user", "ada", "--expires", "soon"],

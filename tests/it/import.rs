@@ -20,6 +20,22 @@ fn stored(site: &Site) -> i64 {
 }
 
 on_every_engine! {
+    fn a_dash_is_standard_input_and_output(site) {
+        let text = lines(&["ada"], 3);
+        assert!(import(site, &["-"], &text).ends_with("stored 3 plants, made 1 user\n"));
+        let exported = site.run(&["export", "--output", "-"]);
+        assert_eq!(String::from_utf8(exported.stdout).unwrap(), text);
+    }
+
+    fn an_input_that_ends_before_its_first_line_is_a_mistake(site) {
+        let text = lines(&["ada"], 3);
+        let told = refusal(site, &["--from-line", "5"], text.as_bytes());
+        assert!(told.contains("the input ends after 3 lines, before the one that --from-line names"), "{told}");
+        assert!(refusal(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
+        assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
+        assert!(refusal(site, &["."], b"").contains("cannot read .: it is a directory"));
+    }
+
     fn an_export_can_be_imported_elsewhere(site) {
         let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
         let told = import(site, &[], &text);

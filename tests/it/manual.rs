@@ -134,6 +134,22 @@ fn completes_commands_and_options(offered: impl Fn(&str) -> Vec<String>) {
     }
 }
 
+/// A heading of options lasts until the next, and so what follows must have one of its own.
+#[test]
+fn options_stand_under_the_right_heading() {
+    let help = plantstore(&["serve", "--help"]);
+    let under = |heading: &str| {
+        let block = help.split(&format!("\n{heading}:\n")).nth(1).and_then(|rest| rest.split("\n\n").next());
+        let lines = block.expect(heading).lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+        lines
+            .map(|line| line.split_whitespace().find(|word| word.starts_with("--")).unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(under("TLS"), ["--tls-cert", "--tls-key"]);
+    let general = ["--listen", "--store", "--no-first-token", "--no-migrate", "--no-console"];
+    assert_eq!(under("Options")[..general.len()], general);
+}
+
 #[test]
 fn every_shell_knows_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

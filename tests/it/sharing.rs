@@ -319,7 +319,8 @@ on_every_engine! {
         for (owner, to) in [("ada", "nobody"), ("nobody", "ada")] {
             let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
             assert_eq!(code, Some(1));
-            assert_eq!(words, "error: there is no user nobody: `plantstore user list` shows those there are\n");
+            let advice = "`plantstore user list` shows those there are, and `plantstore token create --user nobody` makes one";
+            assert_eq!(words, format!("error: there is no user nobody: {advice}\n"));
         }
         assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
         let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);

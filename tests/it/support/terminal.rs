@@ -17,9 +17,20 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts the service on a terminal of its own, and waits until it listens.
     pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
+        // Whoever runs the tests may have chosen otherwise for themselves.
+        Self::start(site, "--default-signal=HUP", options)
+    }
+
+    /// The same as `nohup` does it: the service is to go on without its terminal.
+    pub(crate) fn serve_for_good(site: &Site) -> Self {
+        Self::start(site, "--ignore-signal=HUP", &[])
+    }
+
+    fn start(site: &Site, hangups: &str, options: &[&str]) -> Self {
         let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
         let program = env!("CARGO_BIN_EXE_plantstore");
-        let serve = format!("{program} serve --listen 127.0.0.1:0 --store {} {}", site.url(), options.join(" "));
+        let serve =
+            format!("env {hangups} {program} serve --listen 127.0.0.1:0 --store {} {}", site.url(), options.join(" "));
         let script = Command::new("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
