@@ -19,7 +19,7 @@ for setting; do
 done
 
 umask 077
-here=$(mktemp -d "${TMPDIR:-/tmp}/plantstore-postgres.XXXXXX")
+here=$(mktemp -d --suffix=.plantstore-postgres)
 server=
 trap end EXIT
 
