@@ -29,6 +29,7 @@ mod rate;
 mod scrape;
 mod serve;
 mod sessions;
+mod shedding;
 mod socket;
 mod tls;
 mod traces;
@@ -57,9 +58,10 @@ use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
+use self::shedding::{RejectionDelay, Scheduler};
 use self::traces::{Trace, Tracer};
 use self::wire::Line;
-use crate::metrics::Page;
+use crate::metrics::{Counter, Page};
 use crate::store::Store;
 
 pub use self::cors::{Cors, OriginFault};
@@ -93,7 +95,9 @@ pub struct App {
     sessions: Sessions,
     pages: PageCache,
     reads: Admission,
-    writes: Admission,
+    reads_shed: Counter,
+    writes_shed: Counter,
+    scheduler: Scheduler,
     auth_failures: RateLimiter<ClientAddress>,
     user_limit: Option<UserLimit>,
     cors: Option<Cors>,
@@ -151,7 +155,9 @@ impl App {
             sessions: Sessions::new(None),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
-            writes: Admission::new(&limits),
+            reads_shed: Counter::default(),
+            writes_shed: Counter::default(),
+            scheduler: Scheduler::current(),
             auth_failures: RateLimiter::new(auth_failures),
             user_limit: limits.user_quota.map(UserLimit::new),
             cors: None,
@@ -169,7 +175,13 @@ impl App {
     fn write_metrics(&self, page: &mut Page) {
         self.metrics.write(page);
         self.activity.write_metrics(page);
-        Admission::write_metrics(&[("read", &self.reads), ("write", &self.writes)], page);
+        self.reads.write_metrics(page);
+        page.counter(
+            "plantstore_requests_shed_total",
+            "Requests rejected with 503 because there was no capacity for them.",
+        )
+        .sample(&[("kind", "read".into())], self.reads.shed() + self.reads_shed.get())
+        .sample(&[("kind", "write".into())], self.writes_shed.get());
         self.pages.write_metrics(page);
         self.sessions.write_metrics(page);
         if let Some(tracer) = &self.tracer {
@@ -250,11 +262,12 @@ struct Service {
     /// Each connection has one of its own, and the lock is held for no longer than a call takes to begin: it needs the router
     /// to itself, and one for each request would again be counted in one place.
     router: Mutex<Router>,
+    rejections: RejectionDelay,
 }
 
 impl Service {
     fn new(app: &'static App, router: Router) -> Self {
-        Self { app, router: Mutex::new(router) }
+        Self { app, router: Mutex::new(router), rejections: RejectionDelay::default() }
     }
 
     fn router(&self) -> MutexGuard<'_, Router> {
@@ -301,8 +314,12 @@ impl Service {
         };
 
         let logged = response.extensions_mut().remove::<Logged>();
-        if let Some(Logged { number, detail: Some(detail) }) = &logged {
+        if let Some(Logged { number, detail: Some(detail), .. }) = &logged {
             tracing::error!(request_id = context.id(), error = number, detail, "request failed");
+        }
+        if logged.as_ref().is_some_and(|logged| logged.overloaded) {
+            // In a box, because it is rare, and so what every request carries around stays small.
+            Box::pin(self.rejections.wait()).await;
         }
         if let Some(line) = line
             && may_be_unread

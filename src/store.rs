@@ -206,6 +206,14 @@ impl Store {
         }
     }
 
+    /// Whether the queue of writes has a free place.
+    pub fn has_write_capacity(&self) -> bool {
+        match self {
+            Self::Sqlite(engine) => engine.has_write_capacity(),
+            Self::Postgres(engine) => engine.has_write_capacity(),
+        }
+    }
+
     /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
     pub async fn delete(&self, actor: Actor, id: PlantId, key: Option<Key>) -> Result<Written<Deletion>, StoreError> {
         match self {

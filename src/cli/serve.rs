@@ -47,6 +47,10 @@ const FIRST_USER: &str = "gardener";
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the first token waits for others that write.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Tasks that a worker runs before it takes one from the runtime's global queue. Every completed write is in that queue,
+/// because the writer is a thread of its own; with the runtime's default, a worker whose own queue never runs empty takes
+/// only a few of them, and completed writes wait behind new requests.
+const GLOBAL_QUEUE_INTERVAL: u32 = 2;
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;
 
@@ -109,16 +113,16 @@ struct LimitOptions {
     /// Connections open at the same time
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
-    /// Lists at work at the same time, and as many creates and deletes
+    /// Lists that may read the store concurrently
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_in_flight: u32,
-    /// Requests that may wait for one of those to finish; others are answered 503
+    /// Lists that may wait for one of those to finish; others get 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     max_waiting: u32,
     /// How long they wait
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     waiting_timeout: Duration,
-    /// Creates and deletes that may wait for their commit; others are answered 503
+    /// Creates and deletes that may wait for their commit; others get 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     write_queue: u32,
     /// How long a request waits for a database server; then it is answered 503
@@ -176,7 +180,11 @@ impl Options {
         let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .global_queue_interval(GLOBAL_QUEUE_INTERVAL)
+            .build()
+            .context("cannot start")?;
         let served = runtime.block_on(self.serve(&url, settings, tls, log.dropped()));
         // Cuts the connections that outlived the grace, and waits for nobody: a name that is being looked up may take long.
         runtime.shutdown_background();

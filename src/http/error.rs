@@ -3,6 +3,8 @@
 //! Whatever goes wrong becomes an [`ApiError`], and every [`ApiError`] becomes `{"error": …, "message": …}`. Numbers are
 //! stable and never reused; `docs/errors.md` lists them.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -15,8 +17,8 @@ use crate::plant::{BadPlant, FaultKind, IdFault, PlantId};
 use crate::store::{Refusal, StoreError};
 use crate::token::Scope;
 
-/// Seconds after which a client that met a passing fault does well to try again.
-const RETRY_AFTER: u64 = 1;
+/// Time after which a client is asked to retry what was rejected for a passing reason.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that is answered with something else than success. The texts are for clients: they say what to do and
 /// never hold a token, SQL or a path.
@@ -166,7 +168,7 @@ impl ApiError {
             | Self::NoIssuerKeys
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
-            | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER))),
+            | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
             // What has not arrived by now is not waited for.
             Self::RequestTimeout | Self::BodyUnreadable | Self::BodyTooLarge { close: true, .. } => {
@@ -200,6 +202,8 @@ pub(crate) struct Logged {
     pub(crate) number: i32,
     /// Why it happened, where that is not the client's doing.
     pub(crate) detail: Option<String>,
+    /// The service had no capacity for the request.
+    pub(crate) overloaded: bool,
 }
 
 impl ApiError {
@@ -229,7 +233,8 @@ impl IntoResponse for ApiError {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        let logged = Logged { number: self.code().0, detail: self.detail().map(str::to_owned) };
+        let overloaded = matches!(self, Self::Overloaded);
+        let logged = Logged { number: self.code().0, detail: self.detail().map(str::to_owned), overloaded };
         response.extensions_mut().insert(logged);
         response
     }

@@ -91,8 +91,7 @@ impl RequestKey {
 }
 
 async fn keep(app: &App, user: UserId, key: Key) -> Result<(), ApiError> {
-    let _slot = app.writes.enter().await?;
-    match app.store.refuse(user, key).await? {
+    match app.store.refuse(user, key).await.map_err(|error| app.write_error(error))? {
         Written::Now(()) => Ok(()),
         Written::Known(known) => {
             refusal_of(known)?;

@@ -30,9 +30,9 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Connections open at the same time.
     pub connections: usize,
-    /// Lists at work at the same time, and as many creates and deletes.
+    /// Lists that may read the store concurrently.
     pub in_flight: usize,
-    /// Requests that may wait for one of those to finish.
+    /// Lists that may wait for one of those to finish.
     pub waiting: usize,
     /// How long they wait.
     pub waiting_timeout: Duration,
@@ -71,8 +71,8 @@ impl Default for Limits {
     }
 }
 
-/// Bounds the requests of one kind at work; a few more may wait a little, the rest are turned away at once. Reads and
-/// writes have one each, so that a writer that is held up does not keep anybody from reading.
+/// Limits the number of lists that read the store concurrently; a few more may wait a little, the rest are rejected at
+/// once. Writes are limited by the store's queue instead ([`super::shedding`]).
 pub(crate) struct Admission {
     slots: Semaphore,
     waiting: AtomicUsize,
@@ -111,25 +111,18 @@ impl Admission {
         tokio::time::timeout(self.patience, self.slots.acquire()).await.ok()?.ok()
     }
 
-    /// Writes what all of these count, each by its name.
-    pub(crate) fn write_metrics(all: &[(&'static str, &Self)], page: &mut Page) {
-        let kinds = || all.iter().map(|(name, admission)| ([("kind", (*name).into())], admission));
-        let mut taken = page.gauge("plantstore_slots_in_use", "Requests at work on the store, of --max-in-flight.");
-        for (labels, admission) in kinds() {
-            taken.sample(&labels, admission.slots_max - admission.slots.available_permits());
-        }
-        let mut most = page.gauge("plantstore_slots", "How many may be (--max-in-flight).");
-        for (labels, admission) in kinds() {
-            most.sample(&labels, admission.slots_max);
-        }
-        let mut waiting = page.gauge("plantstore_requests_waiting", "Requests that wait for a slot.");
-        for (labels, admission) in kinds() {
-            waiting.sample(&labels, admission.waiting.load(Ordering::Relaxed).min(admission.waiting_max));
-        }
-        let mut shed = page.counter("plantstore_requests_shed_total", "Requests that got no slot, and 503.");
-        for (labels, admission) in kinds() {
-            shed.sample(&labels, admission.turned_away.get());
-        }
+    /// Number of lists that got no slot.
+    pub(crate) fn shed(&self) -> u64 {
+        self.turned_away.get()
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        let read = [("kind", "read".into())];
+        let in_use = self.slots_max - self.slots.available_permits();
+        let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
+        page.gauge("plantstore_slots_in_use", "Lists that read the store, of --max-in-flight.").sample(&read, in_use);
+        page.gauge("plantstore_slots", "Most lists that may (--max-in-flight).").sample(&read, self.slots_max);
+        page.gauge("plantstore_requests_waiting", "Lists that wait for a slot.").sample(&read, waiting);
     }
 }
 

@@ -16,6 +16,7 @@ use super::listing::{self, ListQuery};
 use super::openapi::{
     CreateAnswers, DeleteAnswers, DeleteParameters, ListAnswers, ListParameters, PLANTS, WriteParameters,
 };
+use super::shedding::{ReadCapacity, WriteCapacity};
 use crate::plant::NewPlant;
 use crate::store::{Creation, Deletion, Written};
 
@@ -36,6 +37,7 @@ pub(crate) async fn create(
     State(app): State<&'static App>,
     author: Author<Writing>,
     key: RequestKey,
+    _: WriteCapacity,
     body: PlantBody,
 ) -> Result<Response, ApiError> {
     let actor = author.actor;
@@ -47,8 +49,7 @@ pub(crate) async fn create(
     let id = plant.id;
     let created = created(&plant, &author.owner)?;
     let key = key.keeping(StatusCode::OK, &ApiError::Duplicate(id));
-    let _slot = app.writes.enter().await?;
-    match app.store.create(actor, plant, key).await? {
+    match app.store.create(actor, plant, key).await.map_err(|error| app.write_error(error))? {
         Written::Now(Creation::Created) => Ok(created),
         Written::Now(Creation::Duplicate) => Err(ApiError::Duplicate(id)),
         Written::Now(Creation::NoUser) => Err(ApiError::InvalidToken),
@@ -83,6 +84,7 @@ fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
 pub(crate) async fn list(
     State(app): State<&'static App>,
     caller: Caller<Reading>,
+    _: ReadCapacity,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
     listing::answer(app, caller.readable(query.owner())?, query).await
@@ -104,6 +106,7 @@ pub(crate) async fn delete(
     State(app): State<&'static App>,
     author: Author<Deleting>,
     key: RequestKey,
+    _: WriteCapacity,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let actor = author.actor;
@@ -112,8 +115,7 @@ pub(crate) async fn delete(
         Err(error) => return Err(key.refuse(app, actor.user, error).await),
     };
     let key = key.keeping(StatusCode::NO_CONTENT, &ApiError::NoPlant);
-    let _slot = app.writes.enter().await?;
-    match app.store.delete(actor, id, key).await? {
+    match app.store.delete(actor, id, key).await.map_err(|error| app.write_error(error))? {
         Written::Now(Deletion::Deleted) => Ok(deleted()),
         Written::Now(Deletion::NoPlant) => Err(ApiError::NoPlant),
         Written::Now(Deletion::NoUser) => Err(ApiError::InvalidToken),

@@ -261,6 +261,11 @@ impl Queue {
         page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
     }
 
+    /// Whether a write that is submitted now finds a free place.
+    pub(super) fn has_capacity(&self) -> bool {
+        self.sender.capacity() > 0
+    }
+
     /// Whether the writer has stopped.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()

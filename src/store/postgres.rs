@@ -105,6 +105,10 @@ impl Postgres {
         Ok((engine, created))
     }
 
+    pub(super) fn has_write_capacity(&self) -> bool {
+        self.writer.queue().has_capacity()
+    }
+
     pub(super) async fn create(
         &self,
         actor: Actor,

@@ -92,6 +92,10 @@ impl Sqlite {
         Ok((engine, created))
     }
 
+    pub(super) fn has_write_capacity(&self) -> bool {
+        self.writer.queue().has_capacity()
+    }
+
     pub(super) async fn create(
         &self,
         actor: Actor,

@@ -5,7 +5,7 @@ use std::thread;
 
 use insta::assert_snapshot;
 
-use crate::support::{Connection, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Server, Site, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
@@ -167,10 +167,7 @@ on_every_engine! {
         let ada = server.client(&site.token("ada", &[]));
         // Its last use is noted now, and not later in the queue.
         ada.plant(0, "first");
-        wait_for("the note of its use", || {
-            let output = site.run(&["token", "list", "--json"]);
-            (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
-        });
+        site.wait_for_note_of_use();
         let held = site.hold_writes();
         let answers: Vec<_> = thread::scope(|scope| {
             let writers: Vec<_> = (1..=20)
@@ -200,34 +197,38 @@ on_every_engine! {
         assert_eq!(ada.ids(), stored);
     }
 
-    // Requests at work are bounded, a few more wait a little, the rest are told to come back.
-    fn too_many_writes_at_work_are_a_503_and_reading_goes_on(site) {
-        let server = site.serve(&["--max-in-flight", "2", "--max-waiting", "1", "--waiting-timeout", "200ms", "--store-timeout", "20s"]);
+    // The headers alone decide: a client that has megabytes to send learns it before it sends them.
+    fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(site) {
+        let mut server = site.serve(&SMALL_QUEUE);
         let ada = server.client(&site.token("ada", &[]));
-        ada.plant(0, "first");
-        let held = site.hold_writes();
-        thread::scope(|scope| {
-            let writers: Vec<_> = (1..=6)
-                .map(|id| {
-                    let ada = &ada;
-                    scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
-                })
-                .collect();
-            // Two are at work, one waits for a while, three are turned away at once.
-            wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() == 4).then_some(()));
-            assert_eq!(ada.ids(), [0], "reading needs no slot of theirs");
-            assert_eq!(server.anonymous().get("/livez").status, 200);
-            drop(held);
-            let mut stored = vec![0];
-            for (id, answer) in writers.into_iter().map(|writer| writer.join().expect("a writer")) {
-                if answer.status == 200 {
-                    stored.push(id);
-                } else {
-                    assert_eq!(answer.error(), 50300);
-                }
-            }
-            assert_eq!(stored.len(), 3, "those at work were done");
-            assert_eq!(ada.ids(), stored);
+        let full = FullWriteQueue::new(site, &mut server, &ada);
+        let mut connection = ada.connect();
+        connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
+        let answer = connection.answer(false);
+        assert_eq!(answer.error(), 50300);
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_eq!(ada.delete(0).error(), 50300);
+        assert_eq!(ada.get("/plants").status, 200, "lists are served");
+        full.release();
+        wait_for("write capacity", || (ada.post(r#"{"id":99,"name":"n"}"#).status == 200).then_some(()));
+    }
+
+    // The first response comes at once; those that follow within the time of `Retry-After` take 100, 200, 400 ms.
+    fn repeated_rejections_on_one_connection_are_delayed(site) {
+        let mut server = site.serve(&SMALL_QUEUE);
+        let ada = server.client(&site.token("ada", &[]));
+        let full = FullWriteQueue::new(site, &mut server, &ada);
+        let mut connection = ada.connect();
+        let start = std::time::Instant::now();
+        for _ in 0..4 {
+            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":98,"name":"n"}"#)));
+            assert_eq!(connection.answer(false).error(), 50300);
+        }
+        assert!(start.elapsed().as_millis() >= 700, "100, 200 and 400 ms");
+        full.release();
+        wait_for("write capacity", || {
+            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":99,"name":"n"}"#)));
+            (connection.answer(false).status == 200).then_some(())
         });
     }
 
@@ -267,5 +268,41 @@ on_every_engine! {
         assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
         drop(held);
         assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+    }
+}
+
+/// Options of a server whose write queue is full with one write.
+const SMALL_QUEUE: [&str; 6] = ["--write-queue", "1", "--store-timeout", "20s", "--metrics-listen", "0"];
+
+/// A server with [`SMALL_QUEUE`] whose writer is held up and whose queue is full.
+struct FullWriteQueue {
+    held: Box<dyn std::any::Any>,
+    /// The first create is with the writer, the second in the queue; both succeed after the release.
+    waiting: [Connection; 2],
+}
+
+impl FullWriteQueue {
+    fn new(site: &Site, server: &mut Server, ada: &Client) -> Self {
+        let metrics = server.metrics();
+        ada.plant(0, "first");
+        site.wait_for_note_of_use();
+        metrics.wait_for("plantstore_http_requests_in_flight", &[], 0);
+        let held = site.hold_writes();
+        let create = |id: i64| {
+            let mut connection = ada.connect();
+            let body = format!(r#"{{"id":{id},"name":"n"}}"#);
+            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+            metrics.wait_for("plantstore_http_requests_in_flight", &[], id);
+            metrics.wait_for("plantstore_write_queue_depth", &[], id - 1);
+            connection
+        };
+        Self { held, waiting: [create(1), create(2)] }
+    }
+
+    fn release(self) {
+        drop(self.held);
+        for mut connection in self.waiting {
+            assert_eq!(connection.answer(false).status, 200);
+        }
     }
 }

@@ -34,14 +34,6 @@ fn listening(server: &Server) -> BTreeSet<String> {
         .collect()
 }
 
-/// Waits until it is noted that a token was used, which is a commit of its own.
-fn wait_for_note_of_use(site: &Site) {
-    wait_for("the note of its use", || {
-        let output = site.run(&["token", "list", "--json"]);
-        (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
-    });
-}
-
 fn hexadecimal(port: u16) -> String {
     let address = u32::from_le_bytes(Ipv4Addr::LOCALHOST.octets());
     format!("{address:08X}:{port:04X}")
@@ -171,7 +163,7 @@ on_every_engine! {
         let metrics = server.metrics();
         let ada = server.client(&site.token("ada", &[]));
         ada.plant(0, "first");
-        wait_for_note_of_use(site);
+        site.wait_for_note_of_use();
         let before = metrics.scrape();
         let held = site.hold_writes();
         thread::scope(|scope| {
@@ -188,7 +180,6 @@ on_every_engine! {
             metrics.wait_for("plantstore_write_queue_depth", &[], 8);
             metrics.wait_for(name, &[], 9);
             let scrape = metrics.scrape();
-            assert_eq!(scrape.value("plantstore_slots_in_use", &[("kind", "write")]), 9, "{}", scrape.text);
             assert_eq!(scrape.value("plantstore_http_connections", &[]), 9, "{}", scrape.text);
             drop(held);
         });
@@ -229,25 +220,26 @@ on_every_engine! {
         metrics.wait_for("plantstore_http_connections", &[], 0);
     }
 
-    fn requests_that_get_no_slot_are_counted(site) {
-        let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s", "--store-timeout", "20s"];
+    fn writes_without_capacity_are_counted_as_shed(site) {
+        let limits = ["--write-queue", "1", "--store-timeout", "20s"];
         let mut server = site.serve(&[&LISTEN[..], &limits].concat());
         let metrics = server.metrics();
         let ada = server.client(&site.token("ada", &[]));
         ada.plant(0, "first");
+        site.wait_for_note_of_use();
         let held = site.hold_writes();
         thread::scope(|scope| {
-            scope.spawn(|| ada.plant(1, "at work"));
-            metrics.wait_for("plantstore_slots_in_use", &[("kind", "write")], 1);
-            scope.spawn(|| ada.plant(2, "waiting"));
-            metrics.wait_for("plantstore_requests_waiting", &[("kind", "write")], 1);
+            scope.spawn(|| ada.plant(1, "with the writer"));
+            metrics.wait_for("plantstore_http_requests_in_flight", &[], 1);
+            metrics.wait_for("plantstore_write_queue_depth", &[], 0);
+            scope.spawn(|| ada.plant(2, "in the queue"));
+            metrics.wait_for("plantstore_write_queue_depth", &[], 1);
             assert_eq!(ada.post(r#"{"id":3,"name":"n"}"#).error(), 50300);
             metrics.wait_for("plantstore_requests_shed_total", &[("kind", "write")], 1);
             assert_eq!(metrics.value("plantstore_requests_shed_total", &[("kind", "read")]), 0);
             drop(held);
         });
-        metrics.wait_for("plantstore_requests_waiting", &[], 0);
-        metrics.wait_for("plantstore_slots_in_use", &[], 0);
+        metrics.wait_for("plantstore_write_queue_depth", &[], 0);
     }
 
     fn nobody_is_named(site) {
@@ -541,4 +533,27 @@ fn beyond_this_machine_is_worth_a_warning() {
     };
     let server = serve("0.0.0.0:0");
     wait_for("a warning", || server.log().contains("metrics are served beyond this machine").then_some(()));
+}
+
+/// Lists of an embedded store are read on the spot: only those that wait for a database can be too many.
+#[test]
+fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
+    let site = Site::new(Engine::Postgres);
+    let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s", "--store-timeout", "20s"];
+    let mut server = site.serve(&[&LISTEN[..], &limits].concat());
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(0, "first");
+    let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(ada.ids(), [0]));
+        metrics.wait_for("plantstore_slots_in_use", &[("kind", "read")], 1);
+        scope.spawn(|| assert_eq!(ada.ids(), [0]));
+        metrics.wait_for("plantstore_requests_waiting", &[("kind", "read")], 1);
+        assert_eq!(ada.get("/plants").error(), 50300);
+        metrics.wait_for("plantstore_requests_shed_total", &[("kind", "read")], 1);
+        drop(held);
+    });
+    metrics.wait_for("plantstore_requests_waiting", &[], 0);
+    metrics.wait_for("plantstore_slots_in_use", &[], 0);
 }

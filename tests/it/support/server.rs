@@ -149,6 +149,14 @@ impl<'a> Site<'a> {
         }
     }
 
+    /// Waits until the use of the last token is stored, which takes a commit of its own.
+    pub(crate) fn wait_for_note_of_use(&self) {
+        wait_for("the note of its use", || {
+            let output = self.run(&["token", "list", "--json"]);
+            (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
+        });
+    }
+
     /// A session on the database that has run these statements, and stays.
     #[track_caller]
     pub(crate) fn hold(&self, statements: &str) -> Held {

@@ -1,0 +1,241 @@
+//! Open-loop load generator: one thread, nonblocking sockets, one request in flight per connection.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+/// Events taken from the system at once.
+const EVENTS: usize = 512;
+/// How long the last responses may take after the load has ended.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Longest wait for an event, so that due requests are sent in time.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Workload {
+    Lists,
+    Creates,
+    Mixed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    List,
+    Create,
+}
+
+/// Counts and latencies of one run.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) time: Duration,
+    pub(crate) sent: u64,
+    pub(crate) lists: u64,
+    pub(crate) creates: u64,
+    /// Responses with status 503.
+    pub(crate) rejected: u64,
+    /// Other responses, lost connections, and requests without a response.
+    pub(crate) failed: u64,
+    /// Of successful responses, from sending to the last byte, in microseconds.
+    latencies: Vec<u32>,
+}
+
+impl Report {
+    /// Successful responses per second.
+    pub(crate) fn goodput(&self) -> f64 {
+        ((self.lists + self.creates) as f64) / self.time.as_secs_f64()
+    }
+
+    /// The latency in milliseconds that this share of the successful responses did not exceed.
+    pub(crate) fn percentile(&self, share: f64) -> f64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index into the latencies")]
+        let index = ((self.latencies.len().saturating_sub(1)) as f64 * share).round() as usize;
+        self.latencies.get(index).map_or(0.0, |micros| f64::from(*micros) / 1_000.0)
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    user: usize,
+    in_flight: Option<(Operation, Instant)>,
+    received: Vec<u8>,
+}
+
+pub(crate) struct Generator {
+    address: SocketAddr,
+    tokens: Vec<String>,
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    idle: VecDeque<usize>,
+    random: u64,
+}
+
+impl Generator {
+    pub(crate) fn connect(address: SocketAddr, tokens: &[String], count: usize) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (connections, idle) = (Vec::with_capacity(count), (0..count).collect());
+        // Never zero, which xorshift does not leave.
+        let random = getrandom::u64()? | 1;
+        let mut generator = Self { address, tokens: tokens.to_vec(), epoll, connections, idle, random };
+        for place in 0..count {
+            let connection = generator.open(place).context("a connection")?;
+            generator.connections.push(connection);
+        }
+        Ok(generator)
+    }
+
+    fn open(&self, place: usize) -> Result<Connection> {
+        let stream = TcpStream::connect(self.address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN)?;
+        Ok(Connection { stream, user: place % self.tokens.len(), in_flight: None, received: Vec::new() })
+    }
+
+    /// Sends `rate` requests per second for `time`, as far as connections are free, and waits for their responses.
+    pub(crate) fn run(&mut self, workload: Workload, rate: f64, time: Duration) -> Result<Report> {
+        let mut report = Report { time, ..Report::default() };
+        let mut events = Vec::with_capacity(EVENTS);
+        let (begun, mut due) = (Instant::now(), 0.0);
+        let mut last = begun;
+        loop {
+            let now = Instant::now();
+            if now < begun + time {
+                due += rate * (now - last).as_secs_f64();
+                last = now;
+                while due >= 1.0 {
+                    let Some(place) = self.idle.pop_front() else {
+                        // An open loop does not send later what could not be sent now.
+                        due = 0.0;
+                        break;
+                    };
+                    due -= 1.0;
+                    self.send(place, workload, &mut report)?;
+                }
+            } else if self.idle.len() == self.connections.len() {
+                break;
+            } else if now > begun + time + DRAIN {
+                self.give_up(&mut report)?;
+                break;
+            }
+            epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&TICK))?;
+            // The end of the time is for responses, too: what comes after it is not goodput of this run.
+            let counts = Instant::now() < begun + time;
+            for event in events.drain(..) {
+                let place = usize::try_from(event.data.u64())?;
+                self.receive(place, counts, &mut report)?;
+            }
+        }
+        report.latencies.sort_unstable();
+        Ok(report)
+    }
+
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn send(&mut self, place: usize, workload: Workload, report: &mut Report) -> Result<()> {
+        let random = self.next_random();
+        let operation = match workload {
+            Workload::Lists => Operation::List,
+            Workload::Creates => Operation::Create,
+            Workload::Mixed if random.is_multiple_of(2) => Operation::List,
+            Workload::Mixed => Operation::Create,
+        };
+        let connection = &mut self.connections[place];
+        let token = &self.tokens[connection.user];
+        let request = match operation {
+            Operation::List => {
+                format!("GET /plants?limit=20 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
+            }
+            Operation::Create => {
+                let body = format!(r#"{{"id":{},"name":"Monstera deliciosa","tag":"indoor"}}"#, random.cast_signed());
+                format!(
+                    "POST /plants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
+        };
+        connection.in_flight = Some((operation, Instant::now()));
+        report.sent += 1;
+        match connection.stream.write(request.as_bytes()) {
+            Ok(length) if length == request.len() => Ok(()),
+            _ => self.replace(place, report),
+        }
+    }
+
+    fn receive(&mut self, place: usize, counts: bool, report: &mut Report) -> Result<()> {
+        let connection = &mut self.connections[place];
+        let mut buffer = [0; 16 * 1_024];
+        match connection.stream.read(&mut buffer) {
+            Ok(0) => return self.replace(place, report),
+            Ok(length) => connection.received.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(_) => return self.replace(place, report),
+        }
+        let Some((status, length)) = response(&connection.received)? else {
+            return Ok(());
+        };
+        connection.received.drain(..length);
+        let Some((operation, sent)) = connection.in_flight.take() else {
+            bail!("a response without a request");
+        };
+        self.idle.push_back(place);
+        match status {
+            _ if !counts => {}
+            200 => {
+                match operation {
+                    Operation::List => report.lists += 1,
+                    Operation::Create => report.creates += 1,
+                }
+                report.latencies.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
+            }
+            503 => report.rejected += 1,
+            _ => report.failed += 1,
+        }
+        Ok(())
+    }
+
+    /// Opens another connection in the place of one that has ended.
+    fn replace(&mut self, place: usize, report: &mut Report) -> Result<()> {
+        let connection = self.open(place).context("another connection")?;
+        let before = std::mem::replace(&mut self.connections[place], connection);
+        if before.in_flight.is_some() {
+            report.failed += 1;
+            self.idle.push_back(place);
+        }
+        Ok(())
+    }
+
+    /// Counts requests that got no response as failed.
+    fn give_up(&mut self, report: &mut Report) -> Result<()> {
+        for place in 0..self.connections.len() {
+            if self.connections[place].in_flight.is_some() {
+                self.replace(place, report)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Status and length of the response at the start of these bytes; `None` while it is incomplete.
+fn response(bytes: &[u8]) -> Result<Option<(u16, usize)>> {
+    let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(&bytes[..head])?;
+    let mut lines = text.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("a status line")?.parse()?;
+    let length = lines.find_map(|line| line.strip_prefix("content-length: ")).context("a length")?;
+    let end = head + 4 + length.parse::<usize>()?;
+    Ok((bytes.len() >= end).then_some((status, end)))
+}

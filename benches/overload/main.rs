@@ -1,0 +1,126 @@
+//! Open-loop overload benchmark: `scripts/overload [--control PROGRAM]`.
+//!
+//! For each workload (lists, creates, and both in equal parts) it first measures the peak with a few connections in a
+//! closed loop, and then offers multiples of that peak over many connections in an open loop: requests are due by the
+//! clock, whether or not earlier ones have been served. The result is the goodput (successful responses per second) as a
+//! share of the peak, which stays near 1 on a server that sheds load well and collapses on one that does not.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a report is what a benchmark is for")]
+
+mod generator;
+mod server;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+
+use self::generator::{Generator, Report, Workload};
+use self::server::Server;
+
+/// Connections of the closed loop that finds the peak.
+const PEAK_CONNECTIONS: usize = 64;
+/// A rate that no server reaches: the closed loop sends as soon as a connection is free.
+const UNLIMITED: f64 = 1e9;
+/// How long a server runs before its peak is measured.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+#[derive(Parser)]
+struct Options {
+    /// Program to measure
+    #[arg(long)]
+    program: PathBuf,
+    /// Another build of the program, measured in the same run
+    #[arg(long)]
+    control: Option<PathBuf>,
+    /// Connections of the open loop
+    #[arg(long, default_value_t = 4_000)]
+    connections: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Multiples of the peak to offer
+    #[arg(long, value_delimiter = ',', default_value = "1,2,5")]
+    loads: Vec<f64>,
+    /// Workloads to run
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "lists,creates,mixed")]
+    workloads: Vec<Workload>,
+    /// Repetitions; the programs alternate
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// Run the server on this core alone
+    #[arg(long)]
+    pin: Option<usize>,
+    /// Further options of `serve`, each as one argument
+    #[arg(long, allow_hyphen_values = true)]
+    serve: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("overload: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    let control = options.control.iter().map(|program| ("control", program));
+    let programs: Vec<_> = control.chain([("program", &options.program)]).collect();
+    println!(
+        "| build | workload | offered | sent | served | of peak | rejected | failed | p50 ms | p99 ms | max ms | memory MB |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for _ in 0..options.rounds {
+        for workload in &options.workloads {
+            for (name, program) in &programs {
+                measure(options, name, program, *workload)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Measures one program under one workload, on a new store.
+fn measure(options: &Options, name: &str, program: &PathBuf, workload: Workload) -> Result<()> {
+    let server = Server::start(program, options.pin, &options.serve)?;
+    let time = Duration::from_secs(options.seconds);
+    let mut closed = Generator::connect(server.address, &server.tokens, PEAK_CONNECTIONS)?;
+    closed.run(workload, UNLIMITED, WARM_UP)?;
+    let peak = closed.run(workload, UNLIMITED, time)?;
+    drop(closed);
+    print(name, workload, "peak", &peak, peak.goodput(), &server);
+    let mut open = Generator::connect(server.address, &server.tokens, options.connections)?;
+    for load in &options.loads {
+        let report = open.run(workload, load * peak.goodput(), time)?;
+        print(name, workload, &format!("{load}×"), &report, peak.goodput(), &server);
+    }
+    Ok(())
+}
+
+fn print(name: &str, workload: Workload, offered: &str, report: &Report, peak: f64, server: &Server) {
+    let seconds = report.time.as_secs_f64();
+    println!(
+        "| {name} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} |",
+        (report.sent as f64) / seconds,
+        report.goodput(),
+        report.goodput() / peak,
+        (report.rejected as f64) / seconds,
+        report.failed,
+        report.percentile(0.50),
+        report.percentile(0.99),
+        report.percentile(1.0),
+        server.memory_peak_mb(),
+    );
+    if let Workload::Mixed = workload {
+        println!(
+            "|  | of which lists, creates |  |  | {:.0}/s, {:.0}/s |  |  |  |  |  |  |  |",
+            (report.lists as f64) / seconds,
+            (report.creates as f64) / seconds
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! The server under load, as a process on a new embedded store.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+/// Users whose plants are listed and created.
+const USERS: usize = 20;
+
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) tokens: Vec<String>,
+    _directory: TempDir,
+}
+
+impl Server {
+    /// Starts the program on a free port, with `USERS` users.
+    pub(crate) fn start(program: &Path, pin: Option<usize>, options: &[String]) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let store = format!("sqlite:{}", directory.path().join("plants.db").display());
+        let mut command = match pin {
+            Some(core) => {
+                let mut command = Command::new("taskset");
+                command.arg("-c").arg(core.to_string()).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let log = File::create(directory.path().join("log"))?;
+        command.args(["serve", "--listen", "127.0.0.1:0", "--no-first-token"]).args(options);
+        command.env_clear().env("PLANTSTORE_STORE", &store).stdin(Stdio::null());
+        let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().context("the program runs")?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().context("its output")?).read_line(&mut line)?;
+        let address = line.trim().strip_prefix("Listening on http://").context("a server that listens")?.parse()?;
+        let mut server = Self { process, address, tokens: Vec::new(), _directory: directory };
+        for user in 0..USERS {
+            let mut command = Command::new(program);
+            command.args(["token", "create", "--user", &format!("user-{user}")]);
+            let output = command.env_clear().env("PLANTSTORE_STORE", &store).output()?;
+            ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
+            server.tokens.push(String::from_utf8(output.stdout)?.trim_end().to_owned());
+        }
+        Ok(server)
+    }
+
+    /// Most resident memory that the process has had, in MB.
+    pub(crate) fn memory_peak_mb(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak.and_then(|kilobytes| kilobytes.parse::<u64>().ok()).unwrap_or(0) / 1_024
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
