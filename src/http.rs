@@ -11,6 +11,7 @@ mod connection;
 mod console;
 mod context;
 mod cors;
+mod date;
 mod docs;
 mod error;
 mod extract;
@@ -42,7 +43,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -318,6 +321,7 @@ impl Service {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.app.common_headers(response.headers_mut(), &context, allowed_origin);
+        response.headers_mut().insert(DATE, date::now());
         exchange.answered(response.status(), logged.map(|logged| logged.number));
         if to_head {
             leave_out_body(&mut response);
