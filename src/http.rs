@@ -288,7 +288,10 @@ impl Service {
         parts.extensions.insert(Arc::clone(&context));
         let (to_head, takes_a_body) = (parts.method == Method::HEAD, parts.method == Method::POST);
         let may_be_unread = !http_body::Body::is_end_stream(&body);
-        let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, self.app) } else { None };
+        let refusal = match parts.version {
+            Version::HTTP_2 => http2::refusal(&parts, self.app),
+            _ => wire::check_transfer_encoding(&parts.headers).err(),
+        };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
 
         let mut response = if let Some(refusal) = refusal {

@@ -129,8 +129,9 @@ async fn drive_http1(
             connection.as_mut().await
         }
     };
-    let mut ending = line.ending();
-    let (stream, read) = Pin::into_inner(connection).into_parts().io.into_inner().into_parts();
+    let parts = Pin::into_inner(connection).into_parts();
+    let mut ending = line.ending().map(|ending| ending.with_unparsed(&parts.read_buf, &limits));
+    let (stream, read) = parts.io.into_inner().into_parts();
     if let Some(Ending::Http2) = ending {
         return Some((stream, read));
     }
@@ -140,7 +141,7 @@ async fn drive_http1(
     }
     if let Some(ending) = ending {
         app.metrics.connections.cut(ending);
-        match ending.error() {
+        match ending.error(&limits) {
             Some(error) => stream.last_words(&raw_answer(app, &error, client, line.since())).await,
             None => stream.close().await,
         }

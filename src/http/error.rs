@@ -66,6 +66,8 @@ pub(crate) enum ApiError {
     },
     #[error("the body could not be read to its end")]
     BodyUnreadable,
+    #[error("`Transfer-Encoding` must be `chunked` alone: send the body without any other coding")]
+    BadTransferEncoding,
     #[error("send the body as `Content-Type: application/json`, without a `Content-Encoding`")]
     NotJsonType,
     #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
@@ -111,7 +113,7 @@ impl ApiError {
             Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
             Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
             Self::BadCursor => (40006, StatusCode::BAD_REQUEST),
-            Self::BadRequest(_) | Self::BodyUnreadable => (40007, StatusCode::BAD_REQUEST),
+            Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => (40007, StatusCode::BAD_REQUEST),
             Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
@@ -168,10 +170,11 @@ impl ApiError {
             | Self::OutcomeUnknown(_)
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
-            // What has not arrived by now is not waited for.
-            Self::RequestTimeout | Self::BodyUnreadable | Self::BodyTooLarge { close: true, .. } => {
-                Some((header::CONNECTION, HeaderValue::from_static("close")))
-            }
+            // What has not arrived by now is not waited for, and where the end of a body is in doubt no request follows it.
+            Self::RequestTimeout
+            | Self::BodyUnreadable
+            | Self::BadTransferEncoding
+            | Self::BodyTooLarge { close: true, .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
             _ => None,
         }
     }

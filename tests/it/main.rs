@@ -23,6 +23,7 @@ mod errors;
 mod etags;
 mod export;
 mod faults;
+mod framing;
 mod history;
 mod http2;
 mod idempotency;

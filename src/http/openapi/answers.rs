@@ -11,7 +11,6 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::errors::{answer, anybody, calling, errors, faults_of_bodies, writing};
 use super::headers;
-use crate::http::Limits;
 use crate::http::error::ApiError;
 use crate::plant::{IdFault, Plant, PlantId};
 use crate::token::Scope;
@@ -50,7 +49,6 @@ impl IntoResponses for CreateAnswers {
             .link("delete", delete.build());
         let mut answers = errors(writing(Scope::Write).chain(faults_of_bodies()).chain([
             ApiError::Duplicate(PlantId::new(1)),
-            ApiError::BodyTooLarge { limit: Limits::default().body_bytes, close: true },
             ApiError::BodyUnreadable,
             ApiError::NotJsonType,
         ]));
