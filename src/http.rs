@@ -27,6 +27,7 @@ mod openapi;
 mod plants;
 mod probes;
 mod rate;
+mod readiness;
 mod scrape;
 mod serve;
 mod sessions;
@@ -58,6 +59,7 @@ use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
 use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
+use self::readiness::Readiness;
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
 use self::traces::{Trace, Tracer};
@@ -94,6 +96,7 @@ pub struct App {
     store: Arc<Store>,
     limits: Arc<Limits>,
     sessions: Sessions,
+    readiness: Readiness,
     pages: PageCache,
     reads: Admission,
     writes: Admission,
@@ -152,6 +155,7 @@ impl App {
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
         Self {
             sessions: Sessions::new(None),
+            readiness: Readiness::default(),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             writes: Admission::new(&limits),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
 
-use crate::support::{Connection, on_every_engine};
+use crate::support::{Connection, on_every_engine, wait_for};
 
 on_every_engine! {
     fn an_unknown_address(site) {
@@ -209,6 +209,7 @@ on_every_engine! {
         let server = site.serve(&[]);
         assert_eq!(server.anonymous().get("/readyz").status, 200);
         site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
+        wait_for("its end", || (server.anonymous().get("/readyz").status != 200).then_some(()));
         assert!(server.anonymous().get("/readyz").error() >= 50000);
         assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
     }

@@ -37,6 +37,7 @@ mod model;
 mod monitoring;
 mod oidc;
 mod openapi;
+mod probes;
 mod proxy;
 mod rate_limit;
 mod readme;
