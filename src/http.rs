@@ -247,8 +247,20 @@ async fn no_route(_: Caller<AnyScope>) -> ApiError {
     ApiError::NoRoute
 }
 
+/// The router adds the methods afterwards, as `Allow`; [`name_methods`] puts them into the error.
 async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
-    ApiError::MethodNotAllowed
+    ApiError::MethodNotAllowed(String::new())
+}
+
+/// Names the methods of an address in the error about a wrong one. The router adds `Allow` to every response of its fallback;
+/// the others must not have it.
+fn name_methods(mut response: Response) -> Response {
+    let allowed = response.headers_mut().remove(ALLOW);
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
+    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
 }
 
 /// What answers the requests of a connection.
@@ -320,10 +332,6 @@ impl Service {
         {
             line.expect_unread();
         }
-        if response.status() != StatusCode::METHOD_NOT_ALLOWED {
-            // The router adds it to whatever its fallback answers.
-            response.headers_mut().remove(ALLOW);
-        }
         if self.app.draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -339,7 +347,7 @@ impl Service {
     async fn handle(&self, request: Request<Body>) -> Response {
         let handled = self.router().call(request);
         match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Ok(response)) => response,
+            Ok(Ok(response)) => name_methods(response),
             // The panic itself is logged where it happens.
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
         }

@@ -50,8 +50,9 @@ pub(crate) enum ApiError {
     NoRoute,
     #[error("there is nothing at this address: the metrics are at /metrics")]
     NoMetricsHere,
-    #[error("this method is not allowed here: see the `Allow` header")]
-    MethodNotAllowed,
+    /// With the methods that are, as `Allow` lists them.
+    #[error("this method is not allowed here: use {}", .0.replace(',', ", "))]
+    MethodNotAllowed(String),
     #[error("the request took too long to arrive: send it again")]
     RequestTimeout,
     #[error("a plant with the id {0} exists already: choose another id, or delete it first")]
@@ -119,7 +120,7 @@ impl ApiError {
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
             Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
-            Self::MethodNotAllowed => (40500, StatusCode::METHOD_NOT_ALLOWED),
+            Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
             Self::KeyInFlight => (40901, StatusCode::CONFLICT),
@@ -160,6 +161,10 @@ impl ApiError {
                     Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
                 }),
             )),
+            // Without them the router still has to add them.
+            Self::MethodNotAllowed(methods) if !methods.is_empty() => {
+                HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
+            }
             Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
                 Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
             }

@@ -47,7 +47,7 @@ pub async fn serve_metrics(listener: TcpListener, app: &'static App, more: impl 
     let router = Router::new()
         .route("/metrics", get(metrics))
         .fallback(async |_: Public| ApiError::NoMetricsHere)
-        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed)
+        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
         .with_state(own);
     serve_with(listener, None, Service::new(own, router), std::future::pending()).await;
 }

@@ -36,6 +36,8 @@ on_every_engine! {
                 let answer = ada.call(method, path, &[], None);
                 assert_eq!(answer.error(), 40500, "{method} {path}");
                 assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
+                let named = allow.replace(',', ", ");
+                assert_eq!(answer.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
             }
         }
         assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");

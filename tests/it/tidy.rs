@@ -243,6 +243,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/monitoring.md",
         "docs/openid-connect.md",
         "docs/operations.md",
+        "docs/paging.md",
         "docs/rereads.md",
         "docs/sharing.md",
         "docs/scaling.md",

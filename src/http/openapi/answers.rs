@@ -120,10 +120,8 @@ impl IntoResponses for OpenapiAnswers {
 pub(super) fn outside_of_operations() -> Answers {
     let preflight = ResponseBuilder::new().description("What pages of another origin may do");
     let allowed = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers", "Access-Control-Max-Age"];
-    let mut not_allowed = answer(&[ApiError::MethodNotAllowed]);
-    // By the router, which knows them.
-    headers::add(&mut not_allowed, "Allow");
-    let refused = [("NoSuchAddress", answer(&[ApiError::NoRoute])), ("MethodNotAllowed", not_allowed)];
+    let not_allowed = ApiError::MethodNotAllowed("GET,HEAD,POST".to_owned());
+    let refused = [("NoSuchAddress", answer(&[ApiError::NoRoute])), ("MethodNotAllowed", answer(&[not_allowed]))];
     let mut answers = told_of_quota(refused.map(|(name, answer)| (name.to_owned(), answer.into())).into());
     answers.insert("Preflight".to_owned(), headers::with(preflight, allowed).into());
     answers
