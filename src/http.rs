@@ -22,6 +22,7 @@ mod idempotency;
 mod limits;
 mod listing;
 mod metrics;
+mod negotiation;
 mod oidc;
 mod openapi;
 mod plants;

@@ -42,6 +42,7 @@ fn anybody_gets_the_page_under_a_strict_policy() {
     content-type: text/html; charset=utf-8
     etag: (a tag)
     cache-control: no-cache
+    vary: Accept-Encoding
     content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'
     referrer-policy: no-referrer
     permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()

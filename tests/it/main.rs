@@ -9,6 +9,7 @@ mod browser;
 mod check;
 mod cli;
 mod cluster;
+mod compression;
 mod console;
 mod copies;
 mod cors;

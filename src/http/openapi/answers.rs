@@ -110,7 +110,8 @@ impl IntoResponses for OpenapiAnswers {
             .content(JSON, ContentBuilder::new().schema(Some(schema)).build());
         let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
         let mut answers = errors(anybody());
-        answers.insert(code(StatusCode::OK), headers::with(document, VALIDATORS).into());
+        let sent = VALIDATORS.into_iter().chain(["Content-Encoding"]);
+        answers.insert(code(StatusCode::OK), headers::with(document, sent).into());
         answers.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
         answers
     }
