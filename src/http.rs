@@ -130,6 +130,7 @@ const PLANTS: Surface = Surface {
         "/docs/{file}",
         "/",
         "/console/{file}",
+        "/favicon.ico",
         "-",
     ],
     route_of,
@@ -236,6 +237,7 @@ fn route_of(path: &str) -> &'static str {
         "/openapi.json" => "/openapi.json",
         "/docs" | "/docs/" => "/docs",
         "/" => "/",
+        "/favicon.ico" => "/favicon.ico",
         _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
         _ if path.starts_with("/docs/") => "/docs/{file}",
@@ -310,6 +312,7 @@ impl Service {
             _ => wire::check_transfer_encoding(&parts.headers).err(),
         };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
+        let is_navigation = self.app.console && console::is_navigation(&parts);
 
         let mut response = if let Some(refusal) = refusal {
             refusal.into_response()
@@ -323,6 +326,9 @@ impl Service {
             }
         };
 
+        if is_navigation && response.status() == StatusCode::UNAUTHORIZED {
+            response = console::no_page();
+        }
         let logged = response.extensions_mut().remove::<Logged>();
         if let Some(Logged { number, detail: Some(detail) }) = &logged {
             tracing::error!(request_id = context.id(), error = number, detail, "request failed");
