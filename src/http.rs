@@ -11,6 +11,7 @@ mod connection;
 mod console;
 mod context;
 mod cors;
+mod date;
 mod docs;
 mod error;
 mod extract;
@@ -21,11 +22,13 @@ mod idempotency;
 mod limits;
 mod listing;
 mod metrics;
+mod negotiation;
 mod oidc;
 mod openapi;
 mod plants;
 mod probes;
 mod rate;
+mod readiness;
 mod scrape;
 mod serve;
 mod sessions;
@@ -43,7 +46,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, StatusCode, Version};
 use tower_service::Service as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -56,6 +61,7 @@ use self::limits::{Admission, ClientAddress};
 use self::listing::PageCache;
 use self::metrics::Metrics;
 use self::rate::{RateLimiter, UserLimit};
+use self::readiness::Readiness;
 use self::serve::{Activity, Working};
 use self::sessions::Sessions;
 use self::shedding::{RejectionDelay, Scheduler};
@@ -93,6 +99,7 @@ pub struct App {
     store: Arc<Store>,
     limits: Arc<Limits>,
     sessions: Sessions,
+    readiness: Readiness,
     pages: PageCache,
     reads: Admission,
     reads_shed: Counter,
@@ -127,6 +134,7 @@ const PLANTS: Surface = Surface {
         "/docs/{file}",
         "/",
         "/console/{file}",
+        "/favicon.ico",
         "-",
     ],
     route_of,
@@ -153,6 +161,7 @@ impl App {
         let auth_failures = Quota::new(Rate::per_second(limits.auth_failures_per_second), limits.auth_failures_burst);
         Self {
             sessions: Sessions::new(None),
+            readiness: Readiness::default(),
             pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             reads_shed: Counter::default(),
@@ -240,6 +249,7 @@ fn route_of(path: &str) -> &'static str {
         "/openapi.json" => "/openapi.json",
         "/docs" | "/docs/" => "/docs",
         "/" => "/",
+        "/favicon.ico" => "/favicon.ico",
         _ if path.starts_with("/console/") => "/console/{file}",
         _ if path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/')) => "/plants/{id}",
         _ if path.starts_with("/docs/") => "/docs/{file}",
@@ -252,8 +262,20 @@ async fn no_route(_: Caller<AnyScope>) -> ApiError {
     ApiError::NoRoute
 }
 
+/// The router adds the methods afterwards, as `Allow`; [`name_methods`] puts them into the error.
 async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
-    ApiError::MethodNotAllowed
+    ApiError::MethodNotAllowed(String::new())
+}
+
+/// Names the methods of an address in the error about a wrong one. The router adds `Allow` to every response of its fallback;
+/// the others must not have it.
+fn name_methods(mut response: Response) -> Response {
+    let allowed = response.headers_mut().remove(ALLOW);
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
+    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
 }
 
 /// What answers the requests of a connection.
@@ -298,8 +320,12 @@ impl Service {
         parts.extensions.insert(Arc::clone(&context));
         let (to_head, takes_a_body) = (parts.method == Method::HEAD, parts.method == Method::POST);
         let may_be_unread = !http_body::Body::is_end_stream(&body);
-        let refusal = if parts.version == Version::HTTP_2 { http2::refusal(&parts, self.app) } else { None };
+        let refusal = match parts.version {
+            Version::HTTP_2 => http2::refusal(&parts, self.app),
+            _ => wire::check_transfer_encoding(&parts.headers).err(),
+        };
         let allowed_origin = self.app.allowed_origin(&parts.headers);
+        let is_navigation = self.app.console && console::is_navigation(&parts);
 
         let mut response = if let Some(refusal) = refusal {
             refusal.into_response()
@@ -313,6 +339,9 @@ impl Service {
             }
         };
 
+        if is_navigation && response.status() == StatusCode::UNAUTHORIZED {
+            response = console::no_page();
+        }
         let logged = response.extensions_mut().remove::<Logged>();
         if let Some(Logged { number, detail: Some(detail), .. }) = &logged {
             tracing::error!(request_id = context.id(), error = number, detail, "request failed");
@@ -327,14 +356,11 @@ impl Service {
         {
             line.expect_unread();
         }
-        if response.status() != StatusCode::METHOD_NOT_ALLOWED {
-            // The router adds it to whatever its fallback answers.
-            response.headers_mut().remove(ALLOW);
-        }
         if self.app.draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.app.common_headers(response.headers_mut(), &context, allowed_origin);
+        response.headers_mut().insert(DATE, date::now());
         exchange.answered(response.status(), logged.map(|logged| logged.number));
         if to_head {
             leave_out_body(&mut response);
@@ -345,7 +371,7 @@ impl Service {
     async fn handle(&self, request: Request<Body>) -> Response {
         let handled = self.router().call(request);
         match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Ok(response)) => response,
+            Ok(Ok(response)) => name_methods(response),
             // The panic itself is logged where it happens.
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
         }

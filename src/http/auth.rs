@@ -132,6 +132,9 @@ fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
 pub(super) fn check_host(parts: &Parts) -> Result<(), ApiError> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let (host, more) = (hosts.next(), hosts.next().is_some());
+    if host.is_some_and(|host| !is_host(host.as_bytes())) {
+        return Err(ApiError::BadRequest("`Host` must be a host name or an address, and a port if need be"));
+    }
     match parts.version {
         Version::HTTP_2 => match (parts.uri.authority(), host) {
             _ if more => Err(ApiError::BadRequest("send one `Host` header at the most")),
@@ -145,5 +148,20 @@ pub(super) fn check_host(parts: &Parts) -> Result<(), ApiError> {
             Err(ApiError::BadRequest("send exactly one `Host` header"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Checks the characters of a host and its port (RFC 9110, 7.2). An empty one is allowed.
+fn is_host(value: &[u8]) -> bool {
+    let host = match value.iter().rposition(|byte| *byte == b':') {
+        Some(colon) if value[colon + 1..].iter().all(u8::is_ascii_digit) => &value[..colon],
+        _ => value,
+    };
+    let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    match host.strip_prefix(b"[") {
+        Some(address) => {
+            address.strip_suffix(b"]").is_some_and(|address| address.iter().all(|byte| *byte == b':' || in_name(byte)))
+        }
+        None => host.iter().all(in_name),
     }
 }

@@ -15,7 +15,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Version};
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -26,7 +25,7 @@ use super::serve::Stage;
 use super::socket::{Socket, Stream};
 use super::tls::{Protocol, Refused, Tls};
 use super::wire::{Ending, Line, Wire};
-use super::{App, Service, http2};
+use super::{App, Service, date, http2};
 
 /// Bytes of an answer that wait in memory for a client to take them.
 const WRITE_BUFFER_MAX: usize = 64 * 1024;
@@ -111,6 +110,8 @@ async fn drive_http1(
     let mut http = http1::Builder::new();
     // The wire keeps the time instead: the library knows one timeout for the wait between requests and for their heads.
     http.header_read_timeout(None).half_close(true).max_header_size(limits.header_bytes);
+    // Every response has one already, which follows the clock.
+    http.auto_date_header(false);
     // What waits for a slow reader, for each connection.
     http.max_buf_size(WRITE_BUFFER_MAX.max(limits.header_bytes));
     if limits.header_fields != super::Limits::default().header_fields {
@@ -128,8 +129,9 @@ async fn drive_http1(
             connection.as_mut().await
         }
     };
-    let mut ending = line.ending();
-    let (stream, read) = Pin::into_inner(connection).into_parts().io.into_inner().into_parts();
+    let parts = Pin::into_inner(connection).into_parts();
+    let mut ending = line.ending().map(|ending| ending.with_unparsed(&parts.read_buf, &limits));
+    let (stream, read) = parts.io.into_inner().into_parts();
     if let Some(Ending::Http2) = ending {
         return Some((stream, read));
     }
@@ -139,7 +141,7 @@ async fn drive_http1(
     }
     if let Some(ending) = ending {
         app.metrics.connections.cut(ending);
-        match ending.error() {
+        match ending.error(&limits) {
             Some(error) => stream.last_words(&raw_answer(app, &error, client, line.since())).await,
             None => stream.close().await,
         }
@@ -169,14 +171,11 @@ pub(super) fn raw_answer(app: &App, error: &ApiError, client: IpAddr, arrived: I
         // Writing to a string does not fail, and our header values are text.
         let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
     }
-    let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {}\r\n\r\n", body.len(), date());
+    let date = date::now();
+    let date = date.to_str().unwrap_or_default();
+    let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
     context.end(app, Some(status), Some(error.code().0), body.len() as u64, true);
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(&body);
     bytes
-}
-
-/// The present moment as header fields have it.
-pub(super) fn date() -> String {
-    Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }

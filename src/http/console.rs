@@ -1,9 +1,16 @@
 //! The web console: a page at `/` that is a client of the service like any other. Its files are part of the binary.
 
 use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
 
 use super::App;
-use super::fixed::{Fixed, HTML, SCRIPT, STYLE, pages};
+use super::error::ApiError;
+use super::fixed::{Fixed, HTML, SCRIPT, STYLE, confine, pages};
+use super::negotiation::accepts_html;
 
 /// Scripts and styles come from this server alone, never from within the page, and no text ever becomes markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -11,6 +18,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       trusted-types 'none'";
 
 const PICTURE: &str = "image/svg+xml";
+const ICON: &str = "image/x-icon";
+
+/// The page at every address that is no page.
+const MISSING: &str = include_str!("console/missing.html");
 
 /// A file of the console, at the address that the page looks for it.
 macro_rules! asset {
@@ -28,6 +39,7 @@ pub(super) fn routes() -> Router<&'static App> {
         asset!("index.html", HTML, "/"),
         asset!("style.css", STYLE),
         asset!("icon.svg", PICTURE),
+        asset!("favicon.ico", ICON, "/favicon.ico"),
         asset!("theme.js", SCRIPT),
         asset!("app.js", SCRIPT),
         asset!("sign-in.js", SCRIPT),
@@ -42,4 +54,23 @@ pub(super) fn routes() -> Router<&'static App> {
         asset!("json.js", SCRIPT),
     ];
     pages(assets, POLICY)
+}
+
+/// Checks that a person opens an address in a browser, without a token. Programs, and the console's own scripts, do not name HTML
+/// among what they accept.
+pub(super) fn is_navigation(parts: &Parts) -> bool {
+    matches!(parts.method, Method::GET | Method::HEAD)
+        && !parts.headers.contains_key(AUTHORIZATION)
+        && accepts_html(&parts.headers)
+}
+
+/// Returns the response to such a person at an address that needs a token or does not exist: the same page with the same
+/// status, so that it does not show which addresses the API has.
+pub(super) fn no_page() -> Response {
+    let mut response = ApiError::NoRoute.into_response();
+    *response.body_mut() = Body::from(MISSING);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(HTML));
+    confine(headers, POLICY);
+    response
 }

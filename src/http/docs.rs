@@ -33,7 +33,7 @@ pub(crate) async fn openapi(_: Public, request: HeaderMap) -> Response {
         let document = openapi::openapi().to_json().expect("strings, numbers and lists of them are always JSON");
         Fixed::new(document, "application/json")
     });
-    DOCUMENT.answer(&request)
+    DOCUMENT.answer(&request).await
 }
 
 /// The page and its files. They are for people: the OpenAPI document does not describe them.

@@ -52,8 +52,9 @@ pub(crate) enum ApiError {
     NoRoute,
     #[error("there is nothing at this address: the metrics are at /metrics")]
     NoMetricsHere,
-    #[error("this method is not allowed here: see the `Allow` header")]
-    MethodNotAllowed,
+    /// With the methods that are, as `Allow` lists them.
+    #[error("this method is not allowed here: use {}", .0.replace(',', ", "))]
+    MethodNotAllowed(String),
     #[error("the request took too long to arrive: send it again")]
     RequestTimeout,
     #[error("a plant with the id {0} exists already: choose another id, or delete it first")]
@@ -68,6 +69,8 @@ pub(crate) enum ApiError {
     },
     #[error("the body could not be read to its end")]
     BodyUnreadable,
+    #[error("`Transfer-Encoding` must be `chunked` alone: send the body without any other coding")]
+    BadTransferEncoding,
     #[error("send the body as `Content-Type: application/json`, without a `Content-Encoding`")]
     NotJsonType,
     #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
@@ -113,13 +116,13 @@ impl ApiError {
             Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
             Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
             Self::BadCursor => (40006, StatusCode::BAD_REQUEST),
-            Self::BadRequest(_) | Self::BodyUnreadable => (40007, StatusCode::BAD_REQUEST),
+            Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => (40007, StatusCode::BAD_REQUEST),
             Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
             Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
-            Self::MethodNotAllowed => (40500, StatusCode::METHOD_NOT_ALLOWED),
+            Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
             Self::KeyInFlight => (40901, StatusCode::CONFLICT),
@@ -160,6 +163,10 @@ impl ApiError {
                     Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
                 }),
             )),
+            // Without them the router still has to add them.
+            Self::MethodNotAllowed(methods) if !methods.is_empty() => {
+                HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
+            }
             Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
                 Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
             }
@@ -170,10 +177,11 @@ impl ApiError {
             | Self::OutcomeUnknown(_)
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
-            // What has not arrived by now is not waited for.
-            Self::RequestTimeout | Self::BodyUnreadable | Self::BodyTooLarge { close: true, .. } => {
-                Some((header::CONNECTION, HeaderValue::from_static("close")))
-            }
+            // What has not arrived by now is not waited for, and where the end of a body is in doubt no request follows it.
+            Self::RequestTimeout
+            | Self::BodyUnreadable
+            | Self::BadTransferEncoding
+            | Self::BodyTooLarge { close: true, .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
             _ => None,
         }
     }

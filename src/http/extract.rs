@@ -79,8 +79,9 @@ fn is_json(headers: &HeaderMap) -> bool {
         let essence = value.split_once(';').map_or(value, |(essence, _parameters)| essence);
         essence.trim().eq_ignore_ascii_case("application/json")
     });
-    let encoded =
-        headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let mut codings =
+        headers.get_all(CONTENT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let encoded = codings.any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"));
     essence == Some(true) && types.next().is_none() && !encoded
 }
 

@@ -1,5 +1,7 @@
-//! What is the same as long as the program runs: the OpenAPI document, and the pages for people with their files.
+//! What is the same as long as the program runs: the OpenAPI document, and the pages for people with their files. Clients that
+//! accept gzip get it compressed.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
@@ -7,12 +9,16 @@ use axum::body::Body;
 use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::OnceCell;
 
 use super::App;
 use super::auth::Public;
 use super::listing::{IfNoneMatch, Tag};
+use super::negotiation::accepts_gzip;
 
 pub(crate) const HTML: &str = "text/html; charset=utf-8";
 pub(crate) const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -23,35 +29,73 @@ const PERMISSIONS: &str = "camera=(), display-capture=(), geolocation=(), microp
 
 /// Something that does not change, and its type.
 pub(crate) struct Fixed {
-    bytes: Bytes,
     content_type: &'static str,
+    identity: Representation,
+    /// The same as gzip, if that is smaller. Compressed once, when it is first asked for: the document is made by the running
+    /// program, and a program that serves no page should not spend the time.
+    gzip: OnceCell<Option<Representation>>,
+}
+
+/// Bytes that are sent, and their tag.
+struct Representation {
+    bytes: Bytes,
     tag: Tag,
+}
+
+impl Representation {
+    fn new(bytes: Bytes) -> Self {
+        Self { tag: Tag::of_bytes(&bytes), bytes }
+    }
 }
 
 impl Fixed {
     pub(crate) fn new(bytes: impl Into<Bytes>, content_type: &'static str) -> Self {
-        let bytes = bytes.into();
-        Self { tag: Tag::of_bytes(&bytes), bytes, content_type }
+        Self { content_type, identity: Representation::new(bytes.into()), gzip: OnceCell::new() }
     }
 
-    /// The answer to a request with these headers: nothing, for whoever has it already.
-    pub(crate) fn answer(&self, request: &HeaderMap) -> Response {
-        let known = IfNoneMatch::of(request).is_some_and(|known| known.matches(self.tag));
-        let mut response = Response::new(if known { Body::empty() } else { Body::from(self.bytes.clone()) });
+    /// Returns the response to a request with these headers: 304 for a client that has the representation already.
+    pub(crate) async fn answer(&self, request: &HeaderMap) -> Response {
+        let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
+        let sent = gzip.unwrap_or(&self.identity);
+        let known = IfNoneMatch::of(request).is_some_and(|known| known.matches(sent.tag));
+        let mut response = Response::new(if known { Body::empty() } else { Body::from(sent.bytes.clone()) });
         if known {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+            if gzip.is_some() {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
         }
         let headers = response.headers_mut();
-        headers.insert(header::ETAG, self.tag.header());
+        headers.insert(header::ETAG, sent.tag.header());
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         response
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "once for each file, and no read of the store")]
+    async fn gzip(&self) -> Option<&Representation> {
+        let compress = async || {
+            let bytes = self.identity.bytes.clone();
+            // The largest takes tens of milliseconds, for which no other request should wait.
+            tokio::task::spawn_blocking(move || compress(&bytes)).await.ok().flatten()
+        };
+        self.gzip.get_or_init(compress).await.as_ref()
     }
 }
 
-/// A page and its files, at their addresses. They are for people and hold no secret, so anybody may have them; what the page may
-/// do is in its policy.
+/// Compresses what gets smaller by it.
+fn compress(bytes: &[u8]) -> Option<Representation> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).ok()?;
+    let compressed = encoder.finish().ok()?;
+    (compressed.len() < bytes.len()).then(|| Representation::new(compressed.into()))
+}
+
+/// Routes a page and its files. They are for people and hold no secret, so they need no token; what the page may do is in its
+/// policy.
 pub(crate) fn pages(
     files: impl IntoIterator<Item = (&'static str, Fixed)>,
     policy: &'static str,
@@ -59,7 +103,7 @@ pub(crate) fn pages(
     files.into_iter().fold(Router::new(), |router, (path, file)| {
         let file = Arc::new(file);
         let serve = async move |_: Public, request: HeaderMap| {
-            let mut response = file.answer(&request);
+            let mut response = file.answer(&request).await;
             confine(response.headers_mut(), policy);
             response
         };
@@ -67,7 +111,8 @@ pub(crate) fn pages(
     })
 }
 
-fn confine(headers: &mut HeaderMap, policy: &'static str) {
+/// Adds the header fields that restrict what a browser lets the page do.
+pub(crate) fn confine(headers: &mut HeaderMap, policy: &'static str) {
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, policy),
         (header::REFERRER_POLICY, "no-referrer"),

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use tokio::sync::watch;
@@ -27,7 +27,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::frames::Frames;
-use super::connection::date;
 use super::context::TrackedBody;
 use super::error::ApiError;
 use super::serve::Stage;
@@ -204,8 +203,6 @@ async fn answer(
     let (mut head, body) = response.into_parts();
     // What it says of the connection is about HTTP/1.1.
     head.headers.remove(CONNECTION);
-    // A date is a header value.
-    head.headers.extend(HeaderValue::try_from(date()).ok().map(|date| (DATE, date)));
     let ends = body.is_end_stream();
     if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         // The router adds it.

@@ -188,6 +188,7 @@ pub(crate) struct Connections {
     silent: Counter,
     slow_head: Counter,
     large_head: Counter,
+    large_body: Counter,
     malformed: Counter,
     stalled: Counter,
     handshake: Counter,
@@ -212,6 +213,7 @@ impl Connections {
             Ending::Silent => self.silent.count(),
             Ending::HeadTimeout => self.slow_head.count(),
             Ending::HeadTooLarge => self.large_head.count(),
+            Ending::BodyTooLarge => self.large_body.count(),
             Ending::Malformed => self.malformed.count(),
             Ending::Stalled => self.stalled.count(),
             // It goes on.
@@ -239,6 +241,7 @@ impl Connections {
             .sample(&[("why", "silent".into())], self.silent.get())
             .sample(&[("why", "slow_head".into())], self.slow_head.get())
             .sample(&[("why", "large_head".into())], self.large_head.get())
+            .sample(&[("why", "large_body".into())], self.large_body.get())
             .sample(&[("why", "malformed".into())], self.malformed.get())
             .sample(&[("why", "stalled".into())], self.stalled.get())
             .sample(&[("why", "handshake".into())], self.handshake.get())

@@ -51,7 +51,9 @@ fn info() -> Info {
         Every answer that is neither a success nor a 304 is `{\"error\": <number>, \"message\": <what to do>}`. Numbers are \
         stable: match on them, and show the message to people. Beside the errors of each operation, an address that does not \
         exist is answered as `components/responses/NoSuchAddress` says, a method that an address does not have as \
-        `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as `Preflight`.";
+        `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as `Preflight`. \
+        A person who opens an address in a browser (`Accept: text/html`, no `Authorization`) gets pages in place of these \
+        errors: where there is none, a 404 in HTML that is the same at every address.";
     Info::builder()
         .title("plantstore")
         .version(INTERFACE_VERSION)

@@ -97,7 +97,7 @@ pub(crate) async fn list(
     operation_id = "deletePlant",
     tag = PLANTS,
     summary = "Delete a plant",
-    description = "Deletes a single plant by its id.",
+    description = "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
     params(DeleteParameters),
     responses(DeleteAnswers),
     security(("bearer" = ["plants:delete"])),

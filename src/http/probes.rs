@@ -38,11 +38,11 @@ pub(crate) async fn livez(_: Public) -> Response {
 )]
 pub(crate) async fn readyz(State(app): State<&'static App>, _: Public) -> Result<Response, ApiError> {
     // The store may take a moment: what counts is the state at its end.
-    let pinged = if app.draining() { Ok(()) } else { app.store.ping().await };
+    let checked = if app.draining() { Ok(()) } else { app.readiness.check(&app.store).await };
     if app.draining() {
         return Err(ApiError::Draining);
     }
-    pinged?;
+    checked?;
     Ok(status(r#"{"status":"ready"}"#))
 }
 

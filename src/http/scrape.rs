@@ -24,17 +24,19 @@ use crate::metrics::{Format, Page};
 const PING_PATIENCE: Duration = Duration::from_secs(2);
 /// Connections at the same time: more than the few that have business here.
 const CONNECTIONS_MAX: usize = 16;
-/// For a request to arrive, and for a client to take some of its answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// For a request to arrive, for a client to take some of its response, and between two requests of one connection: idle
+/// connections must not shut out scrapes for longer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 const SURFACE: Surface = Surface { routes: &["/metrics", "-"], route_of };
 
 /// Serves the metrics of `app`, and whatever else `more` writes, for as long as it is polled.
 pub async fn serve_metrics(listener: TcpListener, app: &'static App, more: impl Fn(&mut Page) + Send + Sync + 'static) {
     let limits = Limits {
-        header_timeout: REQUEST_TIMEOUT,
-        request_timeout: REQUEST_TIMEOUT,
-        write_timeout: REQUEST_TIMEOUT,
+        header_timeout: TIMEOUT,
+        request_timeout: TIMEOUT,
+        idle_timeout: TIMEOUT,
+        write_timeout: TIMEOUT,
         connections: CONNECTIONS_MAX,
         list_cache_bytes: 0,
         ..Limits::default()
@@ -45,7 +47,7 @@ pub async fn serve_metrics(listener: TcpListener, app: &'static App, more: impl 
     let router = Router::new()
         .route("/metrics", get(metrics))
         .fallback(async |_: Public| ApiError::NoMetricsHere)
-        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed)
+        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
         .with_state(own);
     serve_with(listener, None, Service::new(own, router), std::future::pending()).await;
 }

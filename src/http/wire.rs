@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use hyper::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::context::REQUEST_ID;
@@ -51,6 +52,8 @@ pub(crate) enum Ending {
     Silent,
     HeadTimeout,
     HeadTooLarge,
+    /// The body that a head announces has more bytes than the library can count.
+    BodyTooLarge,
     Malformed,
     /// The client took nothing of its answer for too long.
     Stalled,
@@ -59,13 +62,40 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    pub(crate) fn error(self) -> Option<ApiError> {
+    pub(crate) fn error(self, limits: &Limits) -> Option<ApiError> {
         match self {
             Self::Silent | Self::Stalled | Self::Http2 => None,
             Self::HeadTimeout => Some(ApiError::RequestTimeout),
             Self::HeadTooLarge => Some(ApiError::HeadersTooLarge),
+            Self::BodyTooLarge => Some(ApiError::BodyTooLarge { limit: limits.body_bytes, close: true }),
             Self::Malformed => Some(ApiError::BadRequest("the request is not well-formed HTTP/1.1")),
         }
+    }
+}
+
+impl Ending {
+    /// Tells the two causes of the library's 431 apart by what it left in its buffer: a head that is too large is still there, a
+    /// head that announces more bytes than the library can count was taken out, and at most a body follows.
+    pub(crate) fn with_unparsed(self, unparsed: &[u8], limits: &Limits) -> Self {
+        let is_method = unparsed.first().is_some_and(u8::is_ascii_alphabetic);
+        let lines = unparsed.split(|byte| *byte == b'\n').count();
+        let is_large_head = is_method && (unparsed.len() > limits.header_bytes || lines > limits.header_fields);
+        match self {
+            Self::HeadTooLarge if !is_large_head => Self::BodyTooLarge,
+            ending => ending,
+        }
+    }
+}
+
+/// Checks that the bytes of a body are delimited in a way that leaves no doubt: by chunks alone, or by a length. The library
+/// only looks at the last coding, and would take the bytes of an encoded body for the body itself.
+pub(crate) fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |line: &HeaderValue| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    if lines.next().is_none_or(is_chunked) && lines.next().is_none() {
+        Ok(())
+    } else {
+        Err(ApiError::BadTransferEncoding)
     }
 }
 

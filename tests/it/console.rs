@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 
+use crate::support::http2::Http2;
 use crate::support::{Engine, Server, Site, wait_for};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -42,6 +43,7 @@ fn anybody_gets_the_page_under_a_strict_policy() {
     content-type: text/html; charset=utf-8
     etag: (a tag)
     cache-control: no-cache
+    vary: Accept-Encoding
     content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'
     referrer-policy: no-referrer
     permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
@@ -118,4 +120,85 @@ fn without_the_console_its_addresses_are_like_any_other() {
     command.env("PLANTSTORE_NO_CONSOLE", "1");
     let server = Server::start(command);
     assert_eq!(server.anonymous().get("/").error(), 40100);
+}
+
+#[test]
+fn favicon_is_served_with_the_console() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let icon = anonymous.get("/favicon.ico");
+    assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/x-icon")));
+    assert_eq!(icon.body[..6], [0, 0, 1, 0, 1, 0], "one icon");
+    let tag = icon.header("etag").expect("a tag");
+    assert_eq!(anonymous.call("GET", "/favicon.ico", &[("If-None-Match", tag)], None).status, 304);
+    let without = site.serve(&["--no-console"]);
+    assert_eq!(without.anonymous().get("/favicon.ico").error(), 40100);
+}
+
+/// Addresses that are no public page: some are the API's, some do not exist.
+const NO_PAGES: [&str; 10] = [
+    "/nothing",
+    "/plants",
+    "/plants?limit=1",
+    "/plants/1",
+    "/plants/x/y",
+    "/tokens",
+    "/console/nothing.js",
+    "/docs/nothing",
+    "/index.html",
+    "/metrics",
+];
+/// What browsers send when they open an address.
+const NAVIGATION: (&str, &str) =
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8");
+
+#[test]
+fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let page = anonymous.call("GET", NO_PAGES[0], &[NAVIGATION], None);
+    assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")));
+    assert!(page.text().starts_with("<!doctype html>") && page.text().contains("href=\"/\""), "{}", page.text());
+    assert!(page.body.len() < 2_000, "a small page");
+    assert_eq!(page.header("content-security-policy"), Some(POLICY));
+    assert_eq!(page.header("cache-control"), Some("no-store"));
+    assert_eq!(page.header("www-authenticate"), None);
+    for path in NO_PAGES {
+        for accept in [NAVIGATION, ("Accept", "text/html"), ("accept", "TEXT/HTML;q=0.9, */*")] {
+            assert_eq!(anonymous.call("GET", path, &[accept], None).wire(), page.wire(), "{path}");
+        }
+        let head = anonymous.call("HEAD", path, &[NAVIGATION], None);
+        let length = page.body.len().to_string();
+        assert_eq!((head.status, head.header("content-length")), (404, Some(length.as_str())), "{path}");
+        let over_http2 = Http2::open(&anonymous).call("GET", path, &[NAVIGATION], None);
+        assert_eq!((over_http2.status, over_http2.text()), (404, page.text()), "{path}");
+    }
+    for path in ["/", "/docs", "/livez", "/openapi.json"] {
+        assert_eq!(anonymous.call("GET", path, &[NAVIGATION], None).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn other_clients_get_json_errors_and_no_404_page() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let (anonymous, ada) = (server.anonymous(), server.client(&site.token("ada", &[])));
+    for path in NO_PAGES {
+        for accept in ["*/*", "text/*", "application/json", "text/html;q=0, application/json", "application/xhtml+xml"]
+        {
+            assert_eq!(anonymous.call("GET", path, &[("Accept", accept)], None).error(), 40100, "{path} {accept}");
+        }
+        assert_eq!(anonymous.call("POST", path, &[NAVIGATION], None).error(), 40100, "{path}");
+        let basic = [NAVIGATION, ("Authorization", "Basic YTpi")];
+        assert_eq!(anonymous.call("GET", path, &basic, None).error(), 40100, "{path}");
+        assert_eq!(server.client("pst_invalid").call("GET", path, &[NAVIGATION], None).error(), 40101, "{path}");
+    }
+    assert_eq!(ada.call("GET", "/nothing", &[NAVIGATION], None).error(), 40401);
+    assert_eq!(ada.call("GET", "/plants", &[NAVIGATION], None).text(), "[]");
+    let without = site.serve(&["--no-console"]);
+    for path in ["/", "/nothing", "/plants"] {
+        assert_eq!(without.anonymous().call("GET", path, &[NAVIGATION], None).error(), 40100, "{path}");
+    }
 }

@@ -14,6 +14,7 @@ on_every_engine! {
         content-type: text/html; charset=utf-8
         etag: (a tag)
         cache-control: no-cache
+        vary: Accept-Encoding
         content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
         referrer-policy: no-referrer
         permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()

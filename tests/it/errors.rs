@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
 
-use crate::support::{Connection, on_every_engine};
+use crate::support::{Connection, on_every_engine, wait_for};
 
 on_every_engine! {
     fn an_unknown_address(site) {
@@ -36,6 +36,8 @@ on_every_engine! {
                 let answer = ada.call(method, path, &[], None);
                 assert_eq!(answer.error(), 40500, "{method} {path}");
                 assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
+                let named = allow.replace(',', ", ");
+                assert_eq!(answer.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
             }
         }
         assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");
@@ -209,6 +211,7 @@ on_every_engine! {
         let server = site.serve(&[]);
         assert_eq!(server.anonymous().get("/readyz").status, 200);
         site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
+        wait_for("its end", || (server.anonymous().get("/readyz").status != 200).then_some(()));
         assert!(server.anonymous().get("/readyz").error() >= 50000);
         assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
     }

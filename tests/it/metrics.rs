@@ -326,6 +326,27 @@ fn slow_clients_are_cut_off() {
 }
 
 #[test]
+fn idle_connections_do_not_shut_out_scrapes() {
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&LISTEN);
+    let metrics = server.metrics();
+    let client = metrics.client();
+    let mut idle: Vec<Connection> = Vec::new();
+    for _ in 0..16 {
+        let mut connection = client.connect();
+        connection.send(client.bytes("GET", "/metrics", &[], None));
+        assert_eq!(connection.answer(false).status, 200);
+        idle.push(connection);
+    }
+    wait_for("a scrape beside them", || {
+        let mut one_more = client.connect();
+        one_more.try_send(client.bytes("GET", "/metrics", &[], None)).ok()?;
+        one_more.try_answer(false).is_ok_and(|answer| answer.status == 200).then_some(())
+    });
+    assert!(idle.iter_mut().all(Connection::is_closed_by_server));
+}
+
+#[test]
 fn an_address_that_cannot_be_used_is_an_error() {
     let site = Site::new(Engine::Sqlite);
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

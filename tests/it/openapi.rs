@@ -215,6 +215,7 @@ on_every_engine! {
         304 Not Modified
         etag: (a tag)
         cache-control: no-cache
+        vary: Accept-Encoding
         x-request-id: (an id)
         x-content-type-options: nosniff
         date: (a date)

@@ -105,6 +105,7 @@ fn the_examples_work_as_printed() {
         ("README.md", 8),
         ("docs/data.md", 10),
         ("docs/limits-and-browsers.md", 6),
+        ("docs/paging.md", 4),
         ("docs/rereads.md", 4),
         ("docs/sharing.md", 8),
         ("docs/retries.md", 3),
@@ -141,4 +142,37 @@ fn the_examples_about_tls_work_as_printed() {
     let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(site.directory()).status();
     assert!(made.unwrap().success(), "{}", certificate.command);
     check_in(&site, &serve.served().expect("a server"), "", rest);
+}
+
+/// The only block of a document in this language.
+fn program(document: &str, language: &str) -> String {
+    let text = std::fs::read_to_string(format!("{}/{document}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let start = format!("```{language}\n");
+    let mut blocks = text.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap());
+    let (Some(block), None) = (blocks.next(), blocks.next()) else { panic!("{document} has one block of {language}") };
+    block.to_owned()
+}
+
+#[test]
+fn python_and_javascript_examples_resolve_the_link_to_the_next_page() {
+    let python = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("venv/bin/python");
+    assert!(python.exists(), "{} is missing: scripts/test installs it", python.display());
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let names: Vec<String> = (1..=5).map(|id| format!("Plant {id}")).collect();
+    for (id, name) in (1..).zip(&names) {
+        server.client(&token).plant(id, name);
+    }
+    for (language, interpreter, file) in
+        [("python", python.as_os_str(), "page.py"), ("javascript", "node".as_ref(), "page.mjs")]
+    {
+        let program = program("docs/paging.md", language).replace("127.0.0.1:8080", &server.address().to_string());
+        std::fs::write(site.directory().join(file), program).unwrap();
+        let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(site.directory()).output();
+        let output = output.unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed: Vec<&str> = printed.lines().collect();
+        assert_eq!(printed, names, "{language}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }

@@ -11,7 +11,6 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::errors::{answer, anybody, calling, errors, faults_of_bodies, writing};
 use super::headers;
-use crate::http::Limits;
 use crate::http::error::ApiError;
 use crate::plant::{IdFault, Plant, PlantId};
 use crate::token::Scope;
@@ -50,7 +49,6 @@ impl IntoResponses for CreateAnswers {
             .link("delete", delete.build());
         let mut answers = errors(writing(Scope::Write).chain(faults_of_bodies()).chain([
             ApiError::Duplicate(PlantId::new(1)),
-            ApiError::BodyTooLarge { limit: Limits::default().body_bytes, close: true },
             ApiError::BodyUnreadable,
             ApiError::NotJsonType,
         ]));
@@ -112,7 +110,8 @@ impl IntoResponses for OpenapiAnswers {
             .content(JSON, ContentBuilder::new().schema(Some(schema)).build());
         let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
         let mut answers = errors(anybody());
-        answers.insert(code(StatusCode::OK), headers::with(document, VALIDATORS).into());
+        let sent = VALIDATORS.into_iter().chain(["Content-Encoding"]);
+        answers.insert(code(StatusCode::OK), headers::with(document, sent).into());
         answers.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
         answers
     }
@@ -122,10 +121,8 @@ impl IntoResponses for OpenapiAnswers {
 pub(super) fn outside_of_operations() -> Answers {
     let preflight = ResponseBuilder::new().description("What pages of another origin may do");
     let allowed = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers", "Access-Control-Max-Age"];
-    let mut not_allowed = answer(&[ApiError::MethodNotAllowed]);
-    // By the router, which knows them.
-    headers::add(&mut not_allowed, "Allow");
-    let refused = [("NoSuchAddress", answer(&[ApiError::NoRoute])), ("MethodNotAllowed", not_allowed)];
+    let not_allowed = ApiError::MethodNotAllowed("GET,HEAD,POST".to_owned());
+    let refused = [("NoSuchAddress", answer(&[ApiError::NoRoute])), ("MethodNotAllowed", answer(&[not_allowed]))];
     let mut answers = told_of_quota(refused.map(|(name, answer)| (name.to_owned(), answer.into())).into());
     answers.insert("Preflight".to_owned(), headers::with(preflight, allowed).into());
     answers

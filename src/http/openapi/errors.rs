@@ -10,6 +10,7 @@ use utoipa::openapi::{AllOfBuilder, ObjectBuilder, Response, ResponseBuilder, Sc
 use super::answers::{Answers, JSON, code, reference};
 use super::headers;
 use super::schemas::Error;
+use crate::http::Limits;
 use crate::http::error::ApiError;
 use crate::plant::NewPlant;
 use crate::token::Scope;
@@ -18,7 +19,9 @@ use crate::token::Scope;
 pub(super) fn anybody() -> impl Iterator<Item = ApiError> {
     [
         ApiError::BadRequest("send exactly one `Host` header"),
+        ApiError::BadTransferEncoding,
         ApiError::RequestTimeout,
+        ApiError::BodyTooLarge { limit: Limits::default().body_bytes, close: true },
         ApiError::HeadersTooLarge,
         ApiError::Internal(String::new()),
         ApiError::Draining,

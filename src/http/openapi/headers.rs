@@ -24,7 +24,7 @@ const COMMON: [&str; 6] = [
     "Vary",
 ];
 
-const ALL: [Described; 18] = [
+const ALL: [Described; 19] = [
     (
         "X-Request-Id",
         "The id of the request: the one that was sent, if it is sane, or a new one",
@@ -43,6 +43,7 @@ const ALL: [Described; 18] = [
     ("RateLimit-Policy", "Where the operator has set one: the quota of a user", Text(r#""user";q=100;w=60"#)),
     ("RateLimit", "What is left of the quota", Text(r#""user";r=99;t=1"#)),
     ("Vary", "What of a request the answer depends on", Text("Authorization")),
+    ("Content-Encoding", "`gzip` for clients that accept it", Text("gzip")),
     ("Cache-Control", "How long the answer may be kept", Text("private, no-cache")),
     ("ETag", "What the list was made of, for `If-None-Match`", Text(r#"W/"0f343b0931126a20f133d67c2b018a3b""#)),
     (

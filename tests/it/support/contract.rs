@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Answer;
 
 /// Pages for people, and their files, and what is served on the port of the metrics: they are no part of the interface.
-const PAGES: [&str; 4] = ["/docs", "/", "/console", "/metrics"];
+const PAGES: [&str; 5] = ["/docs", "/", "/console", "/favicon.ico", "/metrics"];
 
 /// What every message of HTTP/1.1 has, or what the document says in another way (`content`).
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
@@ -93,6 +93,10 @@ pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
     }
     if find(&answer.body, b"the metrics are at /metrics").is_some() {
         // The other port, whatever it was asked for.
+        return;
+    }
+    if answer.status == 404 && answer.header("content-type") == Some("text/html; charset=utf-8") {
+        // A page for people who open an address in a browser: `info.description` has a sentence about it.
         return;
     }
     let listed = listed(request, answer.status);

@@ -1,0 +1,73 @@
+//! The `Date` header field follows the wall clock, also when that is set back.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::support::http2::Http2;
+use crate::support::{Answer, Connection, Engine, Server, Site, wait_for};
+
+/// Where Debian puts the library that shows a program another time.
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// How far the clock is ahead before it is set back.
+const AHEAD: Duration = Duration::from_secs(2 * 60 * 60);
+/// How far a `Date` may be from the clock: it has whole seconds, and a response takes a moment.
+const TOLERANCE: Duration = Duration::from_secs(5);
+
+/// A server whose clock is this many seconds ahead, as the file says that it reads with every look at the clock.
+fn serve_with_clock(site: &Site, file: &Path) -> Server {
+    let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
+    let library = library.into_iter().find(|library| Path::new(library).exists());
+    let library = library.expect("libfaketime, which scripts/test installs");
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME_TIMESTAMP_FILE", file)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("DONT_FAKE_MONOTONIC", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Server::start(command)
+}
+
+/// Sets the server's clock this far ahead of the real one.
+fn set_ahead(file: &Path, ahead: Duration) {
+    // Renamed, so that no look at the clock meets an empty file.
+    let new = file.with_extension("new");
+    std::fs::write(&new, format!("+{}s\n", ahead.as_secs())).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
+
+/// Checks that a response was dated this far ahead of the real clock.
+fn is_dated(answer: &Answer, ahead: Duration) -> bool {
+    let date = httpdate::parse_http_date(answer.header("date").expect("a date")).expect("an HTTP date");
+    let now = SystemTime::now() + ahead;
+    date <= now + TOLERANCE && date + TOLERANCE >= now
+}
+
+/// One response of each kind that has a `Date`: of HTTP/1.1, of HTTP/2, and to what is not a request.
+fn responses(server: &Server) -> Vec<Answer> {
+    let mut malformed = Connection::open(server.address());
+    malformed.send("nonsense\r\n\r\n");
+    // Several, because each thread of the server may have its own idea of the time.
+    let mut all: Vec<Answer> = (0..12).map(|_| server.anonymous().get("/livez")).collect();
+    all.push(malformed.answer(false));
+    all.push(Http2::open(&server.anonymous()).get("/livez"));
+    all
+}
+
+#[test]
+fn date_follows_a_clock_that_is_set_back() {
+    let site = Site::new(Engine::Sqlite);
+    let file = site.directory().join("clock");
+    set_ahead(&file, AHEAD);
+    let server = serve_with_clock(&site, &file);
+    for answer in responses(&server) {
+        assert!(is_dated(&answer, AHEAD), "{}", answer.wire());
+        assert_eq!(answer.headers.iter().filter(|(name, _)| name == "date").count(), 1, "one date");
+    }
+    set_ahead(&file, Duration::ZERO);
+    wait_for("dates of the present", || {
+        responses(&server).iter().all(|answer| is_dated(answer, Duration::ZERO)).then_some(())
+    });
+    set_ahead(&file, AHEAD);
+    wait_for("dates of the future", || responses(&server).iter().all(|answer| is_dated(answer, AHEAD)).then_some(()));
+}
