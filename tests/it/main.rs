@@ -8,6 +8,7 @@ mod auth;
 mod browser;
 mod check;
 mod cli;
+mod clients;
 mod cluster;
 mod console;
 mod copies;

@@ -16,6 +16,7 @@ mod server;
 mod standin;
 mod stop;
 mod terminal;
+pub(crate) mod tools;
 pub(crate) mod transfer;
 mod workload;
 
