@@ -35,6 +35,7 @@ mod metrics;
 mod model;
 mod monitoring;
 mod oidc;
+mod oidc_provider;
 mod openapi;
 mod proxy;
 mod rate_limit;

@@ -89,10 +89,8 @@ fn spectral_problems(file: &Path) -> usize {
 #[test]
 fn redocly_and_spectral_find_no_problem() {
     assert_eq!((redocly_problems(written()), spectral_problems(written())), (0, 0));
-    let mut wrong = document().clone();
-    wrong["servers"].take();
     let file = output("without-servers.json");
-    std::fs::write(&file, wrong.to_string()).unwrap();
+    std::fs::write(&file, r#"{"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {}}"#).unwrap();
     assert!(redocly_problems(&file) > 0 && spectral_problems(&file) > 0, "both look");
 }
 

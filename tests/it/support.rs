@@ -10,6 +10,7 @@ pub(crate) mod http2;
 pub(crate) mod issuer;
 mod metrics;
 mod postgres;
+pub(crate) mod provider;
 mod proxy;
 mod retrying;
 mod server;
