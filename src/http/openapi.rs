@@ -50,11 +50,12 @@ pub fn openapi() -> OpenApi {
 fn info() -> Info {
     let description = "A small HTTP/JSON service that keeps people's plants: each user sees only what is theirs, and what \
         others share with them.\n\n\
-        Every answer that is neither a success nor a 304 is `{\"error\": <error code>, \"message\": <what to do>}`. Error codes \
+        Every response that is neither a success nor a 304 is `{\"error\": <error code>, \"message\": <what to do>}`. Error codes \
         are stable: match on them, and show the message to people. Each response lists its codes in `x-error-codes`; treat a \
-        code that you do not know by its status, because later releases may add some. Beside the errors of each operation, an address that does not \
-        exist is answered as `components/responses/NoSuchAddress` says, a method that an address does not have as \
-        `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as `Preflight`.\n\n\
+        code that you do not know by its status, because later releases may add some. Beside the errors of each operation, \
+        an address that does not exist is answered as `components/responses/NoSuchAddress` says, a method that an address \
+        does not have as `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as \
+        `Preflight`.\n\n\
         **Ids in JavaScript:** an id is any integer of 64 bits. `JSON.parse` and `fetch` read integers beyond ±(2^53 − 1) as \
         the nearest number that they can represent, without an error: choose ids within that range, or parse the body with \
         a library that reads such integers as `BigInt`.";
