@@ -794,7 +794,7 @@ fn an_issuer_that_talks_nonsense_is_like_none() {
     let nonsense = [
         (DISCOVERY, ok("{}"), "holds no `issuer` or no `jwks_uri`"),
         (DISCOVERY, ok("nonsense"), "holds no `issuer` or no `jwks_uri`"),
-        (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "calls itself"),
+        (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "to exactly that"),
         (DISCOVERY, keys_at("http://keys.example/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("ftp://127.0.0.1/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("/keys"), "`jwks_uri` cannot be used"),
