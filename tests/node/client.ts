@@ -30,7 +30,7 @@ assert.equal(duplicate.response.status, 409);
 const conflict: ApiError | undefined = duplicate.error;
 assert.equal(conflict?.error, 40900);
 assert.match(conflict.message, /id/);
-const future: ApiError = { error: 49999, message: "a code of a later release" };
+const future: NonNullable<typeof duplicate.error> = { error: 49999, message: "a code of a later release" };
 assert.equal(typeof future.error, typeof conflict.error);
 
 const pages: (number | undefined)[][] = [];
