@@ -37,7 +37,7 @@ on_every_engine! {
         for (line, (jwk, reason)) in reported.iter().zip(&unusable) {
             assert_eq!(line["level"], "WARN");
             assert!(line.to_string().contains(reason), "{reason}: {line}");
-            let id = jwk.get("kid").map(|id| id.to_string());
+            let id = jwk.get("kid").map(Value::to_string);
             assert_eq!(line["kid"].as_str(), id.as_deref(), "quoted, so that it stays on its line");
         }
         assert!(!server.log().contains("c2VjcmV0"));
