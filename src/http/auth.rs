@@ -15,7 +15,7 @@ use hyper::http::request::Parts;
 use super::App;
 use super::context::Context;
 use super::error::ApiError;
-use super::sessions::{Bearer, Session};
+use super::sessions::Session;
 use crate::token::Scope;
 use crate::user::UserId;
 
@@ -99,7 +99,7 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
         return Err(ApiError::BadRequest("send exactly one `Authorization` header"));
     }
     let session = match credentials(value)? {
-        Some(bearer) => app.sessions.find(&app.store, &bearer).await?,
+        Some(token) => app.sessions.find(&app.store, token).await?,
         None => None,
     };
     session.ok_or_else(|| match app.auth_failures.take(context.client(), Instant::now()) {
@@ -114,8 +114,8 @@ async fn authenticate(app: &App, context: &Context, headers: &HeaderMap) -> Resu
     })
 }
 
-/// The token of a bearer header; `None` when it is malformed. Credentials of another scheme are no credentials.
-fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
+/// The token of a bearer header; `None` when it is not text. Credentials of another scheme are no credentials.
+fn credentials(value: &HeaderValue) -> Result<Option<&str>, ApiError> {
     let bytes = value.as_bytes();
     let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {
         Some(space) => bytes.split_at(space),
@@ -125,7 +125,7 @@ fn credentials(value: &HeaderValue) -> Result<Option<Bearer<'_>>, ApiError> {
         return Err(ApiError::NoToken);
     }
     let token = token.trim_ascii_start();
-    Ok(std::str::from_utf8(token).ok().and_then(Bearer::parse))
+    Ok(std::str::from_utf8(token).ok())
 }
 
 /// HTTP/1.1 asks for exactly one `Host`, of every request; HTTP/2 for the same as `:authority`, or both alike.

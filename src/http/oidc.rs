@@ -1,12 +1,13 @@
 //! Logins by OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of our own.
 //!
 //! [`jwt`] reads a token and checks what it claims; [`keys`] checks who signed it; [`keeper`] holds the issuer's keys, which
-//! are fetched from where [`issuer`] says. What a token says of itself never decides how it is checked.
+//! are fetched from where [`issuer`] says; [`report`] tells operators about keys and tokens that cannot be used. What a token says of itself never decides how it is checked.
 
 mod issuer;
 mod jwt;
 mod keeper;
 mod keys;
+mod report;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub(crate) use self::jwt::has_the_shape;
 use self::jwt::{Claims, Expected, Fault, Jwt};
 use self::keeper::{Keeper, Missing};
 pub(crate) use self::keys::KeySet;
+use self::report::RejectionReports;
 use super::client::Client;
 use crate::metrics::Page;
 use crate::trust::TrustFault;
@@ -48,6 +50,7 @@ impl Issuer {
 pub(crate) struct Logins {
     expected: Expected,
     keeper: Keeper,
+    reports: RejectionReports,
 }
 
 /// A token that is what it claims to be.
@@ -77,19 +80,34 @@ pub(crate) enum Lasting {
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        Self::Invalid(fault, if fault.may_pass() { Lasting::Unknown } else { Lasting::Always })
+        let lasting = if fault.may_pass() { Lasting::Unknown } else { Lasting::Always };
+        Self::Invalid(fault, lasting)
     }
 }
 
 impl Logins {
     /// Begins to fetch the issuer's keys, and goes on for as long as the runtime lives.
     pub(crate) fn start(issuer: Issuer) -> Self {
-        Self { expected: issuer.expected, keeper: Keeper::start(issuer.url, issuer.client) }
+        let keeper = Keeper::start(issuer.url, issuer.client);
+        Self { expected: issuer.expected, keeper, reports: RejectionReports::default() }
     }
 
     /// Checks a token. What no key could make valid is refused before any is looked for: only a token that is right in
     /// all else makes the service ask its issuer.
     pub(crate) async fn verify(&self, text: &str) -> Result<Verified, Refusal> {
+        let verified = self.check(text).await;
+        if let Err(Refusal::Invalid(fault, _)) = &verified {
+            self.reports.report(fault, &self.expected);
+        }
+        verified
+    }
+
+    /// Reports a bearer token that is neither a token of ours nor a JWT.
+    pub(crate) fn report_opaque(&self) {
+        self.reports.report(&Fault::Malformed, &self.expected);
+    }
+
+    async fn check(&self, text: &str) -> Result<Verified, Refusal> {
         let jwt = Jwt::parse(text)?;
         jwt.check(&self.expected, Timestamp::now())?;
         let keys =

@@ -1,7 +1,7 @@
 //! The OpenAPI document. The annotations of the handlers say which operations there are; here stands what they share, and
 //! what the document says of the service as a whole.
 //!
-//! Nothing of it is written down twice: lengths come from the rules of plants, and numbers, statuses, messages and header
+//! Nothing of it is written down twice: lengths come from the rules of plants, and error codes, statuses, messages and header
 //! fields of errors from the errors themselves.
 
 mod answers;
@@ -12,7 +12,7 @@ mod schemas;
 
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Components, Info, License, OpenApi, RefOr, Tag};
+use utoipa::openapi::{Components, Info, License, OpenApi, RefOr, Server, Tag};
 use utoipa::{PartialSchema as _, ToSchema as _};
 
 pub(crate) use self::answers::{CreateAnswers, DeleteAnswers, ListAnswers, LiveAnswers, OpenapiAnswers, ReadyAnswers};
@@ -34,12 +34,14 @@ pub(crate) const SERVICE: &str = "service";
 pub fn openapi() -> OpenApi {
     let mut document = super::routes().into_openapi();
     document.info = info();
+    document.servers = Some(vec![Server::builder().url("/").description(Some("The server of this document")).build()]);
     document.tags = Some(vec![
         Tag::builder().name(PLANTS).description(Some("Create, list and delete plants.")).build(),
         Tag::builder().name(SERVICE).description(Some("About the service itself; no token is needed.")).build(),
     ]);
     complete(document.components.get_or_insert_default());
     for item in document.paths.paths.values_mut() {
+        mark_public(item);
         answer_head(item);
     }
     document
@@ -48,17 +50,21 @@ pub fn openapi() -> OpenApi {
 fn info() -> Info {
     let description = "A small HTTP/JSON service that keeps people's plants: each user sees only what is theirs, and what \
         others share with them.\n\n\
-        Every answer that is neither a success nor a 304 is `{\"error\": <number>, \"message\": <what to do>}`. Numbers are \
-        stable: match on them, and show the message to people. Beside the errors of each operation, an address that does not \
-        exist is answered as `components/responses/NoSuchAddress` says, a method that an address does not have as \
-        `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as `Preflight`. \
-        A person who opens an address in a browser (`Accept: text/html`, no `Authorization`) gets pages in place of these \
-        errors: where there is none, a 404 in HTML that is the same at every address.";
+        Every response that is neither a success nor a 304 is `{\"error\": <error code>, \"message\": <what to do>}`. Error codes \
+        are stable: match on them, and show the message to people. Each response lists its codes in `x-error-codes`; treat a \
+        code that you do not know by its status, because later releases may add some. Beside the errors of each operation, \
+        an address that does not exist is answered as `components/responses/NoSuchAddress` says, a method that an address \
+        does not have as `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as \
+        `Preflight`. A person who opens an address in a browser (`Accept: text/html`, no `Authorization`) gets pages in place of \
+        these errors: where there is none, a 404 in HTML that is the same at every address.\n\n\
+        **Ids in JavaScript:** an id is any integer of 64 bits. `JSON.parse` and `fetch` read integers beyond ±(2^53 − 1) as \
+        the nearest number that they can represent, without an error: choose ids within that range, or parse the body with \
+        a library that reads such integers as `BigInt`.";
     Info::builder()
         .title("plantstore")
         .version(INTERFACE_VERSION)
         .description(Some(description))
-        .license(Some(License::new("MIT or Apache 2.0")))
+        .license(Some(License::builder().name("MIT or Apache 2.0").identifier(Some("MIT OR Apache-2.0")).build()))
         .build()
 }
 
@@ -77,6 +83,13 @@ fn complete(components: &mut Components) {
     ]);
     components.headers.extend(headers::all());
     components.responses.extend(answers::outside_of_operations());
+}
+
+/// Adds `security: []` to the operations that need no token: without it, tools cannot tell "public" from "forgotten".
+fn mark_public(item: &mut PathItem) {
+    for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+        operation.security.get_or_insert_default();
+    }
 }
 
 /// `HEAD` is answered as `GET` is, without the body.

@@ -18,7 +18,7 @@ use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
 use crate::memory::{Memory, memory, weighing};
 use crate::metrics::{Counter, Page, Striped};
 use crate::store::{Collection, Store, StoreError};
-use crate::token::{PlainToken, Scopes, TokenHash, TokenId};
+use crate::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId};
 use crate::trace;
 use crate::user::{Role, UserId, UserName};
 
@@ -35,7 +35,7 @@ const REFUSED_MAX: usize = 10_000;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// What a client shows, recognised by its looks.
-pub(crate) enum Bearer<'a> {
+enum Bearer<'a> {
     /// A token of ours.
     Token(&'a str),
     /// What may be a token of an issuer.
@@ -44,7 +44,7 @@ pub(crate) enum Bearer<'a> {
 
 impl<'a> Bearer<'a> {
     /// Reads what a client shows, refusing whatever cannot be a token without looking anything up.
-    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+    fn parse(text: &'a str) -> Option<Self> {
         let jwt = || oidc::has_the_shape(text).then_some(Self::Jwt(text));
         if PlainToken::is_one(text) { Some(Self::Token(text)) } else { jwt() }
     }
@@ -129,8 +129,14 @@ impl Sessions {
         Self { valid, refused, logins, remembered: Striped::default(), looked_up: Counter::default() }
     }
 
-    /// The session of a token; `None` when the token is unknown, expired, revoked, or not what it claims to be.
-    pub(crate) async fn find(&self, store: &Store, bearer: &Bearer<'_>) -> Result<Option<Arc<Session>>, ApiError> {
+    /// The session of a token; `None` when the token is malformed, unknown, expired, revoked, or not what it claims to be.
+    pub(crate) async fn find(&self, store: &Store, token: &str) -> Result<Option<Arc<Session>>, ApiError> {
+        let Some(bearer) = Bearer::parse(token) else {
+            if let Some(logins) = self.logins.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
+                logins.report_opaque();
+            }
+            return Ok(None);
+        };
         let (hash, moment) = (bearer.hash(), Instant::now());
         let known = self.valid.get(&hash);
         if known.as_ref().is_some_and(|session| moment < session.until && self.holds(&session.holder.proof)) {
@@ -142,7 +148,7 @@ impl Sessions {
             return Ok(None);
         }
         // In a box, because it is rare, and so what every request carries around stays small.
-        match Box::pin(self.open(store, bearer, &hash, moment)).await {
+        match Box::pin(self.open(store, &bearer, &hash, moment)).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 self.valid.insert(hash, Arc::clone(&session));

@@ -1,6 +1,8 @@
 //! Logins by OpenID Connect, against an issuer of our own: who is let in, who is not, and what happens when its keys
 //! change and when it is not there.
 
+mod reports;
+
 use std::time::Instant;
 
 use insta::assert_snapshot;
@@ -51,6 +53,12 @@ fn wait_for_log(server: &Server, words: &str) {
 
 fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
+}
+
+/// The lines of the log with these words.
+fn lines(server: &Server, words: &str) -> Vec<Value> {
+    let log = server.log();
+    log.lines().filter(|line| line.contains(words)).map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 const FAILED: &str = "cannot fetch the issuer's keys";
@@ -547,7 +555,23 @@ on_every_engine! {
         assert_eq!(call(&server, &other).error(), 40101);
         let server = site.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
         assert_eq!(call(&server, &other).error(), 50300, "the issuer has another name");
-        wait_for_log(&server, "the issuer calls itself");
+        wait_for_log(&server, "set --oidc-issuer to exactly that");
+        let line = lines(&server, FAILED).remove(0);
+        let error = line["error"].as_str().expect("an error");
+        assert!(error.contains(&format!("{bare:?}")) && error.contains(&format!("{:?}", issuer.url())), "both names: {error}");
+    }
+
+    fn ed25519_is_accepted_as_the_name_of_eddsa(site) {
+        let key = SigningKey::ed25519("d");
+        let issuer = Issuer::start(&[]);
+        issuer.publish_jwks(vec![with(key.jwk.clone(), json!({ "alg": "Ed25519" }))]);
+        let server = serve(site, &issuer, &[]);
+        for name in ["Ed25519", "EdDSA"] {
+            let token = key.token_with(&json!({ "alg": name, "kid": "d" }), &issuer.claims("ada"));
+            assert_eq!(call(&server, &token).status, 200, "{name}");
+        }
+        let other = SigningKey::ed25519("d").token_with(&json!({ "alg": "Ed25519", "kid": "d" }), &issuer.claims("ada"));
+        assert_eq!(call(&server, &other).error(), 40101, "of another key");
     }
 }
 
@@ -770,7 +794,7 @@ fn an_issuer_that_talks_nonsense_is_like_none() {
     let nonsense = [
         (DISCOVERY, ok("{}"), "holds no `issuer` or no `jwks_uri`"),
         (DISCOVERY, ok("nonsense"), "holds no `issuer` or no `jwks_uri`"),
-        (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "calls itself"),
+        (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "to exactly that"),
         (DISCOVERY, keys_at("http://keys.example/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("ftp://127.0.0.1/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("/keys"), "`jwks_uri` cannot be used"),

@@ -1,32 +1,21 @@
-//! The OpenAPI document: that it is valid, complete and served, and that Schemathesis finds nothing that it does not say.
+//! The OpenAPI document: that it is valid, complete and served, that linters accept it, and that Schemathesis finds nothing
+//! that it does not say.
 //! That every answer of every test is listed in it is checked where answers are read (`support/contract.rs`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
 
 use insta::assert_snapshot;
 use serde_json::Value;
 
 use crate::support::contract::{self, Request, document};
+use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
 use crate::support::{Answer, on_every_engine};
 
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
-
-fn target() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
-}
-
-/// A program of the environment that `scripts/test` installs.
-fn tool(name: &str) -> Command {
-    let program = target().join("venv/bin").join(name);
-    assert!(program.exists(), "{} is missing: scripts/test installs it", program.display());
-    let mut command = Command::new(program);
-    command.stdin(Stdio::null());
-    command
-}
 
 /// Where reports stay for people to read.
 fn output(name: &str) -> PathBuf {
@@ -67,8 +56,40 @@ fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 
 #[test]
 fn the_document_is_valid() {
-    let validated = tool("openapi-spec-validator").args(["--schema", "3.1"]).arg(written()).output().unwrap();
-    assert!(validated.status.success(), "{}", String::from_utf8_lossy(&validated.stdout));
+    succeed(python_tool("openapi-spec-validator").args(["--schema", "3.1"]).arg(written()));
+}
+
+/// The problems that Redocly finds in a document, warnings and those that it was told to ignore included.
+fn redocly_problems(file: &Path) -> Vec<Value> {
+    let output = node_tool("redocly")
+        .args(["lint", "--format", "json", "--config"])
+        .arg(in_tests("node/redocly.yaml"))
+        .arg(file)
+        .envs([("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true")])
+        .output()
+        .unwrap();
+    report(&output.stdout)["problems"].as_array().unwrap().clone()
+}
+
+/// The problems that Spectral finds in a document, hints included.
+fn spectral_problems(file: &Path) -> Vec<Value> {
+    let mut command = node_tool("spectral");
+    command.args(["lint", "--format", "json", "--quiet", "--ruleset"]).arg(in_tests("node/spectral.yaml")).arg(file);
+    report(&command.output().unwrap().stdout).as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn report(stdout: &[u8]) -> Value {
+    serde_json::from_slice(stdout).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(stdout)))
+}
+
+#[test]
+fn redocly_and_spectral_find_no_problem() {
+    assert_eq!(redocly_problems(written()), [Value::Null; 0]);
+    assert_eq!(spectral_problems(written()), [Value::Null; 0]);
+    let file = output("without-servers.json");
+    std::fs::write(&file, r#"{"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": {}}"#).unwrap();
+    assert!(!redocly_problems(&file).is_empty() && !spectral_problems(&file).is_empty(), "both look");
 }
 
 #[test]
@@ -94,7 +115,8 @@ fn the_document_has_every_operation() {
         assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: an id of its own");
         assert!(operation["summary"].is_string() && operation["description"].is_string(), "{method} {path}");
         let protected = path.starts_with("/plants");
-        assert_eq!(operation.get("security").is_some(), protected, "{method} {path}");
+        let security = operation["security"].as_array().unwrap_or_else(|| panic!("{method} {path} says who may call"));
+        assert_eq!(security.is_empty(), !protected, "{method} {path}");
         for (status, answer) in operation["responses"].as_object().unwrap() {
             assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
         }
@@ -113,10 +135,6 @@ fn the_document_has_what_every_client_knows() {
         for status in statuses {
             assert!(answers[status].is_object(), "{method} {path} {status}");
         }
-        assert_eq!(
-            answers["400"]["content"]["application/json"]["schema"]["allOf"][0]["$ref"],
-            "#/components/schemas/Error"
-        );
     }
     let schemas = &document()["components"]["schemas"];
     assert_eq!(schemas["NewPlant"]["required"], serde_json::json!(["id", "name"]));
@@ -132,16 +150,55 @@ fn the_document_has_what_every_client_knows() {
     assert!(names(&document()["paths"]["/plants/{id}"]["delete"]).contains("id"));
 }
 
+/// The responses with an error: of operations, and outside of them.
+fn error_responses() -> impl Iterator<Item = &'static Value> {
+    let of_operations = operations().flat_map(|(_, _, operation)| operation["responses"].as_object().unwrap());
+    let errors = of_operations.filter(|(status, _)| status.as_str() >= "400").map(|(_, response)| response);
+    let outside = &document()["components"]["responses"];
+    errors.chain([&outside["NoSuchAddress"], &outside["MethodNotAllowed"]])
+}
+
 #[test]
-fn the_document_has_every_error_number_with_an_example() {
+fn every_error_response_has_the_one_schema_and_lists_its_codes() {
+    let schema = &document()["components"]["schemas"]["Error"];
+    assert_eq!(schema["properties"]["error"]["type"], "integer");
+    assert_eq!(schema["properties"]["error"].get("enum"), None, "a code of a later release is no error in a client");
+    let mut bodies = 0;
+    for response in error_responses() {
+        let codes = response["x-error-codes"].as_array().unwrap();
+        assert!(!codes.is_empty(), "{response}");
+        let description = response["description"].as_str().unwrap();
+        assert!(codes.iter().all(|code| description.contains(&code.to_string())), "{description} {codes:?}");
+        // `HEAD` has no bodies.
+        if let Some(content) = response.get("content") {
+            let schema = &content["application/json"]["schema"];
+            assert_eq!(schema, &serde_json::json!({ "$ref": "#/components/schemas/Error" }));
+            bodies += 1;
+        }
+    }
+    assert!(bodies > 20, "{bodies}");
+}
+
+#[test]
+fn the_document_names_its_server_and_licence_and_warns_of_inexact_ids() {
+    assert_eq!(document()["servers"][0]["url"], "/");
+    assert_eq!(document()["info"]["license"]["identifier"], "MIT OR Apache-2.0");
+    let warns = |text: &Value| text.as_str().is_some_and(|text| text.contains("JavaScript") && text.contains("2^53"));
+    assert!(warns(&document()["info"]["description"]));
+    let schemas = &document()["components"]["schemas"];
+    assert!(["Plant", "NewPlant"].iter().all(|name| warns(&schemas[name]["properties"]["id"]["description"])));
+}
+
+#[test]
+fn the_document_has_every_error_code_with_an_example() {
     let listed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md")).unwrap();
     let expected: BTreeSet<i64> =
         listed.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect();
     assert!(expected.len() > 20, "{expected:?}");
-    let mut schemas = Vec::new();
-    all(document(), "enum", &mut schemas);
+    let mut lists = Vec::new();
+    all(document(), "x-error-codes", &mut lists);
     let known: BTreeSet<i64> =
-        schemas.iter().flat_map(|numbers| numbers.as_array().unwrap()).filter_map(Value::as_i64).collect();
+        lists.iter().flat_map(|codes| codes.as_array().unwrap()).filter_map(Value::as_i64).collect();
     assert_eq!(known, expected);
     let mut examples = Vec::new();
     all(document(), "value", &mut examples);
@@ -195,7 +252,7 @@ fn what_the_document_does_not_list_is_noticed() {
     assert!(!passes("GET", "/plants", &|answer| answer.status = 418), "a status");
     assert!(!passes("GET", "/plants", &|answer| answer.headers.push(header("x-surprise", "1"))), "a header field");
     assert!(!passes("GET", "/plants", &|answer| answer.headers[0].1 = "text/plain".to_owned()), "a media type");
-    assert!(!passes("POST", "/plants", &|_| {}), "a number of another operation");
+    assert!(!passes("POST", "/plants", &|_| {}), "an error code of another operation");
     assert!(!passes("PUT", "/plants", &|answer| answer.status = 200), "a success of no operation");
     assert!(!passes("GET", "/nothing", &|answer| answer.status = 200), "a success at no address");
     assert!(passes("GET", "/docs/page.css", &|answer| answer.headers.push(header("x-surprise", "1"))), "a page");
@@ -239,8 +296,8 @@ on_every_engine! {
         }
         let engine = format!("{:?}", site.engine).to_lowercase();
         let report = output(&format!("schemathesis-{engine}.json"));
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
-        let ran = tool("schemathesis")
+        let directory = in_tests("python");
+        let ran = python_tool("schemathesis")
             .arg("--config-file").arg(directory.join("schemathesis.toml"))
             .arg("run").arg(written())
             .args(["--url", &format!("http://{}", server.address())])

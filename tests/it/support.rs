@@ -10,12 +10,14 @@ pub(crate) mod http2;
 pub(crate) mod issuer;
 mod metrics;
 mod postgres;
+pub(crate) mod provider;
 mod proxy;
 mod retrying;
 mod server;
 mod standin;
 mod stop;
 mod terminal;
+pub(crate) mod tools;
 pub(crate) mod transfer;
 mod workload;
 

@@ -3,10 +3,9 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 
+use super::report::quoted;
 use crate::http::client::{Address, AddressFault, Clear, Client, ClientFault};
 
-/// Characters of what somebody else calls himself that are repeated in the log.
-const SHOWN_CHARS: usize = 200;
 /// Where an issuer tells of itself, below its own address.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
@@ -75,8 +74,11 @@ pub(super) enum FetchFault {
     Status(String, StatusCode),
     #[error("the issuer's {DISCOVERY} holds no `issuer` or no `jwks_uri`")]
     NoDiscovery,
-    #[error("the issuer calls itself {0:?}: --oidc-issuer must be exactly that")]
-    AnotherIssuer(String),
+    #[error(
+        "--oidc-issuer is {configured}, but the issuer's {DISCOVERY} says {found}: set --oidc-issuer to exactly that, a slash at \
+         the end included"
+    )]
+    AnotherIssuer { configured: String, found: String },
     #[error("the issuer's `jwks_uri` cannot be used: {0}")]
     BadKeysAddress(IssuerUrlFault),
     #[error("what is at the issuer's `jwks_uri` is no set of keys")]
@@ -84,8 +86,8 @@ pub(super) enum FetchFault {
 }
 
 impl FetchFault {
-    pub(super) fn another_issuer(name: &str) -> Self {
-        Self::AnotherIssuer(name.chars().take(SHOWN_CHARS).collect())
+    pub(super) fn another_issuer(configured: &IssuerUrl, found: &str) -> Self {
+        Self::AnotherIssuer { configured: quoted(configured.as_str()), found: quoted(found) }
     }
 }
 

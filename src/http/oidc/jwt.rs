@@ -12,6 +12,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::keys::Algorithm;
+use super::report::quoted_json;
 use crate::token::{Scopes, TOKEN_PREFIX};
 use crate::user::UserName;
 
@@ -23,11 +24,11 @@ const LEEWAY: f64 = 30.0;
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
 
 /// Why a token is not accepted. The texts are for operators; they repeat nothing of the token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("it is not a JWT")]
     Malformed,
-    #[error("its algorithm is none of RS256, ES256 and EdDSA")]
+    #[error("its algorithm is none of RS256, ES256, EdDSA and Ed25519")]
     Algorithm,
     #[error("its header asks for extensions (`crit`)")]
     Critical,
@@ -37,8 +38,9 @@ pub(crate) enum Fault {
     KeyId,
     #[error("its `iss` is not the issuer")]
     Issuer,
+    /// With its `aud`, quoted; `None` when it has none.
     #[error("its `aud` does not hold the audience")]
-    Audience,
+    Audience(Option<String>),
     #[error("its `{0}` is missing or no number")]
     Time(&'static str),
     #[error("it has expired")]
@@ -55,7 +57,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// Whether a token that has it may be valid later, by itself or by a change of the issuer's keys.
-    pub(super) fn may_pass(self) -> bool {
+    pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::NotYet | Self::UnknownKey | Self::Signature)
     }
 }
@@ -131,7 +133,7 @@ impl<'a> Jwt<'a> {
             audience => audience.is_some_and(|audience| *audience == expected.audience),
         };
         if !meant_for_us {
-            return Err(Fault::Audience);
+            return Err(Fault::Audience(claims.get("aud").map(quoted_json)));
         }
         let expires = timestamp(claims.seconds("exp")?.ok_or(Fault::Time("exp"))? + LEEWAY);
         if expires <= now {

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::issuer::{FetchFault, IssuerUrl, IssuerUrlFault, fetch_document};
-use super::keys::KeySet;
+use super::keys::{KeySet, SkippedKey};
+use super::report::report_skipped_keys;
 use crate::http::client::{Address, Clear, Client};
 use crate::metrics::{Counter, Gauge, Page};
 
@@ -130,12 +131,17 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
     let issuer = url.as_str();
     let mut asked = state.subscribe();
     let mut failing = false;
+    let mut reported = Vec::new();
     loop {
         let fetched = timeout(FETCH_PATIENCE, fetch(&url, &client)).await.unwrap_or(Err(FetchFault::Silent));
         let failed = match fetched {
-            Ok(keys) => {
+            Ok((keys, skipped)) => {
                 if failing {
                     tracing::info!(issuer, "the issuer answers again");
+                }
+                if skipped != reported {
+                    report_skipped_keys(issuer, &skipped);
+                    reported = skipped;
                 }
                 take(&state, issuer, keys);
                 metrics.fetched.count();
@@ -186,7 +192,7 @@ fn take(state: &watch::Sender<State>, issuer: &str, keys: KeySet) {
     }
 }
 
-async fn fetch(url: &IssuerUrl, client: &Client) -> Result<KeySet, FetchFault> {
+async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedKey>), FetchFault> {
     #[derive(Deserialize)]
     struct Discovery {
         issuer: String,
@@ -195,7 +201,7 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<KeySet, FetchFault> {
     let document = fetch_document(client, url.discovery()).await?;
     let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchFault::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
-        return Err(FetchFault::another_issuer(&discovery.issuer));
+        return Err(FetchFault::another_issuer(url, &discovery.issuer));
     }
     let keys = Address::parse(&discovery.jwks_uri, Clear::Here).map_err(IssuerUrlFault::from);
     let keys = keys.map_err(FetchFault::BadKeysAddress)?;

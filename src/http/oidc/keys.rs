@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::jwt::{Jwt, decode};
+use super::report::quoted;
 
 /// Keys taken from a set at the most.
 const KEYS_MAX: usize = 100;
@@ -27,11 +28,13 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
+    /// Reads a name of RFC 7518, RFC 8037 or RFC 9864. The last one gives EdDSA with Ed25519 a name of its own; both names
+    /// stand for the same signature, because no other curve of EdDSA is accepted.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "RS256" => Some(Self::Rs256),
             "ES256" => Some(Self::Es256),
-            "EdDSA" => Some(Self::EdDsa),
+            "EdDSA" | "Ed25519" => Some(Self::EdDsa),
             _ => None,
         }
     }
@@ -54,17 +57,53 @@ enum Material {
     Ed25519(Vec<u8>),
 }
 
+/// A key of the issuer that cannot be used here.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SkippedKey {
+    /// Its `kid`, quoted.
+    pub(super) id: Option<String>,
+    pub(super) reason: SkipReason,
+}
+
+/// Why a key cannot be used. The texts are for operators.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SkipReason {
+    #[error("it is not a JSON Web Key")]
+    Malformed,
+    #[error("its `use` or `key_ops` does not allow it to verify signatures")]
+    Purpose,
+    #[error("its type is {0}, none of RSA, EC with P-256 and OKP with Ed25519")]
+    Type(String),
+    #[error("its numbers are missing or malformed")]
+    Numbers,
+    #[error("it has {0} bits, not {min} to {max}", min = RSA_BITS.start(), max = RSA_BITS.end())]
+    RsaBits(usize),
+    #[error("its `alg` is {0}, not one that is accepted for its type: RS256, ES256, EdDSA or Ed25519")]
+    Algorithm(String),
+    #[error("more than {KEYS_MAX} keys come before it")]
+    TooMany,
+}
+
 impl KeySet {
-    /// Reads a set, leaving out keys that cannot be used; `None` when it is no set at all.
-    pub(super) fn parse(json: &[u8]) -> Option<Self> {
+    /// Reads a set into the keys that can be used and those that are skipped; `None` when it is no set at all.
+    pub(super) fn parse(json: &[u8]) -> Option<(Self, Vec<SkippedKey>)> {
         #[derive(Deserialize)]
         struct Document<'a> {
             #[serde(borrow)]
             keys: Vec<&'a RawValue>,
         }
         let document: Document<'_> = serde_json::from_slice(json).ok()?;
-        let usable = document.keys.iter().filter_map(|key| serde_json::from_str::<Jwk>(key.get()).ok()?.key());
-        Some(Self(usable.take(KEYS_MAX).collect()))
+        let (mut usable, mut skipped) = (Vec::new(), Vec::new());
+        for key in document.keys {
+            match Jwk::parse(key.get()) {
+                Ok(key) if usable.len() < KEYS_MAX => usable.push(key),
+                Ok(key) => {
+                    skipped.push(SkippedKey { id: key.id.as_deref().map(quoted), reason: SkipReason::TooMany });
+                }
+                Err(key) => skipped.push(key),
+            }
+        }
+        Some((Self(usable), skipped))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -73,7 +112,7 @@ impl KeySet {
 
     /// The keys that may have signed a token: those of its `kid`; if it has none, the only one of its algorithm.
     pub(super) fn fitting(&self, jwt: &Jwt<'_>) -> impl Iterator<Item = &Key> {
-        let of_algorithm = move |key: &&Key| key.algorithm() == jwt.algorithm;
+        let of_algorithm = move |key: &&Key| key.material.algorithm() == jwt.algorithm;
         let alone = self.0.iter().filter(of_algorithm).count() == 1;
         self.0.iter().filter(of_algorithm).filter(move |key| match &jwt.key_id {
             Some(id) => key.id.as_ref() == Some(id),
@@ -82,15 +121,17 @@ impl KeySet {
     }
 }
 
-impl Key {
+impl Material {
     fn algorithm(&self) -> Algorithm {
-        match self.material {
-            Material::Rsa { .. } => Algorithm::Rs256,
-            Material::P256(_) => Algorithm::Es256,
-            Material::Ed25519(_) => Algorithm::EdDsa,
+        match self {
+            Self::Rsa { .. } => Algorithm::Rs256,
+            Self::P256(_) => Algorithm::Es256,
+            Self::Ed25519(_) => Algorithm::EdDsa,
         }
     }
+}
 
+impl Key {
     pub(super) fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
         let (message, signature) = (jwt.signed, jwt.signature.as_slice());
         let verified = match &self.material {
@@ -123,40 +164,61 @@ struct Jwk {
 }
 
 impl Jwk {
-    fn key(self) -> Option<Key> {
+    fn parse(json: &str) -> Result<Key, SkippedKey> {
+        let jwk: Self =
+            serde_json::from_str(json).map_err(|_| SkippedKey { id: None, reason: SkipReason::Malformed })?;
+        match jwk.material() {
+            Ok(material) => Ok(Key { id: jwk.kid, material }),
+            Err(reason) => Err(SkippedKey { id: jwk.kid.as_deref().map(quoted), reason }),
+        }
+    }
+
+    fn material(&self) -> Result<Material, SkipReason> {
         let for_signatures = self.purpose.as_deref().is_none_or(|purpose| purpose == "sig")
             && self.key_ops.as_ref().is_none_or(|uses| uses.iter().any(|used| used == "verify"));
+        if !for_signatures {
+            return Err(SkipReason::Purpose);
+        }
         let material = match (self.kty.as_str(), self.crv.as_deref()) {
             ("RSA", _) => self.rsa(),
             ("EC", Some("P-256")) => self.p256(),
-            ("OKP", Some("Ed25519")) => {
-                number(self.x.as_ref()).filter(|x| x.len() == CURVE_BYTES).map(Material::Ed25519)
-            }
-            _ => None,
+            ("OKP", Some("Ed25519")) => self.ed25519(),
+            (kind, None) => Err(SkipReason::Type(quoted(kind))),
+            (kind, Some(curve)) => Err(SkipReason::Type(format!("{} with {}", quoted(kind), quoted(curve)))),
         }?;
-        let key = Key { id: self.kid, material };
         // One that is meant for another algorithm of its type is not for us.
-        let meant = self.alg.is_none_or(|name| Algorithm::named(&name) == Some(key.algorithm()));
-        (for_signatures && meant).then_some(key)
+        match &self.alg {
+            Some(name) if Algorithm::named(name) != Some(material.algorithm()) => {
+                Err(SkipReason::Algorithm(quoted(name)))
+            }
+            _ => Ok(material),
+        }
     }
 
-    fn rsa(&self) -> Option<Material> {
-        let [modulus, exponent] = [&self.n, &self.e].map(|encoded| number(encoded.as_ref()));
-        let (modulus, exponent) = (without_leading_zeros(modulus?), without_leading_zeros(exponent?));
-        let bits = modulus.len() * 8 - modulus.first()?.leading_zeros() as usize;
-        RSA_BITS.contains(&bits).then_some(Material::Rsa { modulus, exponent })
+    fn rsa(&self) -> Result<Material, SkipReason> {
+        let (modulus, exponent) = (number(self.n.as_ref())?, number(self.e.as_ref())?);
+        let (modulus, exponent) = (without_leading_zeros(modulus), without_leading_zeros(exponent));
+        let first = modulus.first().ok_or(SkipReason::Numbers)?;
+        let bits = modulus.len() * 8 - first.leading_zeros() as usize;
+        if RSA_BITS.contains(&bits) { Ok(Material::Rsa { modulus, exponent }) } else { Err(SkipReason::RsaBits(bits)) }
     }
 
-    fn p256(&self) -> Option<Material> {
-        let [x, y] = [&self.x, &self.y].map(|encoded| number(encoded.as_ref()));
-        let (x, y) = (x?, y?);
-        let whole = x.len() == CURVE_BYTES && y.len() == CURVE_BYTES;
-        whole.then(|| Material::P256([&[UNCOMPRESSED], x.as_slice(), y.as_slice()].concat()))
+    fn p256(&self) -> Result<Material, SkipReason> {
+        let (x, y) = (coordinate(self.x.as_ref())?, coordinate(self.y.as_ref())?);
+        Ok(Material::P256([&[UNCOMPRESSED], x.as_slice(), y.as_slice()].concat()))
+    }
+
+    fn ed25519(&self) -> Result<Material, SkipReason> {
+        coordinate(self.x.as_ref()).map(Material::Ed25519)
     }
 }
 
-fn number(encoded: Option<&String>) -> Option<Vec<u8>> {
-    decode(encoded?).ok()
+fn number(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
+    encoded.and_then(|encoded| decode(encoded).ok()).ok_or(SkipReason::Numbers)
+}
+
+fn coordinate(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
+    Some(number(encoded)?).filter(|number| number.len() == CURVE_BYTES).ok_or(SkipReason::Numbers)
 }
 
 /// Some issuers write a zero in front, as other formats do to tell the number from a negative one.

@@ -1,11 +1,17 @@
-//! Errors, not described but sampled: their statuses, numbers, messages and header fields are those that the handlers give.
+//! Errors, not described but sampled: their statuses, error codes, messages and header fields are those that the handlers
+//! give.
+//!
+//! Every error response has the one schema [`Error`], whose `error` is an open integer: clients that were generated from an
+//! older document can read a new code. The codes of a response are listed in its description and in
+//! [`ERROR_CODES_EXTENSION`].
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::example::ExampleBuilder;
-use utoipa::openapi::{AllOfBuilder, ObjectBuilder, Response, ResponseBuilder, Schema, Type};
+use utoipa::openapi::extensions::Extensions;
+use utoipa::openapi::{Response, ResponseBuilder};
 
 use super::answers::{Answers, JSON, code, reference};
 use super::headers;
@@ -14,6 +20,9 @@ use crate::http::Limits;
 use crate::http::error::ApiError;
 use crate::plant::NewPlant;
 use crate::token::Scope;
+
+/// The extension of a response that lists its error codes.
+const ERROR_CODES_EXTENSION: &str = "x-error-codes";
 
 /// What can go wrong for anybody who connects.
 pub(super) fn anybody() -> impl Iterator<Item = ApiError> {
@@ -68,19 +77,22 @@ pub(super) fn errors(errors: impl IntoIterator<Item = ApiError>) -> Answers {
 
 /// The answer to requests that meet one of these errors, which have the same status.
 pub(super) fn answer(errors: &[ApiError]) -> Response {
-    let mut numbers: Vec<i32> = errors.iter().map(|error| error.code().0).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
+    let mut codes: Vec<i32> = errors.iter().map(|error| error.code().0).collect();
+    codes.sort_unstable();
+    codes.dedup();
     let reason = errors.first().and_then(|error| error.code().1.canonical_reason()).unwrap_or_default();
-    let listed = numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+    let listed = codes.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
     let examples = errors.iter().enumerate().map(|(place, error)| {
         let (number, _) = error.code();
         let message = error.to_string();
         let value = json!({"error": number, "message": message});
         (example_name(errors, place), ExampleBuilder::new().summary(message).value(Some(value)))
     });
-    let content = ContentBuilder::new().schema(Some(error_of(&numbers))).examples_from_iter(examples).build();
-    let response = ResponseBuilder::new().description(format!("{reason} ({listed})")).content(JSON, content);
+    let content = ContentBuilder::new().schema(Some(reference::<Error>())).examples_from_iter(examples).build();
+    let response = ResponseBuilder::new()
+        .description(format!("{reason}; `error` is one of: {listed}"))
+        .content(JSON, content)
+        .extensions(Some(Extensions::from_iter([(ERROR_CODES_EXTENSION, codes)])));
     let rendered: Vec<_> = errors.iter().flat_map(|error| error.render().1).filter_map(|(name, _)| name).collect();
     let names = rendered.iter().filter_map(|name| headers::documented(name.as_str()));
     headers::with(response, names).build()
@@ -93,12 +105,4 @@ fn example_name(errors: &[ApiError], place: usize) -> String {
         0 => number.to_string(),
         before => format!("{number}-{}", before + 1),
     }
-}
-
-/// The shape of an error whose number is one of these.
-fn error_of(numbers: &[i32]) -> Schema {
-    let numbers: Vec<Value> = numbers.iter().map(|number| json!(number)).collect();
-    let known = ObjectBuilder::new().schema_type(Type::Integer).enum_values(Some(numbers));
-    let narrowed = ObjectBuilder::new().property("error", known);
-    AllOfBuilder::new().item(reference::<Error>()).item(narrowed).into()
 }

@@ -96,7 +96,8 @@ fn owner(description: &str) -> Parameter {
 
 fn path_id() -> Parameter {
     let parameter = ParameterBuilder::new().name("id").parameter_in(ParameterIn::Path).required(Required::True);
-    parameter.description(Some("The number of the plant")).schema(Some(schemas::id())).example(Some(json!(1))).build()
+    let description = "The number of the plant";
+    parameter.description(Some(description)).schema(Some(schemas::id(description))).example(Some(json!(1))).build()
 }
 
 fn idempotency_key() -> Parameter {

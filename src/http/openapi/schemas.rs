@@ -13,19 +13,26 @@ use crate::user::USER_NAME_MAX_CHARS;
 /// No characters of the Unicode category Cc. Written so that every dialect of regular expressions reads the same.
 const NO_CONTROL_CHARACTERS: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
 
+/// The warning that generated clients carry beside every id.
+const INEXACT_IN_JAVASCRIPT: &str =
+    "Beyond ±(2^53 − 1), that is ±9007199254740991, JavaScript reads it inexactly as a number";
+
 /// The body of every answer that is neither a success nor a 304.
 pub(crate) struct Error;
 
 impl PartialSchema for Error {
     fn schema() -> RefOr<Schema> {
-        let number = ObjectBuilder::new()
+        let code = ObjectBuilder::new()
             .schema_type(Type::Integer)
             .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32)))
-            .description(Some("What went wrong: stable, never reused; its first three digits are the status"));
+            .description(Some(
+                "The error code: stable, never reused; its first three digits are the status. Each response lists the codes that \
+                 it can have; accept others, because later releases may add some",
+            ));
         let message = ObjectBuilder::new()
             .schema_type(Type::String)
             .description(Some("What is wrong and what to do, for people to read"));
-        let shape = ObjectBuilder::new().property("error", number).property("message", message);
+        let shape = ObjectBuilder::new().property("error", code).property("message", message);
         shape.required("error").required("message").into()
     }
 }
@@ -39,7 +46,7 @@ impl ToSchema for Error {
 impl PartialSchema for Plant<'_> {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
-            .property("id", id().description(Some("The number of the plant; with `include=id`")))
+            .property("id", id("The number of the plant; with `include=id`"))
             .property("owner", owner().description(Some("The name of the user whose it is; with `include=owner`")))
             .property("name", name())
             .property("tag", tag(Type::String))
@@ -58,7 +65,7 @@ impl ToSchema for Plant<'_> {
 impl PartialSchema for NewPlant {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
-            .property("id", id().description(Some("Your own number for the plant, unique among its owner's plants")))
+            .property("id", id("Your own number for the plant, unique among its owner's plants"))
             .property("name", name())
             .property("tag", tag(SchemaType::from_iter([Type::String, Type::Null])))
             .required("id")
@@ -74,9 +81,10 @@ impl ToSchema for NewPlant {
     }
 }
 
-/// Any integer of 64 bits.
-pub(super) fn id() -> ObjectBuilder {
+/// An integer of 64 bits.
+pub(super) fn id(description: &str) -> ObjectBuilder {
     ObjectBuilder::new()
+        .description(Some(format!("{description}. {INEXACT_IN_JAVASCRIPT}")))
         .schema_type(Type::Integer)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
         .minimum(Some(i64::MIN))

@@ -1,0 +1,42 @@
+//! Programs of others that `scripts/test` installs: those of `tests/python/` and `tests/node/`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub(crate) fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory")
+}
+
+/// A file or directory of the tests.
+pub(crate) fn in_tests(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
+}
+
+/// A program of the Python environment.
+#[track_caller]
+pub(crate) fn python_tool(name: &str) -> Command {
+    program(target().join("venv/bin").join(name))
+}
+
+/// A program of the packages in `tests/node/`.
+#[track_caller]
+pub(crate) fn node_tool(name: &str) -> Command {
+    program(in_tests("node/node_modules/.bin").join(name))
+}
+
+#[track_caller]
+fn program(path: PathBuf) -> Command {
+    assert!(path.exists(), "{} is missing: scripts/test installs it", path.display());
+    let mut command = Command::new(path);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command that must succeed, and returns its standard output.
+#[track_caller]
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = command.output().expect("the command runs");
+    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", output.status);
+    stdout
+}
