@@ -56,6 +56,8 @@ pub struct OpenOptions {
     pub patience: Duration,
     /// How long a request waits for a database server.
     pub timeout: Duration,
+    /// Retry for some seconds when a database server does not accept connections yet; otherwise that is an error at once.
+    pub await_server: bool,
 }
 
 /// Why a store does not open. The messages say what to do and are meant for the operator.

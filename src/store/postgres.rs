@@ -13,6 +13,7 @@ mod lists;
 mod schema;
 mod shares;
 mod snapshot;
+mod start;
 mod statements;
 mod sweep;
 mod tls;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
@@ -36,7 +37,7 @@ use self::fault::{Fault, certainly_not_committed, describe};
 pub(super) use self::filling::Filling;
 pub(super) use self::import::Importer;
 pub(super) use self::link::Role;
-use self::link::{Connector, Link, SILENT, Session, backoff};
+use self::link::{Connector, Link, SILENT, Session};
 pub(super) use self::snapshot::snapshot;
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
@@ -51,10 +52,6 @@ use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
 use crate::trace;
 use crate::user::{UserId, UserName};
 
-/// How long opening waits for a database that does not answer yet.
-const OPEN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long making a schema ready may take, waiting for another node that does the same included.
-const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections that read, at the least.
 const READERS_MIN: usize = 2;
 /// How often a token is tried whose user somebody deletes at the same time.
@@ -86,10 +83,7 @@ impl Postgres {
         let metrics = Arc::<PostgresMetrics>::default();
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
-        let client = connect_first(&connector, &store_url).await?;
-        let preparing = timeout(SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
-        let silent = |_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned());
-        let created = preparing.await.map_err(silent)??;
+        let (_, created) = start::start(&connector, &store_url, &options).await?;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let engine = Self {
@@ -335,28 +329,6 @@ impl Postgres {
             Ok(Ok(())) => Ok(done),
             Ok(Err(error)) if certainly_not_committed(&error) => Err(Fault::of(&error).into_error()),
             Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown("the connection was lost during the commit")),
-        }
-    }
-}
-
-/// The connection with which a database is made ready. One that does not answer yet is waited for.
-async fn connect_first(connector: &Connector, url: &StoreUrl) -> Result<Client, OpenError> {
-    let deadline = Instant::now() + OPEN_PATIENCE;
-    let mut failures = 0;
-    loop {
-        match connector.connect(Role::Operate).await {
-            Ok((client, driver)) => {
-                tokio::spawn(driver);
-                return Ok(client);
-            }
-            Err(failure) if failure.may_pass() && Instant::now() < deadline => {
-                if failures == 0 {
-                    tracing::warn!(error = failure.describe(), "cannot connect to the database: trying on");
-                }
-                sleep(backoff(failures)).await;
-                failures += 1;
-            }
-            Err(failure) => return Err(OpenError::Unreachable(url.clone(), failure.describe())),
         }
     }
 }

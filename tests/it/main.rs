@@ -14,6 +14,7 @@ mod copies;
 mod cors;
 mod create;
 mod database;
+mod database_start;
 mod delete;
 mod deploy;
 mod docs;

@@ -11,9 +11,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
 
 use super::fault::{Fault, describe};
+use super::get;
 use super::link::{Connector, SILENT};
 use super::url::PostgresUrl;
-use super::{connect_first, get, schema};
 use crate::store::transfer::{
     Counts, Handed, KeyRecord, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection, ShareRecord,
     Snapshot, TokenRecord, UserRecord,
@@ -45,10 +45,16 @@ pub(super) async fn connect(
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, patience, &Arc::default()).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
-    let client = connect_first(&connector, &store_url).await?;
-    let options = OpenOptions { create: make, migrate: make, write_queue: 1, readers: 1, patience, timeout: patience };
-    let preparing = timeout(super::SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
-    preparing.await.map_err(|_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned()))??;
+    let options = OpenOptions {
+        create: make,
+        migrate: make,
+        write_queue: 1,
+        readers: 1,
+        patience,
+        timeout: patience,
+        await_server: false,
+    };
+    let (client, _) = super::start::start(&connector, &store_url, &options).await?;
     Ok((client, store_url))
 }
 
