@@ -30,7 +30,7 @@ pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with};
 pub use self::transfer::{
-    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Piece, PlantRecord, Planting, Selection,
+    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Numbers, Piece, PlantRecord, Planting, Selection,
     ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 pub use self::url::{StoreUrl, StoreUrlFault};

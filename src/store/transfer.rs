@@ -54,6 +54,15 @@ pub struct Counts {
     pub plants: u64,
 }
 
+/// The highest numbers that a store has given out. Users and tokens that were deleted count: a number never names two of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// The highest number of a user; 0 when there was none.
+    pub user: i64,
+    /// The highest number of a token; 0 when there was none.
+    pub token: i64,
+}
+
 /// A user as the store keeps them.
 #[derive(Clone, Debug, Serialize)]
 #[expect(missing_docs, reason = "the columns of their table")]
@@ -125,6 +134,8 @@ impl PlantRecord {
 pub enum Piece {
     /// How much there is in all; the first piece, and the only one of its kind.
     Total(Counts),
+    /// The numbers that are not to be given out again; one piece.
+    Numbers(Numbers),
     /// In the order of their names, byte by byte.
     Users(Vec<UserRecord>),
     /// In the order of their numbers.

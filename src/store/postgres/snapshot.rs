@@ -15,8 +15,8 @@ use super::get;
 use super::link::{Connector, SILENT};
 use super::url::PostgresUrl;
 use crate::store::transfer::{
-    Counts, Handed, KeyRecord, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection, ShareRecord,
-    Snapshot, TokenRecord, UserRecord,
+    Counts, Handed, KeyRecord, Numbers, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection,
+    ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 use crate::store::{OpenError, OpenOptions, StoreError, StoreUrl};
 
@@ -107,6 +107,7 @@ impl Source {
             ORDER BY kept.user_id, key";
         self.hand(Piece::Total(self.count().await?)).await?;
         if self.selection == Selection::Everything {
+            self.hand(Piece::Numbers(self.numbers().await?)).await?;
             self.rows(USERS, user, Piece::Users).await?;
             self.rows(TOKENS, token, Piece::Tokens).await?;
             self.rows(SHARES, share, Piece::Shares).await?;
@@ -127,6 +128,31 @@ impl Source {
         let row = answered(self.client.query_one(COUNT, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
         Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
+    }
+
+    /// The numbers that the sequences have given out, as far as this role may read them.
+    async fn numbers(&self) -> Result<Numbers, StoreError> {
+        const LAST: &str = "
+            SELECT coalesce(has_sequence_privilege(numbers, 'SELECT, USAGE'), false), greatest(0, (
+              SELECT last_value FROM pg_catalog.pg_sequences
+              WHERE quote_ident(schemaname) || '.' || quote_ident(sequencename) = numbers))
+            FROM pg_get_serial_sequence($1, $2) AS numbers";
+        const STORED: &str = "
+            SELECT greatest((SELECT max(user_id) FROM plantstore.users), (SELECT max(user_id) FROM plantstore.departed_users), 0),
+              greatest((SELECT max(token_id) FROM plantstore.tokens), 0)";
+        let users = answered(self.client.query_one(LAST, &[&"plantstore.users", &"user_id"])).await?;
+        let tokens = answered(self.client.query_one(LAST, &[&"plantstore.tokens", &"token_id"])).await?;
+        if !(get::<bool>(&users, 0)? && get::<bool>(&tokens, 0)?) {
+            tracing::warn!(
+                "this role may not read the sequences, so numbers of deleted users and tokens may be given out again: \
+                 GRANT SELECT ON ALL SEQUENCES IN SCHEMA plantstore"
+            );
+        }
+        let stored = answered(self.client.query_one(STORED, &[])).await?;
+        Ok(Numbers {
+            user: get::<i64>(&users, 1)?.max(get(&stored, 0)?),
+            token: get::<i64>(&tokens, 1)?.max(get(&stored, 1)?),
+        })
     }
 
     async fn rows<T>(

@@ -15,8 +15,8 @@ use tokio::sync::mpsc::{Sender, channel};
 use super::fault::store_error;
 use super::schema;
 use crate::store::transfer::{
-    Counts, Handed, KeyRecord, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection, ShareRecord,
-    Snapshot, TokenRecord, UserRecord,
+    Counts, Handed, KeyRecord, Numbers, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection,
+    ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 use crate::store::{OpenError, StoreError, StoreUrl};
 
@@ -89,6 +89,7 @@ impl Source {
         let _moment = self.connection.unchecked_transaction()?;
         self.hand(Ok(Some(Piece::Total(self.count()?))))?;
         if self.selection == Selection::Everything {
+            self.hand(Ok(Some(Piece::Numbers(self.numbers()?))))?;
             self.rows(USERS, user, Piece::Users)?;
             self.rows(TOKENS, token, Piece::Tokens)?;
             if self.schema >= SHARES_SINCE {
@@ -116,6 +117,15 @@ impl Source {
             keys: later(KEYS)?,
             plants: count(PLANTS)?,
         })
+    }
+
+    /// The numbers that SQLite remembers for AUTOINCREMENT, and those of users whose plants are still being removed.
+    fn numbers(&self) -> rusqlite::Result<Numbers> {
+        const LAST: &str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?1";
+        const DEPARTED: &str = "SELECT coalesce(max(user_id), 0) FROM departed_users";
+        let last = |table| self.connection.query_row(LAST, [table], |row| row.get::<_, i64>(0));
+        let departed = self.connection.query_row(DEPARTED, [], |row| row.get::<_, i64>(0))?;
+        Ok(Numbers { user: last("users")?.max(departed), token: last("tokens")? })
     }
 
     fn rows<T>(
