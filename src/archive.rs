@@ -60,6 +60,7 @@ pub async fn copy(
         if let Piece::Total(total) = &piece {
             whole = total.plants;
         }
+        piece.check().map_err(|row| CopyError::Source(StoreError::BadRow(row)))?;
         sent.add(&piece);
         to.put(&piece).await.map_err(FillError::Store)?;
         // What is read back counts for the other half.

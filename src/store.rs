@@ -27,11 +27,11 @@ use crate::user::{Role, UserId, UserName};
 
 pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
-pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
+pub use self::records::{Collection, Granting, StoredName, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with};
 pub use self::transfer::{
-    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Numbers, Piece, PlantRecord, Planting, Selection,
-    ShareRecord, Snapshot, TokenRecord, UserRecord,
+    BadRow, Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Numbers, Piece, PlantRecord, Planting,
+    Selection, ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 pub use self::url::{StoreUrl, StoreUrlFault};
 
@@ -71,7 +71,7 @@ pub enum OpenError {
     Unusable(StoreUrl, String),
     /// The file is something else.
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
-    Foreign(StoreUrl, &'static str),
+    Foreign(StoreUrl, String),
     /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
@@ -104,6 +104,9 @@ pub enum StoreError {
     /// The change may or may not have happened.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
+    /// A row breaks the rules of the service. It is not copied.
+    #[error("{0}; correct this row first, nothing is copied until then")]
+    BadRow(BadRow),
     /// The store answered what it never should.
     #[error("store failed: {0}")]
     Internal(String),

@@ -244,7 +244,8 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(_) => Self::Unavailable(detail),
             StoreError::InFlight => Self::KeyInFlight,
             StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(detail),
-            StoreError::Internal(_) => Self::Internal(detail),
+            // A copy alone meets the last one.
+            StoreError::Internal(_) | StoreError::BadRow(_) => Self::Internal(detail),
         }
     }
 }

@@ -265,7 +265,7 @@ async fn stored(store: &Store, token: &TokenHash) -> Result<Holder, NoSession> {
     };
     let noted = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     Ok(Holder {
-        user: token.user,
+        user: token.user.into_valid()?,
         user_id: token.user_id,
         scopes: token.grant.scopes,
         shared_with: token.shared_with,

@@ -44,7 +44,8 @@ use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
 use super::metrics::{DatabaseMetrics, SweepMetrics, WriteMetrics};
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredName, StoredToken, StoredUser,
+    timestamp,
 };
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
@@ -341,9 +342,9 @@ fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
     Ok(StoredToken {
         id: TokenId::new(get(row, 0)?),
         user_id: UserId::new(get(row, 1)?),
-        user: user_name(row, 2)?,
+        user: stored_name(row, 2)?,
         grant: Grant {
-            label: Label::parse(get(row, 3)?).unwrap_or_default(),
+            label: Label::from_stored(get(row, 3)?),
             scopes: Scopes::from_names(get(row, 4)?),
             created: timestamp(get(row, 5)?),
             expires: get::<Option<i64>>(row, 6)?.map(timestamp),
@@ -356,11 +357,15 @@ fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
 
 fn stored_user(row: &Row) -> Result<StoredUser, StoreError> {
     Ok(StoredUser {
-        name: user_name(row, 0)?,
+        name: stored_name(row, 0)?,
         created: timestamp(get(row, 1)?),
         tokens: get::<i64>(row, 2)?.unsigned_abs(),
         plants: get::<i64>(row, 3)?.unsigned_abs(),
     })
+}
+
+fn stored_name(row: &Row, column: usize) -> Result<StoredName, StoreError> {
+    get(row, column).map(StoredName::from_stored)
 }
 
 fn user_name(row: &Row, column: usize) -> Result<UserName, StoreError> {

@@ -1,12 +1,16 @@
 //! Stores on the move: a snapshot of one, handed over piece by piece; a new one that is filled with it; and plants that
 //! come in batches.
 
+mod rules;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+pub use self::rules::BadRow;
+pub(super) use self::rules::{KEYS, PLANTS, SHARES, TOKENS, Table, USERS, hex};
 use super::{OpenError, Store, StoreError, StoreUrl, postgres, sqlite};
 use crate::newfile::NewFileError;
 use crate::plant::NewPlant;

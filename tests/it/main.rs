@@ -11,6 +11,7 @@ mod cli;
 mod cluster;
 mod console;
 mod copies;
+mod copy_validation;
 mod cors;
 mod create;
 mod database;
