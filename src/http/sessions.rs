@@ -214,8 +214,12 @@ impl Sessions {
             }
         })?;
         let user_id = store.ensure_user(&verified.claims.user).await.map_err(|error| match error {
+            StoreError::NewUserName(fault) => {
+                tracing::debug!(reason = %fault, "a token of the issuer was refused");
+                NoSession::Refused(Lasting::Always)
+            }
             // Whether there is a user now or not: of what the client asked for, nothing was done.
-            StoreError::OutcomeUnknown(_) => ApiError::Unavailable(error.to_string()),
+            StoreError::OutcomeUnknown(_) => NoSession::Failed(ApiError::Unavailable(error.to_string())),
             error => error.into(),
         })?;
         Ok(Holder {

@@ -166,12 +166,13 @@ impl Postgres {
         Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
     }
 
-    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+    pub(super) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
         let found = self.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
-        match found.first() {
-            Some(row) => get(row, 0).map(UserId::new),
-            None => self.writer.queue().make_user(name, Timestamp::now()).await,
-        }
+        found.first().map(|row| get(row, 0).map(UserId::new)).transpose()
+    }
+
+    pub(super) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        self.writer.queue().make_user(name, Timestamp::now()).await
     }
 
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {

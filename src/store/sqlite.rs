@@ -160,15 +160,12 @@ impl Sqlite {
         })
     }
 
-    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
-        let known = self.read(|connection| {
-            let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
-            statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
-        })?;
-        match known {
-            Some(user) => Ok(user),
-            None => self.writer.queue().make_user(name, Timestamp::now()).await,
-        }
+    pub(super) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
+        self.read(|connection| find_user(connection, name))
+    }
+
+    pub(super) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        self.writer.queue().make_user(name, Timestamp::now()).await
     }
 
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
@@ -337,6 +334,11 @@ fn reader(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
+}
+
+fn find_user(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<UserId>> {
+    let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
+    statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
 }
 
 fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {

@@ -302,6 +302,14 @@ impl Importer {
         }
     }
 
+    /// Returns whether there is a user of this name.
+    pub async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(importer) => importer.has_user(name),
+            Self::Postgres(importer) => importer.has_user(name).await,
+        }
+    }
+
     /// Ends what it has started. Nothing that was put waits for it.
     pub fn finish(self) {
         match self {

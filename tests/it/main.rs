@@ -48,3 +48,4 @@ mod store_file;
 mod tidy;
 mod tls;
 mod traces;
+mod user_names;
