@@ -60,6 +60,7 @@ pub async fn copy(
         if let Piece::Total(total) = &piece {
             whole = total.plants;
         }
+        piece.check().map_err(|row| CopyError::Source(StoreError::BadRow(row)))?;
         sent.add(&piece);
         to.put(&piece).await.map_err(FillError::Store)?;
         // What is read back counts for the other half.
@@ -72,7 +73,7 @@ pub async fn copy(
         progress(Progress::of(sent.plants(), sent.plants() + found.plants(), whole.saturating_mul(2)));
     }
     let (sent, found) = (sent.finish(), found.finish());
-    if sent != found {
+    if !found.holds(&sent) {
         return Err(CopyError::Different { sent: Box::new(sent), found: Box::new(found) });
     }
     to.finish().await?;

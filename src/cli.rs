@@ -156,6 +156,7 @@ impl StoreOption {
                 readers: 1,
                 patience: PATIENCE,
                 timeout: PATIENCE,
+                await_server: false,
             };
             let (store, created) = Store::open(&url, options).await?;
             if created {

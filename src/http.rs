@@ -415,8 +415,15 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let url = StoreUrl::Sqlite(directory.path().join("plants.db"));
         let patience = Duration::from_secs(5);
-        let options =
-            OpenOptions { create: true, migrate: true, write_queue: 1, readers: 1, patience, timeout: patience };
+        let options = OpenOptions {
+            create: true,
+            migrate: true,
+            write_queue: 1,
+            readers: 1,
+            patience,
+            timeout: patience,
+            await_server: false,
+        };
         let (store, _) = Store::open(&url, options).await.expect("a store");
         let quota = Quota::new(Rate::per_second(1), 1);
         let limits = Limits { user_quota: Some(quota), ..Limits::default() };

@@ -73,7 +73,12 @@ pub struct PlantName(String);
 impl PlantName {
     /// Checks the rules of a name.
     pub fn parse(text: String) -> Result<Self, TextFaults> {
-        check_text(&text, 1, NAME_MAX_CHARS).map(|()| Self(text))
+        Self::check(&text).map(|()| Self(text))
+    }
+
+    /// The same for a text that is stored already.
+    pub fn check(text: &str) -> Result<(), TextFaults> {
+        check_text(text, 1, NAME_MAX_CHARS)
     }
 
     /// The text as it was sent.
@@ -89,7 +94,12 @@ pub struct Tag(String);
 impl Tag {
     /// Checks the rules of a tag.
     pub fn parse(text: String) -> Result<Self, TextFaults> {
-        check_text(&text, 0, TAG_MAX_CHARS).map(|()| Self(text))
+        Self::check(&text).map(|()| Self(text))
+    }
+
+    /// The same for a text that is stored already.
+    pub fn check(text: &str) -> Result<(), TextFaults> {
+        check_text(text, 0, TAG_MAX_CHARS)
     }
 
     /// The text as it was sent.

@@ -23,15 +23,15 @@ use jiff::Timestamp;
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
 use crate::token::{Grant, TokenHash, TokenId};
-use crate::user::{Role, UserId, UserName};
+use crate::user::{Role, UserId, UserName, UserNameFault};
 
 pub use self::keys::{Kept, Key, Known, Refusal, Written};
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
-pub use self::records::{Collection, Granting, StoredShare, StoredToken, StoredUser};
+pub use self::records::{Collection, Granting, StoredName, StoredShare, StoredToken, StoredUser};
 pub use self::span::{Span, end_with};
 pub use self::transfer::{
-    Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Piece, PlantRecord, Planting, Selection,
-    ShareRecord, Snapshot, TokenRecord, UserRecord,
+    BadRow, Counts, FillError, Filling, Imported, Importer, KeyRecord, Met, Numbers, Piece, PlantRecord, Planting,
+    Selection, ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 pub use self::url::{StoreUrl, StoreUrlFault};
 
@@ -56,6 +56,8 @@ pub struct OpenOptions {
     pub patience: Duration,
     /// How long a request waits for a database server.
     pub timeout: Duration,
+    /// Retry for some seconds when a database server does not accept connections yet; otherwise that is an error at once.
+    pub await_server: bool,
 }
 
 /// Why a store does not open. The messages say what to do and are meant for the operator.
@@ -69,7 +71,7 @@ pub enum OpenError {
     Unusable(StoreUrl, String),
     /// The file is something else.
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
-    Foreign(StoreUrl, &'static str),
+    Foreign(StoreUrl, String),
     /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
@@ -102,6 +104,12 @@ pub enum StoreError {
     /// The change may or may not have happened.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
+    /// A new user cannot have this name. Nothing was done.
+    #[error("{0}")]
+    NewUserName(UserNameFault),
+    /// A row breaks the rules of the service. It is not copied.
+    #[error("{0}; correct this row first, nothing is copied until then")]
+    BadRow(BadRow),
     /// The store answered what it never should.
     #[error("store failed: {0}")]
     Internal(String),
@@ -316,8 +324,13 @@ impl Store {
         }
     }
 
-    /// Makes a token, and its user if there is none of that name.
+    /// Makes a token, and its user if there is none of that name; [`StoreError::NewUserName`] when a new user cannot have it.
     pub async fn create_token(&self, user: &UserName, hash: &TokenHash, grant: &Grant) -> Result<TokenId, StoreError> {
+        if let Err(fault) = user.check_new()
+            && self.find_user(user).await?.is_none()
+        {
+            return Err(StoreError::NewUserName(fault));
+        }
         match self {
             Self::Sqlite(engine) => engine.create_token(user, hash, grant).await,
             Self::Postgres(engine) => engine.create_token(user, hash, grant).await,
@@ -326,10 +339,22 @@ impl Store {
 
     /// The number of the user of this name, who is made if there is none: with no tokens and no plants, and once, however
     /// many nodes are asked at the same time. Asking again is harmless, whatever became of the first time.
+    /// [`StoreError::NewUserName`] when there is none and a new user cannot have the name.
     pub async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        if let Some(user) = self.find_user(name).await? {
+            return Ok(user);
+        }
+        name.check_new().map_err(StoreError::NewUserName)?;
         match self {
-            Self::Sqlite(engine) => engine.ensure_user(name).await,
-            Self::Postgres(engine) => engine.ensure_user(name).await,
+            Self::Sqlite(engine) => engine.make_user(name).await,
+            Self::Postgres(engine) => engine.make_user(name).await,
+        }
+    }
+
+    async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.find_user(name).await,
+            Self::Postgres(engine) => engine.find_user(name).await,
         }
     }
 

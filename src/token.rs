@@ -127,6 +127,11 @@ impl Scope {
         }
     }
 
+    /// The scope of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -152,8 +157,7 @@ impl Scopes {
 
     /// Reads names separated by spaces; one that is unknown is no permission.
     pub fn from_names(names: &str) -> Self {
-        let known = names.split(' ').filter_map(|name| Scope::ALL.into_iter().find(|scope| scope.name() == name));
-        Self::of(known)
+        Self::of(names.split(' ').filter_map(Scope::from_name))
     }
 
     /// The scopes in the order they are shown.
@@ -202,6 +206,12 @@ impl Label {
             return Err(LabelFault);
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// Reads a label that is stored. One that breaks the rules, which another program wrote, is escaped and shortened.
+    pub fn from_stored(text: &str) -> Self {
+        let escaped = || Self(text.escape_debug().take(LABEL_MAX_CHARS).collect());
+        Self::parse(text).unwrap_or_else(|_| escaped())
     }
 
     /// The label as text.

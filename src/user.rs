@@ -1,12 +1,17 @@
 //! Users: whom a token acts for, and what they may do with the plants of others.
 
+mod unseen;
+
 use std::fmt;
+
+use self::unseen::is_unseen;
 
 /// Longest user name, in characters.
 pub const USER_NAME_MAX_CHARS: usize = 255;
 
 /// A user's name: 1 to [`USER_NAME_MAX_CHARS`] characters, none of them white space, a control character, or one that
-/// cannot be seen: names stand in tables and prompts that operators decide by.
+/// cannot be seen: names stand in tables and prompts that operators decide by. A new name is held to
+/// [`UserName::check_new`] as well, which earlier releases did not know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName(String);
 
@@ -22,6 +27,15 @@ impl UserName {
             return Err(UserNameFault::Character);
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// Checks the rules that only a new user's name must meet: nothing in it is invisible or looks like a blank, so that no two
+    /// users look alike for that reason.
+    pub fn check_new(&self) -> Result<(), UserNameFault> {
+        match self.0.chars().find(|character| is_unseen(*character)) {
+            Some(unseen) => Err(UserNameFault::Unseen(u32::from(unseen))),
+            None => Ok(()),
+        }
     }
 
     /// The name as text.
@@ -50,6 +64,9 @@ pub enum UserNameFault {
     /// Holds white space, a control character, or one that cannot be seen.
     #[error("a user name holds no white space, no control characters and no invisible ones")]
     Character,
+    /// Holds a character that is invisible or looks like a blank, which a new name must not.
+    #[error("a new user name holds no invisible or blank-looking characters (found U+{0:04X})")]
+    Unseen(u32),
 }
 
 /// What somebody may do with the plants of another who shares them.

@@ -47,7 +47,7 @@ pub async fn export(
                 owners.count(&rows);
                 progress(Progress::of(plants, plants, whole));
             }
-            Piece::Users(_) | Piece::Tokens(_) | Piece::Shares(_) | Piece::Keys(_) => {}
+            Piece::Numbers(_) | Piece::Users(_) | Piece::Tokens(_) | Piece::Shares(_) | Piece::Keys(_) => {}
         }
     }
     output.flush()?;

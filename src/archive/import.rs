@@ -130,6 +130,13 @@ async fn store(
                 continue;
             }
         };
+        let (batch, rejected) = match split_at_rejected_owner(importer, batch).await {
+            Ok(split) => split,
+            Err(error) => {
+                summary.stop = Some(Stop::Store(error));
+                return summary;
+            }
+        };
         match importer.put(&batch.plantings, !skip).await {
             Err(error) => {
                 summary.stop = Some(Stop::Store(error));
@@ -143,10 +150,32 @@ async fn store(
                 }
             }
         }
+        if let Some(fault) = rejected {
+            summary.end(fault, &mut note);
+            return summary;
+        }
         let plants = summary.stored + summary.same + summary.different;
         note(Note::Progress(Progress::of(plants, batch.bytes, size.unwrap_or(0))));
     }
     summary
+}
+
+/// Returns the lines before the first whose owner would be a new user with a name that none can have, and the fault of that
+/// line. Whether an owner is new is known to the store alone.
+async fn split_at_rejected_owner(importer: &Importer, mut batch: Batch) -> Result<(Batch, Option<Parsed>), StoreError> {
+    let mut known: Option<&UserName> = None;
+    for (place, planting) in batch.plantings.iter().enumerate() {
+        let owner = &*planting.owner;
+        let Err(fault) = owner.check_new() else { continue };
+        if known == Some(owner) || importer.has_user(owner).await? {
+            known = Some(owner);
+            continue;
+        }
+        let fault = Parsed::Fault(batch.lines[place], format!("`owner`: {fault}"));
+        batch.plantings.truncate(place);
+        return Ok((batch, Some(fault)));
+    }
+    Ok((batch, None))
 }
 
 /// Checks lines, and stores none.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::line;
-use crate::store::{Counts, Piece, PlantRecord};
+use crate::store::{Counts, Numbers, Piece, PlantRecord};
 
 /// A SHA-256, shown in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub struct Tally {
     keys: Hasher,
     plants: Hasher,
     versions: Hasher,
+    numbers: Numbers,
 }
 
 /// What has passed in all. The digest of each kind is over its rows in their order; that of plants over the very lines that an
@@ -43,6 +44,15 @@ pub struct Tallied {
     pub plants: Digest,
     /// Of the plants, which an export does not show.
     versions: Digest,
+    numbers: Numbers,
+}
+
+impl Tallied {
+    /// Returns whether a store with these counts and digests holds all of another one. It may have given out more numbers before.
+    pub(super) fn holds(&self, other: &Self) -> bool {
+        let (own, others) = (self.numbers, other.numbers);
+        Self { numbers: others, ..*self } == *other && own.user >= others.user && own.token >= others.token
+    }
 }
 
 impl fmt::Display for Tallied {
@@ -61,6 +71,7 @@ impl Tally {
     pub fn add(&mut self, piece: &Piece) {
         match piece {
             Piece::Total(_) => {}
+            Piece::Numbers(numbers) => self.numbers = *numbers,
             Piece::Users(rows) => self.counts.users += self.users.rows(rows),
             Piece::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
             Piece::Shares(rows) => self.counts.shares += self.shares.rows(rows),
@@ -90,6 +101,7 @@ impl Tally {
             keys: self.keys.finish(),
             plants: self.plants.finish(),
             versions: self.versions.finish(),
+            numbers: self.numbers,
         }
     }
 }

@@ -222,6 +222,7 @@ impl Options {
             readers,
             patience: PATIENCE,
             timeout: self.limits.store_timeout,
+            await_server: true,
         };
         let (store, created) = Store::open(url, options).await?;
         let store = Arc::new(store);

@@ -150,8 +150,8 @@ struct ShownShare {
 impl ShownShare {
     fn new(share: &StoredShare) -> Self {
         Self {
-            owner: share.owner.to_string(),
-            to: share.grantee.to_string(),
+            owner: share.owner.as_str().to_owned(),
+            to: share.grantee.as_str().to_owned(),
             role: share.role.name(),
             created: share.created.to_string(),
         }

@@ -227,7 +227,7 @@ impl ShownToken {
     fn new(token: &StoredToken, now: Timestamp) -> Self {
         Self {
             id: token.id.get(),
-            user: token.user.to_string(),
+            user: token.user.as_str().to_owned(),
             label: token.grant.label.as_str().to_owned(),
             scopes: token.grant.scopes.iter().map(Scope::name).collect(),
             created: token.grant.created.to_string(),

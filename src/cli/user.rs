@@ -143,7 +143,7 @@ struct ShownUser {
 impl ShownUser {
     fn new(user: &StoredUser) -> Self {
         Self {
-            name: user.name.to_string(),
+            name: user.name.as_str().to_owned(),
             tokens: user.tokens,
             plants: user.plants,
             created: user.created.to_string(),

@@ -257,7 +257,8 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(_) => Self::Unavailable(detail),
             StoreError::InFlight => Self::KeyInFlight,
             StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(detail),
-            StoreError::Internal(_) => Self::Internal(detail),
+            // The last two are for operators; no request meets them.
+            StoreError::Internal(_) | StoreError::NewUserName(_) | StoreError::BadRow(_) => Self::Internal(detail),
         }
     }
 }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::App;
 use super::error::ApiError;
-use crate::store::{Kept, Key, Known, Refusal, Written};
+use crate::store::{Actor, Kept, Key, Known, Refusal, Written};
 use crate::user::UserId;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -65,6 +65,16 @@ impl Keyed {
 }
 
 impl RequestKey {
+    /// Adds the owner of the plants, by id: an owner who is deleted and created again under the same name is another one. For
+    /// callers among their own plants nothing is added: a key belongs to one user id anyway, and keys that earlier releases
+    /// stored stay valid.
+    pub(crate) fn with_owner(mut self, actor: Actor) -> Self {
+        if let Some(keyed) = self.0.as_mut().filter(|_| actor.owner != actor.user) {
+            keyed.add(&actor.owner.get().to_be_bytes());
+        }
+        self
+    }
+
     /// The same with the body of the request.
     pub(crate) fn with_body(mut self, body: &[u8]) -> Self {
         if let Some(keyed) = &mut self.0 {

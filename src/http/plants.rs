@@ -41,7 +41,7 @@ pub(crate) async fn create(
     body: PlantBody,
 ) -> Result<Response, ApiError> {
     let actor = author.actor;
-    let key = key.with_body(&body.bytes);
+    let key = key.with_owner(actor).with_body(&body.bytes);
     let plant = match body.plant {
         Ok(plant) => plant,
         Err(error) => return Err(key.refuse(app, actor.user, error).await),
@@ -110,6 +110,7 @@ pub(crate) async fn delete(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let actor = author.actor;
+    let key = key.with_owner(actor);
     let id = match id {
         Ok(id) => id,
         Err(error) => return Err(key.refuse(app, actor.user, error).await),

@@ -220,8 +220,12 @@ impl Sessions {
             }
         })?;
         let user_id = store.ensure_user(&verified.claims.user).await.map_err(|error| match error {
+            StoreError::NewUserName(fault) => {
+                tracing::debug!(reason = %fault, "a token of the issuer was refused");
+                NoSession::Refused(Lasting::Always)
+            }
             // Whether there is a user now or not: of what the client asked for, nothing was done.
-            StoreError::OutcomeUnknown(_) => ApiError::Unavailable(error.to_string()),
+            StoreError::OutcomeUnknown(_) => NoSession::Failed(ApiError::Unavailable(error.to_string())),
             error => error.into(),
         })?;
         Ok(Holder {
@@ -271,7 +275,7 @@ async fn stored(store: &Store, token: &TokenHash) -> Result<Holder, NoSession> {
     };
     let noted = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     Ok(Holder {
-        user: token.user,
+        user: token.user.into_valid()?,
         user_id: token.user_id,
         scopes: token.grant.scopes,
         shared_with: token.shared_with,

@@ -13,6 +13,7 @@ mod lists;
 mod schema;
 mod shares;
 mod snapshot;
+mod start;
 mod statements;
 mod sweep;
 mod tls;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
@@ -36,14 +37,15 @@ use self::fault::{Fault, certainly_not_committed, describe};
 pub(super) use self::filling::Filling;
 pub(super) use self::import::Importer;
 pub(super) use self::link::Role;
-use self::link::{Connector, Link, SILENT, Session, backoff};
+use self::link::{Connector, Link, SILENT, Session};
 pub(super) use self::snapshot::snapshot;
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
 use super::metrics::{DatabaseMetrics, SweepMetrics, WriteMetrics};
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredName, StoredToken, StoredUser,
+    timestamp,
 };
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
@@ -51,10 +53,6 @@ use crate::token::{Grant, Label, Scopes, TokenHash, TokenId};
 use crate::trace;
 use crate::user::{UserId, UserName};
 
-/// How long opening waits for a database that does not answer yet.
-const OPEN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long making a schema ready may take, waiting for another node that does the same included.
-const SCHEMA_PATIENCE: Duration = Duration::from_secs(120);
 /// Connections that read, at the least.
 const READERS_MIN: usize = 2;
 /// How often a token is tried whose user somebody deletes at the same time.
@@ -86,10 +84,7 @@ impl Postgres {
         let metrics = Arc::<PostgresMetrics>::default();
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
-        let client = connect_first(&connector, &store_url).await?;
-        let preparing = timeout(SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
-        let silent = |_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned());
-        let created = preparing.await.map_err(silent)??;
+        let (_, created) = start::start(&connector, &store_url, &options).await?;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let engine = Self {
@@ -175,12 +170,13 @@ impl Postgres {
         Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
     }
 
-    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+    pub(super) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
         let found = self.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
-        match found.first() {
-            Some(row) => get(row, 0).map(UserId::new),
-            None => self.writer.queue().make_user(name, Timestamp::now()).await,
-        }
+        found.first().map(|row| get(row, 0).map(UserId::new)).transpose()
+    }
+
+    pub(super) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        self.writer.queue().make_user(name, Timestamp::now()).await
     }
 
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
@@ -343,28 +339,6 @@ impl Postgres {
     }
 }
 
-/// The connection with which a database is made ready. One that does not answer yet is waited for.
-async fn connect_first(connector: &Connector, url: &StoreUrl) -> Result<Client, OpenError> {
-    let deadline = Instant::now() + OPEN_PATIENCE;
-    let mut failures = 0;
-    loop {
-        match connector.connect(Role::Operate).await {
-            Ok((client, driver)) => {
-                tokio::spawn(driver);
-                return Ok(client);
-            }
-            Err(failure) if failure.may_pass() && Instant::now() < deadline => {
-                if failures == 0 {
-                    tracing::warn!(error = failure.describe(), "cannot connect to the database: trying on");
-                }
-                sleep(backoff(failures)).await;
-                failures += 1;
-            }
-            Err(failure) => return Err(OpenError::Unreachable(url.clone(), failure.describe())),
-        }
-    }
-}
-
 fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Internal(describe(&error)))
 }
@@ -373,9 +347,9 @@ fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
     Ok(StoredToken {
         id: TokenId::new(get(row, 0)?),
         user_id: UserId::new(get(row, 1)?),
-        user: user_name(row, 2)?,
+        user: stored_name(row, 2)?,
         grant: Grant {
-            label: Label::parse(get(row, 3)?).unwrap_or_default(),
+            label: Label::from_stored(get(row, 3)?),
             scopes: Scopes::from_names(get(row, 4)?),
             created: timestamp(get(row, 5)?),
             expires: get::<Option<i64>>(row, 6)?.map(timestamp),
@@ -388,11 +362,15 @@ fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
 
 fn stored_user(row: &Row) -> Result<StoredUser, StoreError> {
     Ok(StoredUser {
-        name: user_name(row, 0)?,
+        name: stored_name(row, 0)?,
         created: timestamp(get(row, 1)?),
         tokens: get::<i64>(row, 2)?.unsigned_abs(),
         plants: get::<i64>(row, 3)?.unsigned_abs(),
     })
+}
+
+fn stored_name(row: &Row, column: usize) -> Result<StoredName, StoreError> {
+    get(row, column).map(StoredName::from_stored)
 }
 
 fn user_name(row: &Row, column: usize) -> Result<UserName, StoreError> {

@@ -15,6 +15,7 @@ mod snapshot;
 mod watch;
 mod writer;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,7 +33,8 @@ use self::writer::Writer;
 use super::keys::{AtWork, Claimed, Key, Written};
 use super::metrics::{SweepMetrics, WalMetrics, WriteMetrics};
 use super::{
-    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredToken, StoredUser, timestamp,
+    Actor, Creation, Deletion, OpenError, OpenOptions, StoreError, StoreUrl, StoredName, StoredToken, StoredUser,
+    timestamp,
 };
 use crate::metrics::Page;
 use crate::plant::{NewPlant, PlantId};
@@ -162,15 +164,12 @@ impl Sqlite {
         })
     }
 
-    pub(super) async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
-        let known = self.read(|connection| {
-            let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
-            statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
-        })?;
-        match known {
-            Some(user) => Ok(user),
-            None => self.writer.queue().make_user(name, Timestamp::now()).await,
-        }
+    pub(super) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
+        self.read(|connection| find_user(connection, name))
+    }
+
+    pub(super) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
+        self.writer.queue().make_user(name, Timestamp::now()).await
     }
 
     pub(super) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
@@ -330,6 +329,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // Checkpoints are run where a failed sync shows; SQLite's own hide it.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // Views, triggers and indices of a file from elsewhere call no functions with side effects.
+    connection.pragma_update(None, "trusted_schema", false)?;
     Ok(connection)
 }
 
@@ -339,14 +340,19 @@ fn reader(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+fn find_user(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<UserId>> {
+    let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
+    statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
+}
+
 fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
     let scopes: String = row.get(4)?;
     Ok(StoredToken {
         id: TokenId::new(row.get(0)?),
         user_id: UserId::new(row.get(1)?),
-        user: user_name(row, 2)?,
+        user: stored_name(row, 2)?,
         grant: Grant {
-            label: Label::parse(row.get_ref(3)?.as_str()?).unwrap_or_default(),
+            label: Label::from_stored(&text(row, 3)?),
             scopes: Scopes::from_names(&scopes),
             created: timestamp(row.get(5)?),
             expires: row.get::<_, Option<i64>>(6)?.map(timestamp),
@@ -359,11 +365,20 @@ fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
 
 fn stored_user(row: &Row<'_>) -> rusqlite::Result<StoredUser> {
     Ok(StoredUser {
-        name: user_name(row, 0)?,
+        name: stored_name(row, 0)?,
         created: timestamp(row.get(1)?),
         tokens: row.get::<_, i64>(2)?.unsigned_abs(),
         plants: row.get::<_, i64>(3)?.unsigned_abs(),
     })
+}
+
+fn stored_name(row: &Row<'_>, column: usize) -> rusqlite::Result<StoredName> {
+    text(row, column).map(|text| StoredName::from_stored(&text))
+}
+
+/// A text that may not be UTF-8, which SQLite does not check.
+fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
+    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?))
 }
 
 fn user_name(row: &Row<'_>, column: usize) -> rusqlite::Result<UserName> {

@@ -1,12 +1,16 @@
 //! Stores on the move: a snapshot of one, handed over piece by piece; a new one that is filled with it; and plants that
 //! come in batches.
 
+mod rules;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+pub use self::rules::BadRow;
+pub(super) use self::rules::{KEYS, PLANTS, SHARES, TOKENS, Table, USERS, hex};
 use super::{OpenError, Store, StoreError, StoreUrl, postgres, sqlite};
 use crate::newfile::NewFileError;
 use crate::plant::NewPlant;
@@ -52,6 +56,15 @@ pub struct Counts {
     pub keys: u64,
     /// Plants.
     pub plants: u64,
+}
+
+/// The highest numbers that a store has given out. Users and tokens that were deleted count: a number never names two of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// The highest number of a user; 0 when there was none.
+    pub user: i64,
+    /// The highest number of a token; 0 when there was none.
+    pub token: i64,
 }
 
 /// A user as the store keeps them.
@@ -125,6 +138,8 @@ impl PlantRecord {
 pub enum Piece {
     /// How much there is in all; the first piece, and the only one of its kind.
     Total(Counts),
+    /// The numbers that are not to be given out again; one piece.
+    Numbers(Numbers),
     /// In the order of their names, byte by byte.
     Users(Vec<UserRecord>),
     /// In the order of their numbers.
@@ -284,6 +299,14 @@ impl Importer {
         match self {
             Self::Sqlite(importer) => importer.put(batch, stop).await,
             Self::Postgres(importer) => importer.put(batch, stop).await,
+        }
+    }
+
+    /// Returns whether there is a user of this name.
+    pub async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(importer) => importer.has_user(name),
+            Self::Postgres(importer) => importer.has_user(name).await,
         }
     }
 

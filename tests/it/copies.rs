@@ -170,6 +170,26 @@ on_every_engine! {
         assert!(site.run(&["export", "--store", "sqlite:plants2.db"]).status.success(), "it is a store itself");
     }
 
+    fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(site) {
+        for user in ["ada", "bob", "gone"] {
+            site.token(user, &[]);
+        }
+        assert!(site.run(&["user", "delete", "gone", "--yes"]).status.success());
+        table(&site.run(&["backup", "b.db"]));
+        let backup = site.directory().join("b.db");
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let [copied, restored, further] = std::array::from_fn(|_| Site::new(engine));
+            copy(site, &copied);
+            table(&restored.run(&["restore", backup.to_str().unwrap()]));
+            copy(&restored, &further);
+            for target in [copied, restored, further] {
+                target.token("new", &[]);
+                let new = target.rows("SELECT user_id FROM users WHERE name = 'new' UNION ALL SELECT max(token_id) FROM tokens");
+                assert!(new.iter().all(|number| *number > 3), "user and token: {new:?}");
+            }
+        }
+    }
+
     // A restore never mixes what there is with what there was.
     fn what_holds_something_is_not_overwritten(site) {
         import(site, &[], &lines(&["ada"], 3));

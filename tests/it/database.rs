@@ -77,7 +77,7 @@ fn succeeded(output: &Output) -> String {
 fn refusal(output: &Output) -> String {
     let words = errors(output);
     assert_eq!(output.status.code(), Some(1), "{words}");
-    let (hopes, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("trying on"));
+    let (hopes, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
     assert_eq!(last.len(), 1, "{words}");
     assert!(last[0].starts_with("error: ") && hopes.len() <= 1, "{words}");
     assert!(!words.contains(PASSWORD), "{words}");
@@ -88,7 +88,7 @@ fn refusal(output: &Output) -> String {
 #[track_caller]
 fn refused_at_once(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
-    assert!(!errors(&output).contains("trying on"), "{}", errors(&output));
+    assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
     refusal(&output)
 }
 

@@ -152,6 +152,21 @@ on_every_engine! {
         assert_ne!(tag(&again, "/plants"), before);
     }
 
+    fn documented_statement_moves_the_version_after_a_change_by_hand(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(1, "Rose");
+        let before = tag(&ada, "/plants");
+        site.execute(&documented_statement(site.engine, "UPDATE plants"));
+        assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone is not noticed");
+        site.execute(&documented_statement(site.engine, "SET version"));
+        let answer = get(&ada, "/plants", &before);
+        assert_eq!((answer.status, answer.text()), (200, r#"[{"name":"Monstera"}]"#));
+        let moved = tag(&ada, "/plants");
+        ada.plant(2, "Fern");
+        assert_eq!(get(&ada, "/plants", &moved).status, 200, "versions go on from there");
+    }
+
     // Few writes and many readers, so that nearly all lists come from memory or are not sent at all.
     fn remembered_lists_are_never_out_of_date(site) {
         let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
@@ -164,6 +179,19 @@ on_every_engine! {
         let summary = history.check().unwrap();
         assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
     }
+}
+
+/// The statement with these words that docs/rereads.md shows for this engine.
+fn documented_statement(engine: Engine, words: &str) -> String {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rereads.md")).unwrap();
+    let block = document.split("```sql\n").nth(match engine {
+        Engine::Sqlite => 1,
+        Engine::Postgres => 2,
+    });
+    let block = block.and_then(|rest| rest.split("```").next()).expect("a block of SQL");
+    let statement = block.split(';').find(|statement| statement.contains(words)).expect("the statement");
+    // Runs alone here, to see what each of the two does.
+    statement.replace("BEGIN IMMEDIATE", "").replace("BEGIN", "")
 }
 
 /// A store that is put back to an earlier state, as from a copy, and goes another way from there.

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use sha2::{Digest, Sha256};
 
 use crate::support::{Answer, Client, Connection, Engine, Server, Site, on_every_engine, wait_for};
 
@@ -270,6 +271,39 @@ on_every_engine! {
         }
         assert_replays(&deleted, &delete(&ada, "k2", 5));
         assert_eq!(ada.ids(), [1]);
+    }
+
+    // The fingerprint of a request to the caller's own plants, as 0.3 to 0.4 computed it.
+    fn keys_stored_by_an_earlier_release_are_recognised(site) {
+        let server = site.serve(&[]);
+        let ada = server.client(&site.token("ada", &[]));
+        let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let blob = |bytes: &[u8]| match site.engine {
+            Engine::Sqlite => format!("X'{}'", hex(bytes)),
+            Engine::Postgres => format!("decode('{}', 'hex')", hex(bytes)),
+        };
+        for (key, path) in [("own", "/plants"), ("named", "/plants?owner=ada")] {
+            let body = plant(1, "Rose");
+            let mut fingerprint = Sha256::new();
+            let mut part = |part: &[u8], values: &[u8]| {
+                fingerprint.update(values.iter().flat_map(|count| u64::from(*count).to_be_bytes()).collect::<Vec<_>>());
+                fingerprint.update(u64::try_from(part.len()).unwrap().to_be_bytes());
+                fingerprint.update(part);
+            };
+            part(b"POST", &[]);
+            part(path.as_bytes(), &[]);
+            part(b"application/json", &[1]);
+            part(body.as_bytes(), &[0]);
+            site.execute(&format!(
+                "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+                 VALUES (1, {}, {}, 200, NULL, 9999999999)",
+                blob(&Sha256::digest(key)),
+                blob(&fingerprint.finalize())
+            ));
+            let again = ada.call("POST", path, &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()));
+            assert!(again.status == 200 && is_replayed(&again), "{}", again.wire());
+        }
+        assert_eq!(ada.ids(), [0_i64; 0], "nothing is done again");
     }
 
     fn keys_are_a_users_own(site) {

@@ -113,6 +113,29 @@ on_every_engine! {
         assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "one's own can be named, too");
     }
 
+    fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(site) {
+        let server = site.serve(&[]);
+        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+        grant(site, "ada", "bob", "editor");
+        ada.plant(2, "Fern");
+        let headers = |key| [("Content-Type", "application/json"), ("Idempotency-Key", key)];
+        let create = || bob.call("POST", "/plants?owner=ada", &headers("create"), Some(br#"{"id":1,"name":"Moss"}"#));
+        let delete = || bob.call("DELETE", "/plants/2?owner=ada", &headers("delete"), None);
+        let malformed = || bob.call("POST", "/plants?owner=ada", &headers("malformed"), Some(b"{"));
+        assert_eq!([create().status, delete().status, malformed().status], [200, 204, 400]);
+        for again in [create(), delete(), malformed()] {
+            assert_eq!(again.header("idempotency-replayed"), Some("true"), "{}", again.wire());
+        }
+        assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
+        let ada = server.client(&site.token("ada", &[]));
+        grant(site, "ada", "bob", "editor");
+        wait_for("the share of the new owner", || (bob.get("/plants?owner=ada").text() == "[]").then_some(()));
+        for again in [create(), delete(), malformed()] {
+            assert_eq!(again.error(), 42200, "{}", again.wire());
+        }
+        assert_eq!(ada.ids(), [0_i64; 0]);
+    }
+
     fn the_scopes_of_a_token_hold_for_shared_plants_too(site) {
         let server = site.serve(&[]);
         let [ada] = clients(site, &server, ["ada"]);

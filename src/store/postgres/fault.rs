@@ -83,7 +83,11 @@ fn is_broken(error: &Error) -> bool {
 pub(super) fn describe(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(error), _) => format!("{} ({})", error.message(), error.code().code()),
-        (None, Some(source)) => format!("{error}: {source}"),
+        (None, Some(source)) => {
+            // The system's own number says nothing that its words do not.
+            let source = source.to_string();
+            format!("{error}: {}", source.split(" (os error ").next().unwrap_or(&source))
+        }
         (None, None) => error.to_string(),
     }
 }

@@ -15,12 +15,13 @@ use super::link::SILENT;
 use super::snapshot::{connect, start};
 use super::url::PostgresUrl;
 use crate::store::StoreError;
-use crate::store::transfer::{FillError, Piece, Selection, Snapshot};
+use crate::store::transfer::{FillError, Numbers, Piece, Selection, Snapshot};
 
 /// A transaction on a connection of its own: it is rolled back when that ends.
 pub struct Filling {
     client: Arc<Client>,
     patience: Duration,
+    numbers: Numbers,
 }
 
 impl Filling {
@@ -35,7 +36,7 @@ impl Filling {
             SELECT EXISTS (SELECT 1 FROM plantstore.users),
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
         let (client, store_url) = connect(url, true, patience).await?;
-        let filling = Self { client: Arc::new(client), patience };
+        let filling = Self { client: Arc::new(client), patience, numbers: Numbers::default() };
         filling.answered(filling.client.batch_execute(HOLD)).await?;
         let row = filling.answered(filling.client.query_one(OCCUPIED, &[])).await?;
         if super::get(&row, 0)? {
@@ -48,9 +49,12 @@ impl Filling {
     }
 
     pub(in crate::store) async fn put(&mut self, piece: &Piece) -> Result<(), StoreError> {
+        if let Piece::Numbers(numbers) = piece {
+            self.numbers = *numbers;
+        }
         let copying = async {
             match piece {
-                Piece::Total(_) => Ok(()),
+                Piece::Total(_) | Piece::Numbers(_) => Ok(()),
                 Piece::Users(rows) => {
                     const USERS: &str = "COPY plantstore.users (user_id, name, created_at) FROM STDIN BINARY";
                     const COLLECTIONS: &str = "COPY plantstore.collections (user_id, version) FROM STDIN BINARY";
@@ -103,14 +107,14 @@ impl Filling {
     }
 
     pub(in crate::store) async fn contents(&mut self) -> Result<Snapshot, StoreError> {
-        // The next number is beyond all that were copied, and all that were ever given out here.
+        // The next number is beyond all that were copied, all that the other store has given out, and all that were given out here.
         const NUMBERS: &str = "
-            SELECT setval(numbers, greatest(nextval(numbers), (SELECT max(user_id) FROM plantstore.users)))
+            SELECT setval(numbers, greatest(nextval(numbers), $1::bigint, (SELECT max(user_id) FROM plantstore.users)))
             FROM pg_get_serial_sequence('plantstore.users', 'user_id') AS numbers
             UNION ALL
-            SELECT setval(numbers, greatest(nextval(numbers), (SELECT max(token_id) FROM plantstore.tokens)))
+            SELECT setval(numbers, greatest(nextval(numbers), $2::bigint, (SELECT max(token_id) FROM plantstore.tokens)))
             FROM pg_get_serial_sequence('plantstore.tokens', 'token_id') AS numbers";
-        self.answered(self.client.batch_execute(NUMBERS)).await?;
+        self.answered(self.client.query(NUMBERS, &[&self.numbers.user, &self.numbers.token])).await?;
         Ok(start(Arc::clone(&self.client), Selection::Everything))
     }
 

@@ -14,6 +14,7 @@ use super::statements::{Prepared, Statements};
 use crate::plant::Tag;
 use crate::store::StoreError;
 use crate::store::transfer::{Imported, Met, Planting};
+use crate::user::UserName;
 
 /// A connection of its own, with the statements that requests use.
 pub struct Importer {
@@ -51,6 +52,12 @@ impl Importer {
             batch = &batch[..taken];
             self.roll_back().await?;
         }
+    }
+
+    pub(in crate::store) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        let found = timeout(self.patience, self.client.query_opt(&self.statements.find_user, &[&name.as_str()])).await;
+        let found = found.map_err(|_| StoreError::Unavailable(SILENT.to_owned()))?;
+        found.map(|row| row.is_some()).map_err(|error| Fault::of(&error).into_error())
     }
 
     /// Does all but the commit.

@@ -36,6 +36,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// A transaction that its node has left alone for this long is rolled back, so that a node that vanished holds no locks.
 const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
 
+/// Settings with which a server notices within about 10 seconds that a node vanished without a word, and frees its locks.
+pub(super) const KEEPALIVES: [&str; 3] =
+    ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
+
 /// What is said of a database that says nothing.
 pub(super) const SILENT: &str = "the database did not answer in time";
 
@@ -185,7 +189,7 @@ impl Connector {
         .into_iter();
         // A node that vanished without a word is missed soon, and the keys that it was at work with are free again.
         let alive: &[&str] = match role {
-            Role::Claim => &["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"],
+            Role::Claim => &KEEPALIVES,
             Role::Read | Role::Write | Role::Operate => &[],
         };
         let settings: Vec<_> = settings.chain(alive.iter().copied()).map(|setting| format!("SET {setting}")).collect();
@@ -224,6 +228,11 @@ impl Failure {
             Self::Error(error) => describe(error),
             Self::Silent => SILENT.to_owned(),
         }
+    }
+
+    /// Returns whether the server itself rejected the connection: it is there, and may accept another one later.
+    pub(super) fn is_from_server(&self) -> bool {
+        matches!(self, Self::Error(error) if error.code().is_some())
     }
 
     /// Whether another attempt may succeed without anybody changing anything.
@@ -398,7 +407,7 @@ async fn keep<S: Prepared>(connector: Arc<Connector>, role: Role, state: watch::
                 let why = failure.describe();
                 connector.metrics.database.refused(role);
                 if failures == 0 {
-                    tracing::warn!(?role, error = why, "cannot connect to the database: trying on");
+                    tracing::warn!(?role, error = why, "cannot connect to the database: retrying");
                 }
                 state.send_replace(State::Down { since, why });
                 sleep(backoff(failures)).await;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::fault::describe;
+use super::fault::{Fault, describe};
+use super::link::{KEEPALIVES, SILENT};
 use crate::store::{OpenError, OpenOptions, StoreUrl};
 
 /// A change of the schema. Numbered from 1, never changed once released.
@@ -24,23 +26,41 @@ const MIGRATIONS: &[Migration] = &[
 /// The advisory lock under which the schema is changed ("PLNT").
 const LOCK: i64 = 0x504C_4E54;
 
-/// How long a node waits for another that is changing the schema.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a look at the schema may take.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a schema is not ready.
+pub(super) struct Failure {
+    pub(super) error: OpenError,
+    /// Another attempt, on another connection, may succeed.
+    pub(super) may_pass: bool,
+}
 
 /// Brings the schema up to date if the options allow it. True when it is new.
-pub(super) async fn prepare(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, OpenError> {
-    check_encoding(client, url).await?;
-    match up_to_date(client, url, options).await {
-        Err(Stop::Refused(error)) => Err(error),
-        Err(Stop::Failed(error)) => Err(explain(&error, url)),
-        Ok(true) => Ok(false),
-        Ok(false) => migrate(client).await.map_err(|error| explain(&error, url)),
-    }
+pub(super) async fn prepare(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, Failure> {
+    let ready = match timeout(CHECK_TIMEOUT, is_ready(client, url, options)).await {
+        Ok(Ok(true)) => Ok(false),
+        Ok(Ok(false)) => migrate(client).await.map_err(Stop::Failed),
+        Ok(Err(stop)) => Err(stop),
+        Err(_) => Err(Stop::Refused(OpenError::Unreachable(url.clone(), SILENT.to_owned()))),
+    };
+    ready.map_err(|stop| match stop {
+        Stop::Refused(error) => Failure { error, may_pass: false },
+        Stop::Failed(error) => Failure {
+            error: explain(&error, url),
+            may_pass: matches!(Fault::of(&error), Fault::Lost(_) | Fault::Again(_)),
+        },
+    })
 }
 
 enum Stop {
     Refused(OpenError),
     Failed(tokio_postgres::Error),
+}
+
+async fn is_ready(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, Stop> {
+    check_encoding(client, url).await?;
+    up_to_date(client, url, options).await
 }
 
 impl From<tokio_postgres::Error> for Stop {
@@ -54,14 +74,14 @@ fn latest() -> i32 {
 }
 
 /// Names are kept exactly as sent, so the database must be able to hold every character.
-async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), OpenError> {
-    let row = client.query_one("SHOW server_encoding", &[]).await.map_err(|error| explain(&error, url))?;
-    match row.get(0) {
+async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), Stop> {
+    let row = client.query_one("SHOW server_encoding", &[]).await?;
+    match row.try_get(0)? {
         "UTF8" => Ok(()),
-        other => Err(OpenError::Unfit(
+        other => Err(Stop::Refused(OpenError::Unfit(
             url.clone(),
             format!("its encoding is {other}, which cannot hold every name: make one with ENCODING 'UTF8'"),
-        )),
+        ))),
     }
 }
 
@@ -98,12 +118,24 @@ async fn recognise(client: &Client) -> Result<(i32, i32), tokio_postgres::Error>
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
+/// Changes the schema in one transaction, which takes as long as it needs: neither the wait for another node nor a statement on
+/// a large table nor a slow machine ends it. A node that vanishes without a word is noticed by the server's keepalives.
 async fn migrate(client: &Client) -> Result<bool, tokio_postgres::Error> {
-    let patience = LOCK_PATIENCE.as_millis();
     // Whatever the database's default: at a higher level what is seen under the lock is from before the wait for it.
-    let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience}");
-    client.batch_execute(&begin).await?;
-    client.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    const BEGIN: &str = "
+        BEGIN ISOLATION LEVEL READ COMMITTED;
+        SET LOCAL statement_timeout = 0;
+        SET LOCAL lock_timeout = 0;
+        SET LOCAL idle_in_transaction_session_timeout = 0";
+    // Engines that do not know these settings do as they like.
+    for setting in KEEPALIVES {
+        let _ = client.batch_execute(&format!("SET {setting}")).await;
+    }
+    client.batch_execute(BEGIN).await?;
+    if !client.query_one("SELECT pg_try_advisory_xact_lock($1)", &[&LOCK]).await?.try_get(0)? {
+        tracing::warn!("another process is changing the schema: waiting for it");
+        client.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    }
     // Looked at again under the lock: another node may have come first.
     let (found, _) = recognise(client).await?;
     if found == 0 {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tokio_postgres::{Client, Error, Row};
 
-use super::{Postgres, get, user_name};
+use super::{Postgres, get, stored_name, user_name};
 use crate::store::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, timestamp};
 use crate::user::{Role, UserId, UserName};
 
@@ -61,7 +61,7 @@ impl Postgres {
         let found = self.operate(async |client| client.query(ALL, &[&owner, &to]).await).await?;
         let mut shares = found.iter().map(stored_share).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
-        shares.sort_by(|one, other| (&one.owner, &one.grantee).cmp(&(&other.owner, &other.grantee)));
+        shares.sort_by(|one, other| one.names().cmp(&other.names()));
         Ok(shares)
     }
 
@@ -95,8 +95,8 @@ async fn user_id(client: &Client, name: &UserName) -> Result<Option<i64>, Error>
 
 fn stored_share(row: &Row) -> Result<StoredShare, StoreError> {
     Ok(StoredShare {
-        owner: user_name(row, 0)?,
-        grantee: user_name(row, 1)?,
+        owner: stored_name(row, 0)?,
+        grantee: stored_name(row, 1)?,
         role: role(row, 2)?,
         created: timestamp(get(row, 3)?),
     })

@@ -11,12 +11,12 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
 
 use super::fault::{Fault, describe};
+use super::get;
 use super::link::{Connector, SILENT};
 use super::url::PostgresUrl;
-use super::{connect_first, get, schema};
 use crate::store::transfer::{
-    Counts, Handed, KeyRecord, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection, ShareRecord,
-    Snapshot, TokenRecord, UserRecord,
+    Counts, Handed, KeyRecord, Numbers, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection,
+    ShareRecord, Snapshot, TokenRecord, UserRecord,
 };
 use crate::store::{OpenError, OpenOptions, StoreError, StoreUrl};
 
@@ -45,10 +45,16 @@ pub(super) async fn connect(
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, patience, &Arc::default()).map_err(|why| OpenError::Unfit(store_url.clone(), why))?;
-    let client = connect_first(&connector, &store_url).await?;
-    let options = OpenOptions { create: make, migrate: make, write_queue: 1, readers: 1, patience, timeout: patience };
-    let preparing = timeout(super::SCHEMA_PATIENCE, schema::prepare(&client, &store_url, &options));
-    preparing.await.map_err(|_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned()))??;
+    let options = OpenOptions {
+        create: make,
+        migrate: make,
+        write_queue: 1,
+        readers: 1,
+        patience,
+        timeout: patience,
+        await_server: false,
+    };
+    let (client, _) = super::start::start(&connector, &store_url, &options).await?;
     Ok((client, store_url))
 }
 
@@ -101,6 +107,7 @@ impl Source {
             ORDER BY kept.user_id, key";
         self.hand(Piece::Total(self.count().await?)).await?;
         if self.selection == Selection::Everything {
+            self.hand(Piece::Numbers(self.numbers().await?)).await?;
             self.rows(USERS, user, Piece::Users).await?;
             self.rows(TOKENS, token, Piece::Tokens).await?;
             self.rows(SHARES, share, Piece::Shares).await?;
@@ -121,6 +128,31 @@ impl Source {
         let row = answered(self.client.query_one(COUNT, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
         Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
+    }
+
+    /// The numbers that the sequences have given out, as far as this role may read them.
+    async fn numbers(&self) -> Result<Numbers, StoreError> {
+        const LAST: &str = "
+            SELECT coalesce(has_sequence_privilege(numbers, 'SELECT, USAGE'), false), greatest(0, (
+              SELECT last_value FROM pg_catalog.pg_sequences
+              WHERE quote_ident(schemaname) || '.' || quote_ident(sequencename) = numbers))
+            FROM pg_get_serial_sequence($1, $2) AS numbers";
+        const STORED: &str = "
+            SELECT greatest((SELECT max(user_id) FROM plantstore.users), (SELECT max(user_id) FROM plantstore.departed_users), 0),
+              greatest((SELECT max(token_id) FROM plantstore.tokens), 0)";
+        let users = answered(self.client.query_one(LAST, &[&"plantstore.users", &"user_id"])).await?;
+        let tokens = answered(self.client.query_one(LAST, &[&"plantstore.tokens", &"token_id"])).await?;
+        if !(get::<bool>(&users, 0)? && get::<bool>(&tokens, 0)?) {
+            tracing::warn!(
+                "this role may not read the sequences, so numbers of deleted users and tokens may be given out again: \
+                 GRANT SELECT ON ALL SEQUENCES IN SCHEMA plantstore"
+            );
+        }
+        let stored = answered(self.client.query_one(STORED, &[])).await?;
+        Ok(Numbers {
+            user: get::<i64>(&users, 1)?.max(get(&stored, 0)?),
+            token: get::<i64>(&tokens, 1)?.max(get(&stored, 1)?),
+        })
     }
 
     async fn rows<T>(

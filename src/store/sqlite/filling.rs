@@ -74,6 +74,8 @@ fn prepare(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn insert(connection: &Connection, piece: &Piece) -> rusqlite::Result<()> {
+    // The row of a table in `sqlite_sequence` moves only forward from here, with the rows that follow.
+    const NUMBER: &str = "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)";
     const USER: &str = "INSERT INTO users (user_id, name, version, created_at) VALUES (?1, ?2, ?3, ?4)";
     const TOKEN: &str = "
         INSERT INTO tokens (token_id, hash, user_id, label, scopes, created_at, expires_at, revoked_at, last_used_at)
@@ -87,6 +89,9 @@ fn insert(connection: &Connection, piece: &Piece) -> rusqlite::Result<()> {
     let done = |_| ();
     match piece {
         Piece::Total(_) => Ok(()),
+        Piece::Numbers(numbers) => [("users", numbers.user), ("tokens", numbers.token)]
+            .iter()
+            .try_for_each(|(table, last)| put(NUMBER, params![table, last]).map(done)),
         Piece::Users(rows) => {
             rows.iter().try_for_each(|row| put(USER, params![row.id, row.name, row.version, row.created_at]).map(done))
         }

@@ -9,9 +9,9 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::time::{Instant, sleep_until};
 
 use super::checkpoint::Checkpointer;
-use super::fault::after_change;
+use super::fault::{after_change, store_error};
 use super::writer::CACHE_KIB;
-use super::{Sqlite, connect};
+use super::{Sqlite, connect, find_user};
 use crate::plant::{NewPlant, Tag};
 use crate::store::transfer::{Imported, Met, Planting};
 use crate::store::{StoreError, later};
@@ -48,6 +48,10 @@ impl Importer {
         self.checkpointer.after_commit(&self.connection);
         self.not_before = Instant::now() + held / LEFT_TO_OTHERS;
         Ok(imported)
+    }
+
+    pub(in crate::store) fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        find_user(&self.connection, name).map(|user| user.is_some()).map_err(|error| store_error(&error))
     }
 
     pub(in crate::store) fn finish(self) {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::{connect, fault, reader};
 use crate::store::{OpenError, StoreUrl};
@@ -17,6 +17,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_plants.sql"),
     include_str!("../../../migrations/sqlite/0002_keys_and_shares.sql"),
 ];
+
+/// The tables that each schema adds, from the first on.
+const TABLES: &[&[&str]] = &[&["users", "departed_users", "tokens", "plants"], &["idempotency_keys", "shares"]];
 
 /// Marks a file as ours, in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;
@@ -50,15 +53,58 @@ fn is_locked(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
-/// A connection that reads a file as it is, of whichever release up to this one; also says which schema it has.
-pub(super) fn examine(path: &Path) -> Result<(Connection, i64), OpenError> {
+/// A connection that reads a file as it is, of whichever release up to this one; also says which schema it has. For a copy, the
+/// file must hold nothing that a copy would not have.
+pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), OpenError> {
     if !path.exists() {
         return Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned())));
     }
-    let recognised = reader(path).map_err(Stop::from).and_then(|connection| Ok((recognise(&connection)?, connection)));
+    let recognised = reader(path).map_err(Stop::from).and_then(|connection| {
+        let version = recognise(&connection)?;
+        check_tables(&connection, version)?;
+        if for_copy {
+            check_others(&connection)?;
+        }
+        Ok((version, connection))
+    });
     match recognised.map_err(|stop| stop.into_error(path))? {
         (0, _) => Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned()))),
         (version, connection) => Ok((connection, version)),
+    }
+}
+
+/// Checks that the tables of this schema are what a release made, and those of later ones are not there: a view in their place could
+/// go on for ever, and a version that was set back would leave tables out.
+fn check_tables(connection: &Connection, version: i64) -> Result<(), Stop> {
+    const FIND: &str = "SELECT type = 'table' AND strict FROM pragma_table_list WHERE schema = 'main' AND name = ?1";
+    if version == 0 {
+        return Ok(());
+    }
+    for (since, table) in (1..).zip(TABLES).flat_map(|(since, tables)| tables.iter().map(move |table| (since, table))) {
+        let sound: Option<bool> = connection.query_row(FIND, [table], |row| row.get(0)).optional()?;
+        let fault = match sound {
+            None if since <= version => format!("the table `{table}` is missing"),
+            Some(false) => format!("`{table}` is not a table that plantstore made"),
+            Some(true) if since > version => {
+                format!("its user_version is {version}, which does not fit the table `{table}`")
+            }
+            None | Some(true) => continue,
+        };
+        return Err(Stop::Foreign(fault));
+    }
+    Ok(())
+}
+
+/// Rejects views and triggers: they are not copied, and what they were there for would be lost without a word.
+fn check_others(connection: &Connection) -> Result<(), Stop> {
+    const FIND: &str = "SELECT type, name FROM sqlite_schema WHERE type IN ('view', 'trigger') ORDER BY type, name";
+    let found = connection.query_row(FIND, [], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
+    match found.optional()? {
+        Some((kind, name)) => Err(Stop::Unfit(format!(
+            "it has the {kind} `{}`, which a copy would not have: drop it first",
+            name.escape_debug()
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -69,7 +115,8 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 enum Stop {
-    Foreign(&'static str),
+    Foreign(String),
+    Unfit(String),
     Unusable(&'static str),
     Newer(i64),
     Failed(rusqlite::Error),
@@ -86,10 +133,11 @@ impl Stop {
         let url = StoreUrl::Sqlite(path.to_owned());
         match self {
             Self::Foreign(why) => OpenError::Foreign(url, why),
+            Self::Unfit(why) => OpenError::Unfit(url, why),
             Self::Unusable(why) => OpenError::Unusable(url, why.to_owned()),
             Self::Newer(found) => OpenError::Newer(url, found, latest()),
             Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-                OpenError::Foreign(url, "it is not an SQLite database")
+                OpenError::Foreign(url, "it is not an SQLite database".to_owned())
             }
             Self::Failed(error) => OpenError::Unusable(url, fault::describe(&error)),
         }
@@ -149,9 +197,13 @@ fn recognise(connection: &Connection) -> Result<i64, Stop> {
     if pragma("application_id")? != APPLICATION_ID {
         let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
         if tables > 0 || version != 0 {
-            return Err(Stop::Foreign("it is an SQLite database of another program"));
+            return Err(Stop::Foreign("it is an SQLite database of another program".to_owned()));
         }
         return Ok(0);
     }
-    if version > latest() { Err(Stop::Newer(version)) } else { Ok(version) }
+    match version {
+        ..1 => Err(Stop::Foreign(format!("its user_version is {version}, which no release wrote"))),
+        version if version > latest() => Err(Stop::Newer(version)),
+        version => Ok(version),
+    }
 }

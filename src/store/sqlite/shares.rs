@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{Sqlite, user_name};
+use super::{Sqlite, stored_name, user_name};
 use crate::store::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, later, timestamp};
 use crate::user::{Role, UserId, UserName};
 
@@ -65,8 +65,8 @@ impl Sqlite {
             let mut statement = connection.prepare_cached(ALL)?;
             let shares = statement.query_map([owner, to].map(|name| name.map(UserName::as_str)), |row| {
                 Ok(StoredShare {
-                    owner: user_name(row, 0)?,
-                    grantee: user_name(row, 1)?,
+                    owner: stored_name(row, 0)?,
+                    grantee: stored_name(row, 1)?,
                     role: role(row, 2)?,
                     created: timestamp(row.get(3)?),
                 })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, named_params};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, channel};
@@ -15,8 +16,8 @@ use tokio::sync::mpsc::{Sender, channel};
 use super::fault::store_error;
 use super::schema;
 use crate::store::transfer::{
-    Counts, Handed, KeyRecord, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, Piece, PlantRecord, Selection, ShareRecord,
-    Snapshot, TokenRecord, UserRecord,
+    BadRow, Counts, Handed, KEYS, KeyRecord, Numbers, PIECE_BYTES, PIECE_ROWS, PIECES_WAITING, PLANTS, Piece,
+    PlantRecord, SHARES, Selection, ShareRecord, Snapshot, TOKENS, Table, TokenRecord, USERS, UserRecord, hex,
 };
 use crate::store::{OpenError, StoreError, StoreUrl};
 
@@ -29,13 +30,14 @@ const SHARES_SINCE: i64 = 2;
 
 /// Begins to read the file at `path`.
 pub(in crate::store) fn snapshot(path: &Path, selection: Selection) -> Result<Snapshot, OpenError> {
-    let (connection, schema) = schema::examine(path)?;
+    let (connection, schema) = schema::examine(path, selection == Selection::Everything)?;
     let (sender, pieces) = channel(PIECES_WAITING);
     let reading = move || {
         let source = Source { connection, schema, selection, sender };
         match source.read() {
             Ok(()) => drop(source.hand(Ok(None))),
             Err(Stop::Failed(error)) => drop(source.hand(Err(store_error(&error)))),
+            Err(Stop::BadRow(row)) => drop(source.hand(Err(StoreError::BadRow(row)))),
             Err(Stop::NotWanted) => {}
         }
     };
@@ -65,6 +67,7 @@ struct Source {
 
 enum Stop {
     Failed(rusqlite::Error),
+    BadRow(BadRow),
     /// Nobody is there any more, or nobody has taken anything for long.
     NotWanted,
 }
@@ -77,23 +80,33 @@ impl From<rusqlite::Error> for Stop {
 
 impl Source {
     fn read(&self) -> Result<(), Stop> {
-        const USERS: &str = "SELECT user_id, name, version, created_at FROM users ORDER BY name";
-        const TOKENS: &str = "
+        const ALL_USERS: &str = "SELECT user_id, name, version, created_at FROM users ORDER BY name";
+        const ALL_TOKENS: &str = "
             SELECT token_id, hash, user_id, label, scopes, created_at, expires_at, revoked_at, last_used_at
             FROM tokens ORDER BY token_id";
-        const SHARES: &str = "SELECT grantee_id, owner_id, role, created_at FROM shares ORDER BY grantee_id, owner_id";
-        const KEYS: &str = "
+        const ALL_SHARES: &str =
+            "SELECT grantee_id, owner_id, role, created_at FROM shares ORDER BY grantee_id, owner_id";
+        const ALL_KEYS: &str = "
             SELECT user_id, key, fingerprint, outcome, message, expires_at
             FROM idempotency_keys JOIN users USING (user_id) ORDER BY user_id, key";
         // Its first statement decides which moment it is.
         let _moment = self.connection.unchecked_transaction()?;
         self.hand(Ok(Some(Piece::Total(self.count()?))))?;
         if self.selection == Selection::Everything {
-            self.rows(USERS, user, Piece::Users)?;
-            self.rows(TOKENS, token, Piece::Tokens)?;
+            self.hand(Ok(Some(Piece::Numbers(self.numbers()?))))?;
+            self.rows(&USERS, ALL_USERS, user, Piece::Users)?;
+            self.check_users_of(
+                &TOKENS,
+                "SELECT token_id FROM tokens WHERE user_id NOT IN (SELECT user_id FROM users)",
+            )?;
+            self.rows(&TOKENS, ALL_TOKENS, token, Piece::Tokens)?;
             if self.schema >= SHARES_SINCE {
-                self.rows(SHARES, share, Piece::Shares)?;
-                self.rows(KEYS, key, Piece::Keys)?;
+                const ORPHANS: &str = "
+                    SELECT grantee_id, owner_id FROM shares WHERE grantee_id NOT IN (SELECT user_id FROM users)
+                      OR owner_id NOT IN (SELECT user_id FROM users)";
+                self.check_users_of(&SHARES, ORPHANS)?;
+                self.rows(&SHARES, ALL_SHARES, share, Piece::Shares)?;
+                self.rows(&KEYS, ALL_KEYS, key, Piece::Keys)?;
             }
         }
         self.plants()
@@ -118,8 +131,27 @@ impl Source {
         })
     }
 
+    /// The numbers that SQLite remembers for AUTOINCREMENT, and those of users whose plants are still being removed.
+    fn numbers(&self) -> rusqlite::Result<Numbers> {
+        const LAST: &str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?1";
+        const DEPARTED: &str = "SELECT coalesce(max(user_id), 0) FROM departed_users";
+        let last = |table| self.connection.query_row(LAST, [table], |row| row.get::<_, i64>(0));
+        let departed = self.connection.query_row(DEPARTED, [], |row| row.get::<_, i64>(0))?;
+        Ok(Numbers { user: last("users")?.max(departed), token: last("tokens")? })
+    }
+
+    /// Programs that do not enforce foreign keys, as `sqlite3` by default, leave rows behind whose user is gone.
+    fn check_users_of(&self, table: &Table, orphans: &str) -> Result<(), Stop> {
+        let mut statement = self.connection.prepare(orphans)?;
+        match statement.query([])?.next()? {
+            Some(row) => Err(bad_row(table, row, "its user does not exist")),
+            None => Ok(()),
+        }
+    }
+
     fn rows<T>(
         &self,
+        table: &Table,
         statement: &str,
         record: fn(&Row<'_>) -> rusqlite::Result<T>,
         piece: fn(Vec<T>) -> Piece,
@@ -128,7 +160,7 @@ impl Source {
         let mut found = statement.query([])?;
         let mut rows = Vec::new();
         while let Some(row) = found.next()? {
-            rows.push(record(row)?);
+            rows.push(record(row).map_err(|fault| bad_row(table, row, &fault.to_string()))?);
             if rows.len() == PIECE_ROWS {
                 self.hand(Ok(Some(piece(std::mem::take(&mut rows)))))?;
             }
@@ -138,28 +170,16 @@ impl Source {
 
     fn plants(&self) -> Result<(), Stop> {
         // By the index of names, and for each by the key of plants: nothing has to be sorted.
-        const PLANTS: &str = "
-            SELECT users.user_id, users.name, plant_id, plants.name, tag, plants.version
+        const ALL_PLANTS: &str = "
+            SELECT users.user_id, plant_id, users.name, plants.name, tag, plants.version
             FROM users CROSS JOIN plants ON plants.user_id = users.user_id
             WHERE :user IS NULL OR users.name = :user ORDER BY users.name, plant_id";
-        let mut statement = self.connection.prepare(PLANTS)?;
+        let mut statement = self.connection.prepare(ALL_PLANTS)?;
         let mut found = statement.query(named_params! { ":user": self.selection.user() })?;
         let (mut rows, mut bytes) = (Vec::with_capacity(PIECE_ROWS), 0);
         let mut last: Option<(i64, Arc<str>)> = None;
         while let Some(row) = found.next()? {
-            let user_id = row.get(0)?;
-            let owner = match &last {
-                Some((known, owner)) if *known == user_id => Arc::clone(owner),
-                _ => Arc::clone(&last.insert((user_id, row.get(1)?)).1),
-            };
-            let plant = PlantRecord {
-                user_id,
-                owner,
-                id: row.get(2)?,
-                name: row.get(3)?,
-                tag: row.get(4)?,
-                version: row.get(5)?,
-            };
+            let plant = plant(row, &mut last).map_err(|fault| bad_row(&PLANTS, row, &fault.to_string()))?;
             bytes += plant.bytes();
             rows.push(plant);
             if rows.len() == PIECE_ROWS || bytes >= PIECE_BYTES {
@@ -182,6 +202,27 @@ impl Source {
             thread::park_timeout(LOOK_AGAIN);
         }
     }
+}
+
+/// Names a row whose first columns are those of the table's key.
+fn bad_row(table: &Table, row: &Row<'_>, fault: &str) -> Stop {
+    let value = |column| match row.get_ref(column) {
+        Ok(ValueRef::Integer(number)) => number.to_string(),
+        Ok(ValueRef::Blob(bytes)) => hex(bytes),
+        _ => "?".to_owned(),
+    };
+    let values: Vec<_> = (0..table.key_columns()).map(value).collect();
+    Stop::BadRow(table.bad_row(&values, fault))
+}
+
+/// Reads a plant; `last` is the owner of the one before, with their name.
+fn plant(row: &Row<'_>, last: &mut Option<(i64, Arc<str>)>) -> rusqlite::Result<PlantRecord> {
+    let user_id = row.get(0)?;
+    let owner = match last {
+        Some((known, owner)) if *known == user_id => Arc::clone(owner),
+        _ => Arc::clone(&last.insert((user_id, row.get(2)?)).1),
+    };
+    Ok(PlantRecord { user_id, owner, id: row.get(1)?, name: row.get(3)?, tag: row.get(4)?, version: row.get(5)? })
 }
 
 fn user(row: &Row<'_>) -> rusqlite::Result<UserRecord> {

@@ -47,7 +47,7 @@ fn it_takes_no_new_connections_and_those_that_are_there_go_on() {
         cluster.freeze_postmaster();
         std::thread::scope(|scope| {
             let late = scope.spawn(|| site.serve_through(&wrapper, QUIET));
-            wait_for("the node to try", || log().contains("cannot connect to the database: trying on").then_some(()));
+            wait_for("the node to try", || log().contains("cannot connect to the database: retrying").then_some(()));
             wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
             cluster.thaw_postmaster();

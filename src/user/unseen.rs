@@ -1,0 +1,70 @@
+//! Characters that show nothing, or nothing but a blank.
+
+use std::ops::RangeInclusive;
+
+/// The property `Default_Ignorable_Code_Point` of Unicode 16.0 (DerivedCoreProperties.txt), code points that are reserved for it
+/// included. In ascending order.
+const DEFAULT_IGNORABLE: [RangeInclusive<char>; 17] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{61c}'..='\u{61c}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{202a}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fff8}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e0fff}',
+];
+
+/// Characters outside that property whose glyph is empty in Unicode 16.0: the braille pattern without dots, the anchors of
+/// interlinear annotations and the placeholder of an object, the controls of Egyptian hieroglyphs, the filler of the Khitan small
+/// script, and the null note head.
+const BLANK: [RangeInclusive<char>; 5] = [
+    '\u{2800}'..='\u{2800}',
+    '\u{fff9}'..='\u{fffc}',
+    '\u{13430}'..='\u{13440}',
+    '\u{16fe4}'..='\u{16fe4}',
+    '\u{1d159}'..='\u{1d159}',
+];
+
+/// Returns whether a character cannot be seen: white space (the space itself included), control characters, and the tables above.
+pub(super) fn is_unseen(character: char) -> bool {
+    let tables = || DEFAULT_IGNORABLE.iter().chain(&BLANK);
+    !character.is_ascii_graphic()
+        && (character.is_whitespace() || character.is_control() || tables().any(|range| range.contains(&character)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_in_ascending_order_without_overlaps() {
+        for table in [DEFAULT_IGNORABLE.as_slice(), &BLANK] {
+            assert!(table.iter().all(|range| range.start() <= range.end()));
+            assert!(table.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        }
+    }
+
+    #[test]
+    fn unseen_characters_are_told_from_visible_ones() {
+        let unseen = "\t \u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{1680}\u{17b5}\u{180e}\u{2003}\u{200b}\u{200d}\u{2028}\
+                      \u{202e}\u{202f}\u{205f}\u{2065}\u{206f}\u{2800}\u{3000}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff4}\u{fffb}\
+                      \u{1343f}\u{16fe4}\u{1bca2}\u{1d159}\u{1d17a}\u{e0001}\u{e0061}\u{e01ef}\u{e0fff}";
+        let visible = "aZ09~!-_@.éßΩжאب\u{900}अ\u{1100}가\u{2801}数あ\u{fffd}\u{1f335}";
+        assert!(
+            unseen.chars().all(is_unseen),
+            "{:?}",
+            unseen.chars().filter(|one| !is_unseen(*one)).collect::<Vec<_>>()
+        );
+        assert!(!visible.chars().any(is_unseen), "{:?}", visible.chars().find(|one| is_unseen(*one)));
+    }
+}

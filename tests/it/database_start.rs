@@ -1,0 +1,117 @@
+//! Starts on a database that is slow, busy or not there: what is waited for, what is retried, and what is an error at once.
+
+use std::process::{Child, Stdio};
+
+use crate::support::transfer::{import, lines, said};
+use crate::support::{Cluster, Engine, Proxy, Site, wait_for};
+
+/// The advisory lock under which the schema is changed.
+const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
+/// Far shorter than what happens in these tests lasts.
+const SHORT: &[&str] = &["--store-timeout", "50ms"];
+
+/// A port where nothing listens.
+fn dead_address() -> std::net::SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Sessions of the service in this state on the database, other than the one that asks.
+fn sessions(site: &Site, condition: &str) -> Vec<i64> {
+    site.rows(&format!(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'plantstore' AND {condition}"
+    ))
+}
+
+fn migrate(site: &Site) -> Child {
+    let mut command = site.command(&["migrate"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn migration_may_be_idle_for_longer_than_a_request_waits() {
+    let site = Site::new(Engine::Postgres);
+    let proxy = Proxy::start(Cluster::shared().address());
+    proxy.freeze_at(b"INSERT INTO plantstore.schema_versions");
+    let slow = site.through(&proxy);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| slow.serve(SHORT));
+        let idle = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
+        wait_for("a migration that has been idle for long", || (sessions(&site, idle) == [1]).then_some(()));
+        proxy.heal();
+        let server = server.join().unwrap();
+        let ada = server.client(&site.token("ada", &[]));
+        wait_for("a store that answers", || (ada.get("/plants").status == 200).then_some(()));
+    });
+}
+
+#[test]
+fn migration_waits_for_another_and_says_so() {
+    let site = Site::new(Engine::Postgres);
+    let held = site.hold(SCHEMA_LOCK);
+    let migrating = migrate(&site);
+    wait_for("the wait", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    drop(held);
+    let output = migrating.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("another process is changing the schema: waiting for it"), "{}", said(&output));
+}
+
+#[test]
+fn migration_whose_connection_is_lost_is_retried() {
+    let site = Site::new(Engine::Postgres);
+    let held = site.hold(SCHEMA_LOCK);
+    let migrating = migrate(&site);
+    wait_for("the wait", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    let waiting =
+        site.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
+    site.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
+    wait_for("the wait of another connection", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    drop(held);
+    let output = migrating.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("cannot make the schema ready: retrying"), "{}", said(&output));
+    assert!(said(&output).contains("57P01"), "{}", said(&output));
+}
+
+#[test]
+fn command_on_an_unreachable_database_fails_at_once() {
+    let source = Site::new(Engine::Sqlite);
+    import(&source, &[], &lines(&["ada"], 3));
+    let address = dead_address();
+    let dead = Cluster::shared().url_at(address, "plants");
+    let expected = format!(
+        "error: cannot connect to postgres://plantstore@{address}/plants: error connecting to server: Connection refused\n"
+    );
+    for arguments in [
+        ["copy", "--from", &source.url(), "--to", &dead].as_slice(),
+        &["copy", "--from", &dead, "--to", "sqlite:new.db"],
+        &["user", "list", "--store", &dead],
+        &["migrate", "--store", &dead],
+        &["import", "--store", &dead, "-"],
+        &["backup", "new.db", "--store", &dead],
+    ] {
+        let output = source.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let lines: Vec<_> = said(&output).lines().map(str::to_owned).collect();
+        // The password is an argument here, which is warned of.
+        let told: Vec<_> = lines.iter().filter(|line| !line.contains("can be seen by everybody")).collect();
+        assert_eq!(told, [expected.trim_end()], "{arguments:?}");
+    }
+}
+
+#[test]
+fn server_retries_an_unreachable_database_and_names_it() {
+    let site = Site::new(Engine::Postgres);
+    let address = dead_address();
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let told = said(&output);
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(lines[0].contains("cannot connect to the database: retrying"), "{told}");
+    assert!(lines[0].contains(&format!("postgres://plantstore@{address}/plants")), "{told}");
+    assert!(lines[1].starts_with("error: cannot connect to postgres://"), "{told}");
+}
