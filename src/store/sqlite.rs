@@ -298,12 +298,11 @@ impl Sqlite {
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let begun = trace::begin();
         let idle = self.readers().idle.pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => {
-                self.file.check()?;
-                reader(&self.path).map_err(|error| store_error(&error))?
-            }
+        let connection = if let Some(connection) = idle {
+            connection
+        } else {
+            self.file.check()?;
+            reader(&self.path).map_err(|error| store_error(&error))?
         };
         // On an error the connection is dropped with whatever state it is in.
         let found = query(&connection).map_err(|error| store_error(&error))?;

@@ -624,7 +624,7 @@ fn the_banner_is_coloured_on_a_terminal() {
 #[test]
 fn thousands_are_separated_alike() {
     let site = Site::new(Engine::Sqlite);
-    let lines: String = (0..1_234).map(|id| format!("{{\"owner\":\"ada\",\"id\":{id},\"name\":\"n\"}}\n")).collect();
+    let lines = crate::support::transfer::lines(&["ada"], 1_234);
     std::fs::write(site.directory().join("plants.ndjson"), lines).unwrap();
     site.token("bob", &[]);
     assert!(errors(&site.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));

@@ -75,7 +75,7 @@ fn create_until_the_end(client: &Client, first: i64, created: &AtomicI64, lost: 
 }
 
 /// Takes the file away under load; gives the ids that were acknowledged.
-fn lose_under_load(victim: &Victim, lose: impl FnOnce()) -> Vec<i64> {
+fn lose_under_load(victim: &Victim, remove: impl FnOnce()) -> Vec<i64> {
     let client = victim.client();
     let (created, lost) = (AtomicI64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn lose_under_load(victim: &Victim, lose: impl FnOnce()) -> Vec<i64> {
             })
             .collect();
         wait_for("some writes", || (created.load(Ordering::SeqCst) > 100).then_some(()));
-        lose();
+        remove();
         lost.store(true, Ordering::SeqCst);
         let mut ids: Vec<i64> = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
         ids.sort_unstable();
@@ -162,7 +162,11 @@ fn replaced_database_file_is_left_intact_under_load() {
     another_store(&victim, &other);
     lose_under_load(&victim, || fs::rename(&other, victim.path("data/plants.db")).unwrap());
     victim.ends_with(REPLACED);
-    let file = rusqlite::Connection::open(victim.path("data/plants.db")).unwrap();
+    let file = rusqlite::Connection::open_with_flags(
+        victim.path("data/plants.db"),
+        rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE,
+    )
+    .unwrap();
     let found: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(found, "ok");
     drop(file);
