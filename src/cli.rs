@@ -3,8 +3,10 @@
 
 mod backup;
 mod check;
+mod colour;
 mod completions;
 mod copy;
+mod environment;
 mod export;
 mod import;
 mod man;
@@ -18,6 +20,8 @@ mod share;
 mod table;
 mod token;
 mod user;
+mod value;
+mod words;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,9 +31,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
-use jiff::Timestamp;
 use tracing::Level;
 
+use self::colour::{Colours, Style};
+use self::environment::origin;
+use self::words::{count, without_os_codes};
 use crate::config::StoreOption;
 use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
 use crate::telemetry;
@@ -39,7 +45,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps people's plants: a small HTTP/JSON service.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Examples:
+  plantstore serve
+  plantstore token create --user ada
+  plantstore backup monday.db
+  plantstore man serve | man -l -"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -73,13 +88,19 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            report(&format!("{error:#}"));
             ExitCode::from(if error.is::<WrongUse>() { 2 } else { 1 })
         }
     }
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
+    // The service puts them into its log.
+    if !matches!(command, Command::Serve(_)) {
+        for warning in environment::warnings() {
+            warn(&warning);
+        }
+    }
     match command {
         Command::Serve(options) => options.run(),
         Command::Migrate(options) => options.run(),
@@ -104,6 +125,20 @@ fn run(command: Command) -> anyhow::Result<()> {
 #[error("{0}")]
 struct WrongUse(String);
 
+/// Says why a command failed.
+fn report(message: &str) {
+    let mut errors = io::stderr();
+    let label = Colours::of(&errors).paint(Style::Error, "error:");
+    let _ = writeln!(errors, "{label} {}", without_os_codes(message));
+}
+
+/// Says what may not be as it was meant.
+fn warn(message: &str) {
+    let mut errors = io::stderr();
+    let label = Colours::of(&errors).paint(Style::Warning, "warning:");
+    let _ = writeln!(errors, "{label} {message}");
+}
+
 /// Prints what a command found; whoever stops reading has seen enough, which is no failure.
 fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
@@ -123,20 +158,40 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
     }
     if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(option)) if option.starts_with("--token"))
     {
-        let _ = writeln!(io::stderr(), "error: {}", check::NO_TOKEN_HERE);
+        report(check::NO_TOKEN_HERE);
         return ExitCode::from(2);
     }
-    let text = error.to_string();
+    let text = named_by_its_variable(error);
     let words = text.split("\n\nUsage:").next().unwrap_or(&text);
     let words = words.split("\n\nFor more information").next().unwrap_or(words);
     let line = words.replace("tip:", "; tip:").split_whitespace().collect::<Vec<_>>().join(" ").replace(" ;", ";");
-    let _ = writeln!(io::stderr(), "{line} (see --help)");
+    report(&format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line)));
     ExitCode::from(2)
+}
+
+/// The parser's message, which names the option, with the variable in its place if the value comes from there.
+fn named_by_its_variable(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return text;
+    };
+    let option = argument.split([' ', '=']).next().unwrap_or(argument);
+    let origin = origin(option);
+    if origin == option { text } else { text.replace(&format!("'{argument}'"), &origin) }
 }
 
 impl StoreOption {
     fn url(&self) -> anyhow::Result<StoreUrl> {
-        store_url("--store", &self.store)
+        store_url(&origin("--store"), &self.store)
+    }
+
+    /// How the store was named, for messages that ask for another.
+    #[expect(clippy::unused_self, reason = "an option is asked about itself")]
+    fn named(&self) -> String {
+        match origin("--store").as_str() {
+            option @ "--store" => format!("with {option}"),
+            variable => format!("in {variable}"),
+        }
     }
 
     fn warn_of_visible_password(&self) {
@@ -228,14 +283,4 @@ fn store_file(path: PathBuf) -> Result<StoreUrl, WrongUse> {
         return Err(WrongUse("a store is a file, and cannot go through a pipe: name one".to_owned()));
     }
     Ok(StoreUrl::Sqlite(path))
-}
-
-/// A number of things, in words.
-fn count(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
-/// A moment as operators read it.
-fn shown(moment: Timestamp) -> String {
-    moment.strftime("%Y-%m-%d %H:%M").to_string()
 }

@@ -192,12 +192,12 @@ impl NewPlant {
         }
         // First the grammar of the whole, so that a number too large for a machine or a value of another type is
         // still told apart from bytes that are no JSON.
-        let whole: &RawValue = serde_json::from_str(text).map_err(|fault| BadPlant::NotJson(fault.to_string()))?;
+        let whole: &RawValue = serde_json::from_str(text).map_err(|fault| BadPlant::NotJson(in_words(&fault)))?;
         if !whole.get().starts_with('{') {
             return Err(BadPlant::NotAnObject);
         }
         let fields: Fields<'_> =
-            serde_json::from_str(whole.get()).map_err(|fault| BadPlant::NotJson(fault.to_string()))?;
+            serde_json::from_str(whole.get()).map_err(|fault| BadPlant::NotJson(in_words(&fault)))?;
         fields.check()
     }
 
@@ -205,6 +205,12 @@ impl NewPlant {
     pub fn shown(&self) -> Plant<'_> {
         Plant { id: None, owner: None, name: self.name.as_str(), tag: self.tag.as_ref().map(Tag::as_str) }
     }
+}
+
+/// The message of the JSON parser without its internal terms.
+fn in_words(fault: &serde_json::Error) -> String {
+    let message = fault.to_string().replace("EOF while parsing", "it ends in the middle of");
+    message.replace("expected ident", "a word other than true, false and null")
 }
 
 /// Why a body is no [`NewPlant`].

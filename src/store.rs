@@ -54,7 +54,7 @@ pub struct OpenOptions {
     pub readers: usize,
     /// How long a change of an operator waits for others that write.
     pub patience: Duration,
-    /// How long a request waits for a database server.
+    /// Timeout of a request for a database server, or for the write lock of a file.
     pub timeout: Duration,
     /// Retry for some seconds when a database server does not accept connections yet; otherwise that is an error at once.
     pub await_server: bool,

@@ -47,6 +47,8 @@ impl Reader {
     /// Reads a line by the rules that a request's body is read by, and the owner by those of user names; or says all that is
     /// wrong with it.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<Planting, String> {
+        // With its line break, what is missing at the end would be found on a second line.
+        let line = line.trim_ascii_end();
         let plant = match NewPlant::from_json(line) {
             Ok(plant) => Ok(plant),
             // Where in the line, which is but one to the parser.

@@ -15,6 +15,9 @@ use crate::telemetry;
 /// The file is a store of its own, whichever engine it comes from: all there was at one moment, checked, readable by its
 /// owner alone. It appears when it is complete. `restore` puts it into a new store; `serve --store sqlite:FILE` serves it.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore backup monday.db
+  plantstore backup monday.db --store postgres://plantstore@db.example/plants")]
 pub(super) struct Options {
     /// The file to write; there must be none of this name
     #[arg(value_name = "FILE")]
@@ -27,6 +30,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         self.store.warn_of_visible_password();
-        copy(&self.store.url()?, &store_file(self.file)?)
+        copy(&self.store.url()?, &store_file(self.file)?, &self.store.named())
     }
 }

@@ -1,7 +1,7 @@
 //! `plantstore check`: whether a live server keeps the contract; a smoke test after a deployment.
 
 use std::fs;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,13 +11,15 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::{WrongUse, print};
+use super::colour::{Colours, Style};
+use super::words::without_os_codes;
+use super::{WrongUse, print, warn};
 use crate::check::{self, Finding, Level, ServerUrl, Verdict};
 use crate::config::duration;
 use crate::token::TOKEN_PREFIX;
 
 /// Where the token is looked for unless a file is named.
-const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
+pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
 /// What is said to whoever passes one as an argument.
 pub(super) const NO_TOKEN_HERE: &str = "a token does not belong on the command line, where everybody on this machine can see \
                                         it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
@@ -30,6 +32,9 @@ const TOKEN_FILE_MAX: u64 = 16 * 1024;
 /// be seen by everybody on the machine. Plants are created, under ids that nobody uses, and deleted again, also after
 /// Ctrl-C. The exit code is 0 when everything holds, 1 when something does not, and 2 for a wrong option.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore check http://127.0.0.1:8080 --token-file plantstore.db.first-token
+  plantstore check https://plants.example --ca authorities.pem --json")]
 pub(super) struct Options {
     /// The server: http://HOST:PORT or https://HOST:PORT
     #[arg(value_name = "URL")]
@@ -71,7 +76,7 @@ impl Options {
         let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
         let token = self.token()?;
         if url.is_readable_on_the_way() {
-            writeln!(io::stderr(), "warning: without https:// the token can be read on the way to {url}")?;
+            warn(&format!("without https:// the token can be read on the way to {url}"));
         }
         let (shown_url, level) = (url.to_string(), self.level.into());
         let options = check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
@@ -185,29 +190,29 @@ impl std::fmt::Display for Summary {
 }
 
 /// The verdict in one word, what it says beyond that, and its colour on a terminal.
-fn in_words(verdict: &Verdict) -> (&'static str, Option<&str>, &'static str) {
+fn in_words(verdict: &Verdict) -> (&'static str, Option<&str>, Style) {
     match verdict {
-        Verdict::Holds => ("holds", None, "32"),
-        Verdict::Fails(why) => ("fails", Some(why), "31;1"),
-        Verdict::NotApplicable(why) => ("not applicable", Some(why), "2"),
-        Verdict::Untried(why) => ("untried", Some(why), "33"),
+        Verdict::Holds => ("holds", None, Style::Success),
+        Verdict::Fails(why) => ("fails", Some(why), Style::Error),
+        Verdict::NotApplicable(why) => ("not applicable", Some(why), Style::Faint),
+        Verdict::Untried(why) => ("untried", Some(why), Style::Warning),
     }
 }
 
 /// A line for each check, and below it what went wrong.
 fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
-    let coloured = io::stdout().is_terminal() && variable("NO_COLOR").is_none();
+    let colours = Colours::of(&io::stdout());
     let width = |texts: &mut dyn Iterator<Item = &str>| texts.map(str::len).max().unwrap_or_default();
     let verdicts = width(&mut findings.iter().map(|finding| in_words(&finding.verdict).0)).max("VERDICT".len());
     let ids = width(&mut findings.iter().map(|finding| finding.id));
     print(|output| {
         writeln!(output, "{:verdicts$}  {:ids$}  WHAT MUST HOLD", "VERDICT", "CHECK")?;
         for finding in findings {
-            let (word, detail, colour) = in_words(&finding.verdict);
-            let (start, end) = if coloured { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
-            writeln!(output, "{start}{word:verdicts$}{end}  {:ids$}  {}", finding.id, finding.words)?;
+            let (word, detail, style) = in_words(&finding.verdict);
+            let word = colours.paint(style, &format!("{word:verdicts$}"));
+            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.words)?;
             if let Some(detail) = detail {
-                writeln!(output, "{:verdicts$}  {:ids$}  {detail}", "", "")?;
+                writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", without_os_codes(detail))?;
             }
         }
         Ok(())

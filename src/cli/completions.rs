@@ -9,6 +9,9 @@ use super::{Cli, print};
 
 /// Print completions for a shell, to be put where it looks for them
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore completions bash > /etc/bash_completion.d/plantstore
+  plantstore completions fish > ~/.config/fish/completions/plantstore.fish")]
 pub(super) struct Options {
     /// The shell
     #[arg(value_name = "SHELL")]

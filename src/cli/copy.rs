@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use clap::Args;
 use tracing::Level;
 
-use super::progress::{Bar, grouped};
+use super::progress::Bar;
+use super::words::grouped;
 use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
 use crate::archive::{self, Tallied};
 use crate::store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
@@ -17,6 +18,9 @@ use crate::telemetry;
 /// digests compared; if they differ, or anything fails, the new store does not come into being. What is written to the old store
 /// meanwhile is not copied: stop its servers first, and start them on the new one.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore copy --from sqlite:plantstore.db --to postgres://plantstore@db.example/plants
+  plantstore copy --from postgres://plantstore@db.example/plants --to sqlite:plantstore.db")]
 pub(super) struct Options {
     /// The store to copy: sqlite:PATH or postgres://user@host:port/database
     #[arg(long, value_name = "URL")]
@@ -32,16 +36,17 @@ impl Options {
         let (from, to) = (store_url("--from", &self.from)?, store_url("--to", &self.to)?);
         warn_of_visible_password("--from", &self.from, "");
         warn_of_visible_password("--to", &self.to, "");
-        copy(&from, &to)
+        copy(&from, &to, "with --from")
     }
 }
 
-/// Copies, and shows what was copied.
-pub(super) fn copy(from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
+/// Copies, and shows what was copied. `named` is how the store to copy was named, for messages about it.
+pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, named: &str) -> anyhow::Result<()> {
     let mut bar = Bar::new();
     let copied = run_to_end(async {
         // First of all: for one that is not there, nothing is begun.
-        let snapshot = Snapshot::open(from, Selection::Everything, PATIENCE).await.map_err(advise)?;
+        let snapshot =
+            Snapshot::open(from, Selection::Everything, PATIENCE).await.map_err(|error| advise(error, named))?;
         let filling = Filling::begin(to, PATIENCE).await?;
         Ok(archive::copy(snapshot, filling, |progress| bar.update(progress)).await?)
     });
@@ -51,9 +56,10 @@ pub(super) fn copy(from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn advise(error: OpenError) -> anyhow::Error {
+fn advise(error: OpenError, named: &str) -> anyhow::Error {
     match error {
-        OpenError::Missing(url) => anyhow::anyhow!("there is no store at {url}: name one that exists"),
+        OpenError::Missing(url) => anyhow::anyhow!("there is no store at {url}: name one that exists {named}"),
+        OpenError::Foreign(url, why) => anyhow::anyhow!("{url} is not a plantstore file ({why}): name another {named}"),
         other => other.into(),
     }
 }
@@ -68,5 +74,5 @@ fn show(copied: &Tallied) -> anyhow::Result<()> {
         row("idempotency keys", counts.keys, copied.keys),
         row("plants", counts.plants, copied.plants),
     ];
-    table::print(["", "COPIED", "SHA-256"], &rows)
+    table::print(["", "COPIED", "SHA-256"], &rows, &[])
 }

@@ -21,6 +21,9 @@ use crate::user::UserName;
 /// A line reads {"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}. All are of one moment, in the order of owners' names
 /// and of ids. Tokens and shares are not in it: see `backup`.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore export --output plants.ndjson
+  plantstore export --user ada | gzip > ada.ndjson.gz")]
 pub(super) struct Options {
     /// Only the plants of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]

@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use super::progress::Bar;
+use super::value::number;
+use super::words::grouped;
 use super::{count, is_dash, run_to_end};
 use crate::archive::{self, Input, Note, Stop, Summary};
 use crate::config::StoreOption;
@@ -25,6 +27,10 @@ const DIFFERENT_SHOWN: u64 = 10;
 /// stored in their order, some thousand in a commit. A faulty line, or an id that is taken, ends it: all lines before are
 /// stored then, none after, and the message says how to go on.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore import plants.ndjson --check
+  plantstore import plants.ndjson --on-conflict skip
+  gunzip --stdout plants.ndjson.gz | plantstore import")]
 pub(super) struct Options {
     /// The file to read; `-` is standard input, and so is none
     #[arg(value_name = "FILE")]
@@ -33,10 +39,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
     /// Pass over the lines before this one
-    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number(1..=u64::MAX))]
     from_line: u64,
     /// Stop looking for more after so many faulty lines
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number(1..=u64::MAX))]
     max_faults: u64,
     /// Check all lines by themselves, not whether ids are taken, and store nothing
     #[arg(long)]
@@ -94,8 +100,8 @@ impl Options {
         let Summary { stored, same, different, new_users, through, .. } = summary;
         let told = [
             (new_users, format!("made {}", count(new_users, "user"))),
-            (same, format!("skipped {same} that are there just so")),
-            (different, format!("skipped {different} that are there with another name or tag")),
+            (same, format!("skipped {} that are there just so", grouped(same))),
+            (different, format!("skipped {} that are there with another name or tag", grouped(different))),
         ];
         let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
         let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();

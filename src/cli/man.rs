@@ -11,9 +11,10 @@ use clap_mangen::Man;
 use super::{Cli, WrongUse, count, print};
 
 /// Print a page of the manual, or write all of them into a directory
-///
-/// To read one: plantstore man serve | man -l -
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore man serve | man -l -
+  plantstore man --output /usr/local/share/man/man1")]
 pub(super) struct Options {
     /// The command that the page is about, for example `token create`; none for the overview
     #[arg(value_name = "COMMAND", conflicts_with = "output")]
@@ -52,7 +53,15 @@ fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, WrongU
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let program = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
-    Man::new(command.clone()).source(program).manual("plantstore").render(&mut page)?;
+    // The examples get a section of their own, in which lines stay as they are.
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let without = command.clone().after_help(None::<&str>);
+    Man::new(without).source(program).manual("plantstore").render(&mut page)?;
+    writeln!(page, ".SH EXAMPLES\n.nf")?;
+    for line in examples.lines().skip(1) {
+        writeln!(page, "{}", line.trim_start().replace('\\', "\\e").replace('-', "\\-"))?;
+    }
+    writeln!(page, ".fi")?;
     Ok(page)
 }
 

@@ -8,6 +8,9 @@ use crate::config::StoreOption;
 
 /// Make a store, or bring its schema up to date, for nodes that run with --no-migrate
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore migrate
+  plantstore migrate --store postgres://plantstore@db.example/plants")]
 pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,

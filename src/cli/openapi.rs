@@ -8,6 +8,8 @@ use crate::http;
 
 /// Print the OpenAPI document that the service answers at /openapi.json
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore openapi > openapi.json")]
 pub(super) struct Options {}
 
 impl Options {

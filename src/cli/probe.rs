@@ -13,6 +13,9 @@ use crate::config::duration;
 
 /// Ask a server whether it is ready for requests
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore probe
+  plantstore probe https://plants.example --ca authorities.pem --timeout 1s")]
 pub(super) struct Options {
     /// The server: http://HOST:PORT or https://HOST:PORT
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]

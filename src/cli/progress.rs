@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use super::words::grouped;
 use crate::archive::Progress;
 
 /// The time between two drawings.
@@ -58,13 +59,6 @@ fn line(progress: Progress, elapsed: Duration) -> String {
             format!("[{bar}] {percent:3}% {counts}")
         }
     }
-}
-
-/// A number with a comma before every three digits.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
-    groups.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

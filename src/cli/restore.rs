@@ -15,6 +15,9 @@ use crate::telemetry;
 /// The store must not exist, or be a database that holds nothing. The backup is not changed. If anything fails, the store does
 /// not come into being.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore restore monday.db --store sqlite:new.db
+  plantstore restore monday.db --store postgres://plantstore@db.example/plants")]
 pub(super) struct Options {
     /// The backup, or any other store file
     #[arg(value_name = "FILE")]
@@ -27,6 +30,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         self.store.warn_of_visible_password();
-        copy(&store_file(self.file)?, &self.store.url()?)
+        copy(&store_file(self.file)?, &self.store.url()?, "as FILE")
     }
 }

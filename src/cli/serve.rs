@@ -33,6 +33,9 @@ use self::rate::RateOptions;
 use self::stop::stop_signal;
 use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
+use super::colour::{Colours, Style};
+use super::environment::{self, origin};
+use super::value::{listen_address, number};
 use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Limits, Settings, Tls};
@@ -56,9 +59,14 @@ const OTHER_FILES: u64 = 128;
 
 /// Run the service
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore serve
+  plantstore serve --listen 8081 --store sqlite:/var/lib/plantstore/plants.db
+  plantstore serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+  PLANTSTORE_STORE=postgres://plantstore@db.example/plants plantstore serve --metrics-listen 9464")]
 pub(super) struct Options {
-    /// The address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "HOST:PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = address)]
+    /// The address to listen on; a PORT alone is on this machine, and port 0 takes a free one
+    #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = listen_address)]
     listen: String,
     #[command(flatten)]
     store: StoreOption,
@@ -102,40 +110,40 @@ struct LimitOptions {
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WRITE_TIMEOUT", default_value = "30s", value_parser = duration)]
     write_timeout: Duration,
     /// Bytes of a request's head
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_HEADER_BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1_024..=262_144))]
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_HEADER_BYTES", default_value_t = 16_384, value_parser = number::<u32>(1_024..=262_144))]
     max_header_bytes: u32,
     /// Header fields of a request
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_HEADERS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_HEADERS", default_value_t = 100, value_parser = number::<u32>(10..=10_000))]
     max_headers: u32,
     /// Bytes of a request's body
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = number::<u32>(1..=16_777_216))]
     max_body_bytes: u32,
     /// Connections open at the same time
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = number::<u32>(1..=1_000_000))]
     max_connections: u32,
     /// Lists that may read the store concurrently
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = number::<u32>(1..=100_000))]
     max_in_flight: u32,
     /// Lists that may wait for one of those to finish; others get 503
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = number::<u32>(0..=100_000))]
     max_waiting: u32,
     /// How long they wait
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     waiting_timeout: Duration,
     /// Creates and deletes that may wait for their commit; others get 503
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<u32>(1..=1_000_000))]
     write_queue: u32,
-    /// How long a request waits for a database server; then it is answered 503
+    /// How long a request waits for a database server, or for the write lock of a file; then it is answered 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_STORE_TIMEOUT", default_value = "2s", value_parser = duration)]
     store_timeout: Duration,
     /// Failed authentications a second of one client address; others are answered 429
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = number::<u32>(1..=1_000_000))]
     auth_failure_rate: u32,
     /// Failed authentications at once of one client address
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = number::<u32>(1..=1_000_000))]
     auth_failure_burst: u32,
     /// Bytes of lists that are remembered until they change, on an embedded store; 0 for none
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216)]
+    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<u32>(0..=u32::MAX))]
     list_cache_bytes: u32,
     #[command(flatten)]
     rate: RateOptions,
@@ -167,17 +175,14 @@ impl LimitOptions {
     }
 }
 
-fn address(text: &str) -> Result<String, String> {
-    let named = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    let wrong = "write it as HOST:PORT with a port up to 65535, for example 127.0.0.1:8080";
-    if named { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
-}
-
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
         let (settings, tls) = (self.settings()?, self.tls.tls()?);
         let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        for warning in environment::warnings() {
+            tracing::warn!("{warning}");
+        }
         self.store.warn_of_visible_password();
         raise_file_limit(u64::from(self.limits.max_connections));
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -270,6 +275,7 @@ impl Options {
 
 /// Takes an address that was given with this option.
 async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
+    let option = origin(option);
     TcpListener::bind(listen).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with {option}")
@@ -347,9 +353,12 @@ fn announce(
     let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {
-        writeln!(io::stderr(), "plantstore {} keeps its plants in {url}", env!("CARGO_PKG_VERSION"))?;
+        let colours = Colours::of(&io::stderr());
+        let name = colours.paint(Style::Strong, concat!("plantstore ", env!("CARGO_PKG_VERSION")));
+        writeln!(io::stderr(), "{name} keeps its plants in {}", colours.paint(Style::Address, &url.to_string()))?;
         if console {
-            writeln!(io::stderr(), "and shows them in a browser at {address}/")?;
+            let page = colours.paint(Style::Address, &format!("{address}/"));
+            writeln!(io::stderr(), "and shows them in a browser at {page}")?;
         }
         if first.is_none() {
             writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;

@@ -7,14 +7,21 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{WrongUse, print, shown, table};
+use super::words::shown;
+use super::{WrongUse, print, table};
 use crate::config::StoreOption;
 use crate::store::{Granting, SHARES_MAX, StoredShare};
 use crate::user::{Role, UserName};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  plantstore share grant --owner ada --to bob --role reader
+  plantstore share list
+  plantstore share revoke --owner ada --to bob"
+)]
 pub(super) struct Options {
     #[command(subcommand)]
     action: Action,
@@ -29,6 +36,9 @@ enum Action {
 
 /// Share all plants of a user, those to come included; granted again, the role changes
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore share grant --owner ada --to bob --role reader
+  plantstore share grant --owner ada --to bob --role editor")]
 struct Grant {
     /// Whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
@@ -45,6 +55,9 @@ struct Grant {
 
 /// List what is shared
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore share list
+  plantstore share list --to bob --json")]
 struct List {
     /// Only plants of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
@@ -61,6 +74,8 @@ struct List {
 
 /// Share no more; every running server obeys within 5 seconds
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore share revoke --owner ada --to bob")]
 struct Revoke {
     /// Whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
@@ -123,7 +138,7 @@ impl List {
         let row = |share: &StoredShare| {
             [share.owner.to_string(), share.grantee.to_string(), share.role.name().to_owned(), shown(share.created)]
         };
-        table::print(["OWNER", "TO", "ROLE", "SINCE (UTC)"], &shares.iter().map(row).collect::<Vec<_>>())
+        table::print(["OWNER", "TO", "ROLE", "SINCE (UTC)"], &shares.iter().map(row).collect::<Vec<_>>(), &[0, 1])
     }
 }
 

@@ -1,24 +1,87 @@
-//! Tables for people: columns as wide as their widest cell.
+//! Tables for people: columns as wide as their widest cell, unless a line would be longer than a terminal is wide.
 
 use std::io::Write;
 
 use super::print as print_to;
 
-/// Prints rows under their headings.
-pub(super) fn print<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> anyhow::Result<()> {
-    let mut widths = headings.map(|heading| heading.chars().count());
+/// Columns of a terminal.
+const LINE_MAX: usize = 80;
+const GAP: &str = "  ";
+
+/// Prints rows under their headings. Cells of the columns named by `wrapped` go over several lines where a line would
+/// be too long for a terminal.
+pub(super) fn print<const N: usize>(
+    headings: [&str; N],
+    rows: &[[String; N]],
+    wrapped: &[usize],
+) -> anyhow::Result<()> {
+    let widths = widths(&headings, rows, wrapped);
+    print_to(|output| {
+        let mut write = |cells: &[String; N]| {
+            let cells: Vec<Vec<&str>> = cells.iter().zip(widths).map(|(cell, width)| wrap(cell, width)).collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or_default();
+            (0..height).try_for_each(|line| {
+                let pieces = cells.iter().map(|cell| cell.get(line).copied().unwrap_or_default());
+                let padded = pieces.zip(widths).map(|(piece, width)| format!("{piece:width$}"));
+                writeln!(output, "{}", padded.collect::<Vec<_>>().join(GAP).trim_end())
+            })
+        };
+        write(&headings.map(str::to_owned))?;
+        rows.iter().try_for_each(write)
+    })
+}
+
+/// The widths of the columns: the widest of those that may be wrapped is made narrower until a line fits, or until they are
+/// as wide as their headings.
+fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &[usize]) -> [usize; N] {
+    let least = headings.map(|heading| heading.chars().count());
+    let mut widths = least;
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    print_to(|output| {
-        let mut line = |cells: &[String; N]| {
-            let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-            let text = padded.collect::<Vec<_>>().join("  ");
-            writeln!(output, "{}", text.trim_end())
-        };
-        line(&headings.map(str::to_owned))?;
-        rows.iter().try_for_each(line)
-    })
+    let gaps = GAP.len() * N.saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > LINE_MAX {
+        let narrower = wrapped.iter().copied().filter(|column| widths[*column] > least[*column]);
+        let Some(column) = narrower.max_by_key(|column| widths[*column]) else { break };
+        widths[column] -= 1;
+    }
+    widths
+}
+
+/// The pieces of a cell that fit into a column: broken at spaces where there are any.
+fn wrap(cell: &str, width: usize) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = cell;
+    while let Some((end, _)) = rest.char_indices().nth(width.max(1)) {
+        // A space right behind the piece is a good place, too.
+        let space = rest[..end].rfind(' ').filter(|at| *at > 0 && !rest[end..].starts_with(' '));
+        let (piece, next) = rest.split_at(space.unwrap_or(end));
+        pieces.push(piece);
+        rest = next.trim_start_matches(' ');
+    }
+    pieces.push(rest);
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_break_at_spaces_and_within_long_words() {
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("balcony", 7), ["balcony"]);
+        assert_eq!(wrap("read write", 6), ["read", "write"]);
+        assert_eq!(wrap("read write", 4), ["read", "writ", "e"]);
+        assert_eq!(wrap("🌵🌵🌵", 2), ["🌵🌵", "🌵"]);
+    }
+
+    #[test]
+    fn the_widest_column_gives_way_first() {
+        let rows = [["1".to_owned(), "u".repeat(60), "l".repeat(70), "2026-11-16".to_owned()]];
+        assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[1, 2]), [2, 31, 31, 10]);
+        assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[]), [2, 60, 70, 10], "only where it may");
+    }
 }

@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{print, shown, table};
+use super::words::{day, shown};
+use super::{print, table};
 use crate::config::{self, StoreOption};
 use crate::store::{Store, StoredToken};
 use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
@@ -19,7 +20,13 @@ const DEFAULT_EXPIRY: &str = "90d";
 
 /// Issue, list and revoke access tokens; works beside a running server
 #[derive(Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  plantstore token create --user ada
+  plantstore token list
+  plantstore token revoke 2"
+)]
 pub(super) struct Options {
     #[command(subcommand)]
     action: Action,
@@ -34,6 +41,10 @@ enum Action {
 
 /// Issue a token and print it; it is shown only this once
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore token create --user ada
+  plantstore token create --user ada --label balcony --scope plants:read --expires 30d
+  plantstore token create --user ada --store postgres://plantstore@db.example/plants")]
 struct Create {
     /// Whom the token acts for; made if there is no such user yet
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
@@ -52,7 +63,13 @@ struct Create {
 }
 
 /// List tokens, never the secrets themselves
+///
+/// Days are in UTC. `all` stands for the scopes plants:read, plants:write and plants:delete, and the others for one of
+/// them each; --json has everything in full.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore token list
+  plantstore token list --user ada --json")]
 struct List {
     /// Only those of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
@@ -66,6 +83,8 @@ struct List {
 
 /// Revoke a token for good; every running server refuses it within 5 seconds
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore token revoke 2")]
 struct Revoke {
     /// The token's number, as `token list` shows it
     #[arg(value_name = "ID", value_parser = token_id)]
@@ -173,16 +192,26 @@ impl List {
                     token.id.to_string(),
                     token.user.to_string(),
                     token.grant.label.as_str().to_owned(),
-                    token.grant.scopes.to_string(),
-                    shown(token.grant.created),
-                    token.grant.expires.map_or_else(|| "never".to_owned(), shown),
+                    abbreviated(token.grant.scopes),
+                    day(token.grant.created),
+                    token.grant.expires.map_or_else(|| "never".to_owned(), day),
                     token.last_used.map_or_else(|| "never".to_owned(), day),
                     state(token, now).to_owned(),
                 ]
             })
             .collect();
-        table::print(["ID", "USER", "LABEL", "SCOPES", "CREATED (UTC)", "EXPIRES (UTC)", "LAST USED", "STATE"], &rows)
+        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"];
+        table::print(headings, &rows, &[1, 2, 3])
     }
+}
+
+/// The scopes of a token in as few words as tell them apart.
+fn abbreviated(scopes: Scopes) -> String {
+    if scopes == Scopes::ALL {
+        return "all".to_owned();
+    }
+    let names = scopes.iter().map(Scope::name).map(|name| name.strip_prefix("plants:").unwrap_or(name));
+    names.collect::<Vec<_>>().join(" ")
 }
 
 impl Revoke {
@@ -203,10 +232,6 @@ fn state(token: &StoredToken, now: Timestamp) -> &'static str {
         None if token.grant.expired(now) => "expired",
         None => "active",
     }
-}
-
-fn day(moment: Timestamp) -> String {
-    moment.strftime("%Y-%m-%d").to_string()
 }
 
 /// A token as `--json` shows it.

@@ -7,7 +7,8 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{count, print, shown, table};
+use super::words::{grouped, shown};
+use super::{count, print, table};
 use crate::config::StoreOption;
 use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 use crate::user::UserName;
@@ -17,7 +18,12 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// List and delete users; works beside a running server
 #[derive(Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  plantstore user list
+  plantstore user delete ada"
+)]
 pub(super) struct Options {
     #[command(subcommand)]
     action: Action,
@@ -31,6 +37,9 @@ enum Action {
 
 /// List users with how many tokens and plants they have
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore user list
+  plantstore user list --json")]
 struct List {
     /// Print JSON instead of a table
     #[arg(long)]
@@ -41,6 +50,9 @@ struct List {
 
 /// Delete a user with all their tokens and plants, for good
 #[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore user delete ada
+  plantstore user delete --yes ada")]
 struct Delete {
     /// The user to delete
     #[arg(value_name = "NAME", value_parser = UserName::parse)]
@@ -71,9 +83,9 @@ impl List {
         }
         let rows: Vec<_> = users
             .iter()
-            .map(|user| [user.name.to_string(), user.tokens.to_string(), user.plants.to_string(), shown(user.created)])
+            .map(|user| [user.name.to_string(), grouped(user.tokens), grouped(user.plants), shown(user.created)])
             .collect();
-        table::print(["USER", "TOKENS", "PLANTS", "CREATED (UTC)"], &rows)
+        table::print(["USER", "TOKENS", "PLANTS", "CREATED (UTC)"], &rows, &[0])
     }
 }
 

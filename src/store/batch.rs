@@ -1,7 +1,7 @@
 //! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer answers each write
 //! after the commit, and each on its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,8 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Begins the job; false when its caller has stopped waiting, and so has been told that nothing was done.
+    /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so has been told that
+    /// nothing was done.
     pub(super) fn begin(&self) -> bool {
         match self {
             Self::Create { reply, .. } => reply.begin(),
@@ -114,15 +115,24 @@ pub(super) struct Reply<T> {
 /// Whether a write is still to be begun.
 #[derive(Default)]
 struct Turn {
-    /// Set by the writer when it begins, or by the caller when they give up: whoever comes first.
-    taken: AtomicBool,
+    /// One of the three below; leaves the first once, for good.
+    state: AtomicU8,
     /// When the writer began, where anybody asks.
     begun: Option<OnceLock<Instant>>,
 }
 
+/// Neither begun nor given up.
+const WAITING: u8 = 0;
+/// The writer has begun.
+const BEGUN: u8 = 1;
+/// The caller has given up.
+const ABANDONED: u8 = 2;
+
 impl Turn {
-    fn take(&self) -> bool {
-        !self.taken.swap(true, Ordering::AcqRel)
+    /// Moves to another state, unless the other side came first; true if that is the state now.
+    fn settle_on(&self, state: u8) -> bool {
+        let moved = self.state.compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire);
+        moved.is_ok() || moved == Err(state)
     }
 
     /// Notes how long a write that was queued at this moment waited for its turn and for its commit.
@@ -136,7 +146,7 @@ impl Turn {
 
 impl<T> Reply<T> {
     fn begin(&self) -> bool {
-        let begins = self.turn.take();
+        let begins = self.turn.settle_on(BEGUN);
         if let Some(begun) = self.turn.begun.as_ref().filter(|_| begins) {
             let _ = begun.set(Instant::now());
         }
@@ -178,16 +188,17 @@ pub(super) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
     }
 }
 
-/// Answers all jobs of a batch, which `commit` does in one transaction or not at all.
-pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&[Job]) -> Answer<Vec<Outcome>>) {
-    batch.retain(Job::begin);
+/// Answers all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
+/// batch whose callers have stopped waiting.
+pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Answer<Vec<Outcome>>) {
     let result = commit(batch);
     if !one_may_spoil_it(&result, batch.len()) {
         return answer_all(batch, result);
     }
     for job in batch.drain(..) {
-        let outcome = commit(std::slice::from_ref(&job)).map(|mut outcomes| outcomes.swap_remove(0));
-        answer(job, outcome);
+        let mut alone = vec![job];
+        let result = commit(&mut alone);
+        answer_all(&mut alone, result);
     }
 }
 
@@ -212,15 +223,29 @@ pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
 /// The callers' end of the queue.
 pub(super) struct Queue {
     sender: mpsc::Sender<Job>,
-    /// How long a caller waits for the answer of a writer that says nothing.
-    patience: Duration,
+    timeouts: Timeouts,
+}
+
+/// Timeouts of a caller, from the moment its write is queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For the write to begin.
+    pub(super) turn: Duration,
+    /// For the outcome of a write that has begun; no less than that for its turn.
+    pub(super) outcome: Duration,
+}
+
+impl Timeouts {
+    pub(super) const fn both(timeout: Duration) -> Self {
+        Self { turn: timeout, outcome: timeout }
+    }
 }
 
 impl Queue {
     /// A queue of `capacity` writes, and the writer's end of it.
-    pub(super) fn new(capacity: usize, patience: Duration) -> (Self, mpsc::Receiver<Job>) {
+    pub(super) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
         let (sender, receiver) = mpsc::channel(capacity);
-        (Self { sender, patience }, receiver)
+        (Self { sender, timeouts }, receiver)
     }
 
     pub(super) async fn create(
@@ -285,19 +310,25 @@ impl Queue {
     }
 
     async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
-        let (answer, coming) = oneshot::channel();
+        let (answer, mut coming) = oneshot::channel();
         let queued = trace::begin().at();
-        let turn = Arc::new(Turn { taken: AtomicBool::new(false), begun: queued.map(|_| OnceLock::new()) });
+        let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
         self.submit(job(Reply { answer, turn: Arc::clone(&turn) }))?;
-        let answer = tokio::time::timeout(self.patience, coming).await;
+        let Timeouts { turn: for_turn, outcome } = self.timeouts;
+        let mut answer = tokio::time::timeout(for_turn, &mut coming).await;
+        if answer.is_err() {
+            // What has not begun never will.
+            if turn.settle_on(ABANDONED) {
+                return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));
+            }
+            answer = tokio::time::timeout(outcome.saturating_sub(for_turn), coming).await;
+        }
         if let Some(queued) = queued {
             turn.note(queued);
         }
         match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
-            // What has not begun never will.
-            Err(_) if turn.take() => Err(StoreError::Unavailable("the writer did not come to it in time".to_owned())),
             Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
         }
     }
@@ -345,7 +376,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
-        let (queue, mut jobs) = Queue::new(1, PATIENCE);
+        let (queue, mut jobs) = Queue::new(1, Timeouts::both(PATIENCE));
         let vanish = async { drop(jobs.recv().await) };
         let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1), None), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
@@ -356,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
-        let (queue, mut jobs) = Queue::new(2, Duration::from_millis(20));
+        let (queue, mut jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
         let refused = queue.delete(ADA, PlantId::new(1), None).await;
         assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
         assert!(!jobs.try_recv().expect("the job").begin());

@@ -5,6 +5,7 @@
 //! the WAL can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
 
 mod checkpoint;
+mod database_file;
 mod fault;
 mod filling;
 mod import;
@@ -24,6 +25,7 @@ use jiff::Timestamp;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
+use self::database_file::DatabaseFile;
 use self::fault::store_error;
 pub(super) use self::filling::Filling;
 pub(super) use self::import::Importer;
@@ -50,6 +52,7 @@ const SWEEP_STEP: u32 = 2_000;
 /// The embedded engine, open.
 pub struct Sqlite {
     path: PathBuf,
+    file: Arc<DatabaseFile>,
     readers: Mutex<Readers>,
     patience: Duration,
     writer: Writer,
@@ -79,11 +82,16 @@ impl Sqlite {
         let created = schema::prepare(path, options.create)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), fault::describe(&error));
+        // Before any connection: a file that is replaced from now on is noticed.
+        let file = DatabaseFile::new(path)
+            .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), error.to_string()))?;
+        let file = Arc::new(file);
         let idle = (0..options.readers).map(|_| reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
         let metrics = Arc::<SqliteMetrics>::default();
-        let writer = Writer::start(path, options.write_queue, &metrics).map_err(unusable)?;
+        let writer = Writer::start(path, &file, &options, &metrics).map_err(unusable)?;
         let engine = Self {
             path: path.to_owned(),
+            file,
             readers: Mutex::new(Readers { idle, kept: options.readers }),
             patience: options.patience,
             writer,
@@ -264,6 +272,7 @@ impl Sqlite {
         if self.writer.queue().is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
+        self.file.check()?;
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
     }
 
@@ -292,7 +301,12 @@ impl Sqlite {
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let begun = trace::begin();
         let idle = self.readers().idle.pop();
-        let connection = idle.map_or_else(|| reader(&self.path), Ok).map_err(|error| store_error(&error))?;
+        let connection = if let Some(connection) = idle {
+            connection
+        } else {
+            self.file.check()?;
+            reader(&self.path).map_err(|error| store_error(&error))?
+        };
         // On an error the connection is dropped with whatever state it is in.
         let found = query(&connection).map_err(|error| store_error(&error))?;
         begun.end("read");
@@ -311,10 +325,13 @@ impl Sqlite {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = change(&transaction)?;
             transaction.commit()?;
-            checkpoint::relieve(&connection);
-            Ok(done)
+            Ok((connection, done))
         };
-        run().map_err(|error| fault::after_change(&error))
+        self.file.check()?;
+        let (connection, done) = run().map_err(|error| fault::after_change(&error))?;
+        self.file.confirm(&connection)?;
+        checkpoint::relieve(&connection);
+        Ok(done)
     }
 }
 

@@ -17,6 +17,14 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Messages are for people: no terms of libraries, no numbers of the operating system.
+#[track_caller]
+fn assert_no_internals(message: &str) {
+    for internal in ["os error", "invalid digit", "..=", "is not in", "expected ident", "EOF while"] {
+        assert!(!message.contains(internal), "{internal}: {message}");
+    }
+}
+
 fn tokens(site: &Site) -> Vec<Value> {
     let output = site.run(&["token", "list", "--json"]);
     assert!(output.status.success(), "{}", errors(&output));
@@ -69,7 +77,7 @@ on_every_engine! {
         assert_eq!(days(ada), 90);
         let table = text(&site.run(&["token", "list", "--user", "ada"]));
         assert_eq!(table.lines().count(), 2, "{table}");
-        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED (UTC)", "EXPIRES (UTC)", "LAST USED", "STATE", "ada", "balcony 🌵", "active"] {
+        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "ada", "balcony 🌵", "read", "delete", "active"] {
             assert!(table.contains(word), "{word} in {table}");
         }
         assert!(!table.contains("bob"));
@@ -314,14 +322,20 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["migrate", "--store", "postgres://u:secret@h/d?sslmode=secret"], "sslmode must be disable, prefer, require"),
         (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
         (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
-        (&["serve", "--listen", "8080"], "write it as HOST:PORT with a port up to 65535, for example 127.0.0.1:8080"),
-        (&["serve", "--max-body-bytes", "0"], "--max-body-bytes"),
+        (
+            &["serve", "--listen", "localhost"],
+            "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone",
+        ),
+        (&["serve", "--max-body-bytes", "0"], "'--max-body-bytes <BYTES>': write a whole number from 1 to 16,777,216"),
+        (&["serve", "--max-in-flight", "many"], "write a whole number from 1 to 100,000"),
+        (&["serve", "--list-cache-bytes", "x"], "write a whole number from 0 to 4,294,967,295"),
+        (&["import", "--from-line", "x"], "write a whole number, 1 or more"),
         (&["serve", "--nonsense"], "--nonsense"),
         (&["token", "create"], "--user"),
         (&["token", "create", "--user", "a b"], "no white space"),
         (&["token", "create", "--user", ""], "1 to 255 characters"),
         (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
-        (&["serve", "--listen", "127.0.0.1:99999"], "a port up to 65535"),
+        (&["serve", "--listen", "127.0.0.1:99999"], "ports go up to 65535"),
         (&["backup", "-"], "a store is a file, and cannot go through a pipe"),
         (&["restore", "-"], "a store is a file, and cannot go through a pipe"),
         (&["serv"], "unrecognized subcommand 'serv'; tip: "),
@@ -341,6 +355,7 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
         assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
         assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+        assert_no_internals(&errors(&output));
         assert!(!errors(&output).contains("secret"));
         assert_eq!(text(&output), "");
     }
@@ -352,6 +367,7 @@ fn failure_is_one_clear_line_and_exit_code_1() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let taken = server.address().to_string();
+    let server_url = format!("http://{taken}");
     let new = Site::new(Engine::Sqlite);
     std::fs::write(new.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
     std::fs::create_dir(new.directory().join("directory.db")).unwrap();
@@ -377,12 +393,18 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         ),
         (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),
+        (&["import", "missing.ndjson"], "cannot read missing.ndjson: No such file or directory"),
+        (&["export", "--store", &site.url(), "--output", "no/such/directory/x"], "cannot write no/such/directory/x"),
+        (&["backup", "--store", &site.url(), "no/such/directory/x.db"], "cannot write no/such/directory/x.db"),
+        (&["check", &server_url, "--token-file", "missing"], "cannot read the token from missing"),
+        (&["man", "--output", "/dev/null/man"], "cannot write the manual into /dev/null/man"),
     ];
     for (arguments, words) in failures {
         let output = new.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
         assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
         assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+        assert_no_internals(&errors(&output));
     }
     assert!(!new.file().exists(), "no store is made for a server that cannot start");
     let unknown = site.run(&["token", "revoke", "77"]);
@@ -464,5 +486,166 @@ fn help_and_version() {
     Options:
       -h, --help     Print help
       -V, --version  Print version
+
+    Examples:
+      plantstore serve
+      plantstore token create --user ada
+      plantstore backup monday.db
+      plantstore man serve | man -l -
     ");
+}
+
+on_every_engine! {
+    fn token_list_fits_80_columns(site) {
+        site.token("ada", &["--label", "balcony"]);
+        site.token(&"u".repeat(255), &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"]);
+        let table = text(&site.run(&["token", "list"]));
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        let whole: String = table.split_whitespace().collect();
+        assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
+        assert!(table.lines().nth(1).is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("all")), "{table}");
+    }
+}
+
+#[test]
+fn a_port_alone_is_an_address_of_this_machine() {
+    let site = Site::new(Engine::Sqlite);
+    let port = crate::support::free_port().to_string();
+    let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
+    assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
+    assert_eq!(server.anonymous().get("/livez").status, 200);
+}
+
+#[test]
+fn a_bad_value_of_a_variable_is_reported_by_its_name() {
+    let site = Site::new(Engine::Sqlite);
+    let wrong: &[(&str, &str, &str)] = &[
+        ("PLANTSTORE_LISTEN", "localhost", "error: invalid value 'localhost' for PLANTSTORE_LISTEN: write HOST:PORT"),
+        ("PLANTSTORE_LISTEN", "", "PLANTSTORE_LISTEN"),
+        ("PLANTSTORE_MAX_BODY_BYTES", "0", "for PLANTSTORE_MAX_BODY_BYTES: write a whole number from 1 to 16,777,216"),
+        ("PLANTSTORE_HEADER_TIMEOUT", "10", "for PLANTSTORE_HEADER_TIMEOUT: write a whole number and a unit"),
+        ("PLANTSTORE_LOG_LEVEL", "loud", "for PLANTSTORE_LOG_LEVEL"),
+        ("PLANTSTORE_RATE_LIMIT", "x", "for PLANTSTORE_RATE_LIMIT"),
+        ("PLANTSTORE_STORE", "mysql://u:secret@h/d", "error: PLANTSTORE_STORE: unknown store scheme `mysql`"),
+        ("PLANTSTORE_CORS_ORIGIN", "nonsense", "error: PLANTSTORE_CORS_ORIGIN: "),
+        ("PLANTSTORE_RATE_BURST", "5", "error: PLANTSTORE_RATE_BURST needs a --rate-limit"),
+    ];
+    for (variable, value, words) in wrong {
+        let output = site.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{variable}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{variable}: {}", errors(&output));
+        assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
+    }
+    let typed = site.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
+    assert!(errors(&typed).contains("'--listen <[HOST:]PORT>'"), "the option counts: {}", errors(&typed));
+}
+
+#[test]
+fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let output = site
+        .command(&["user", "list"])
+        .env("PLANTSTORE_LISTN", "127.0.0.1:8081")
+        .env("PLANTSTORE_COLOUR_OF_THE_SHED", "red")
+        .env("PLANTSTORE_TOKEN", "known to check")
+        // What Kubernetes sets for a service of this name.
+        .env("PLANTSTORE_PORT", "tcp://10.0.0.1:8080")
+        .env("PLANTSTORE_SERVICE_HOST", "10.0.0.1")
+        .env("PLANTSTORE_PORT_8080_TCP_ADDR", "10.0.0.1")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let mut warnings: Vec<String> = errors(&output).lines().map(str::to_owned).collect();
+    warnings.sort();
+    assert_eq!(
+        warnings,
+        [
+            "warning: the variable PLANTSTORE_COLOUR_OF_THE_SHED is ignored: there is no such option (see plantstore serve --help)",
+            "warning: the variable PLANTSTORE_LISTN is ignored: there is no such option; did you mean PLANTSTORE_LISTEN?",
+        ]
+    );
+    let mut command = site.command(&["serve", "--listen", "0"]);
+    command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
+    let server = Server::start(command);
+    wait_for("the warning in the log", || {
+        server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?").then_some(())
+    });
+}
+
+#[test]
+fn restore_names_its_argument() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::write(site.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
+    for (file, words) in [
+        ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
+        ("text.db", "sqlite:text.db is not a plantstore file (it is not an SQLite database): name another as FILE"),
+    ] {
+        let output = site.run(&["restore", file, "--store", "sqlite:new.db"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).contains(words), "{}", errors(&output));
+        assert!(!errors(&output).contains("--store"), "{}", errors(&output));
+    }
+}
+
+/// What a command writes to a terminal.
+fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
+    let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(site.directory()).stdin(Stdio::null());
+    text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
+}
+
+#[test]
+fn errors_are_coloured_on_a_terminal_alone() {
+    let site = Site::new(Engine::Sqlite);
+    for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
+        let coloured = on_a_terminal(&site, arguments, "");
+        assert!(coloured.starts_with("\x1b[31;1merror:\x1b[0m "), "{coloured:?}");
+        let plain = on_a_terminal(&site, arguments, "1");
+        assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
+        let words: Vec<&str> = arguments.split(' ').collect();
+        assert!(!errors(&site.run(&words)).contains('\x1b'), "not on a terminal");
+    }
+}
+
+#[test]
+fn the_banner_is_coloured_on_a_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let terminal = Terminal::serve(&site, &[]);
+    assert!(terminal.raw_screen().contains(concat!("\x1b[1mplantstore ", env!("CARGO_PKG_VERSION"), "\x1b[0m")));
+    assert!(terminal.screen().contains(concat!(
+        "plantstore ",
+        env!("CARGO_PKG_VERSION"),
+        " keeps its plants in sqlite:"
+    )));
+}
+
+#[test]
+fn thousands_are_separated_alike() {
+    let site = Site::new(Engine::Sqlite);
+    let lines = crate::support::transfer::lines(&["ada"], 1_234);
+    std::fs::write(site.directory().join("plants.ndjson"), lines).unwrap();
+    site.token("bob", &[]);
+    assert!(errors(&site.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
+    assert!(errors(&site.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
+    assert!(text(&site.run(&["user", "list"])).contains("ada   0       1,234"));
+    assert!(errors(&site.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
+    assert!(text(&site.run(&["backup", "b.db"])).contains("  1,234 "));
+    assert!(errors(&site.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
+}
+
+#[test]
+fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
+    let site = Site::new(Engine::Sqlite);
+    for (line, words) in [
+        ("nope\n", "line 1: it is not JSON: a word other than true, false and null at column 2\n"),
+        ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
+    ] {
+        std::fs::write(site.directory().join("plants.ndjson"), line).unwrap();
+        let output = site.run(&["import", "--check", "plants.ndjson"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).starts_with(words), "{}", errors(&output));
+        assert_no_internals(&errors(&output));
+    }
 }

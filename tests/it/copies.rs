@@ -204,7 +204,7 @@ on_every_engine! {
         assert!(told.contains(expected), "{told}");
         assert_eq!(export(site), before);
         let told = refusal(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
-        assert_eq!(told, "error: there is no store at sqlite:nowhere.db: name one that exists\n");
+        assert_eq!(told, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
         let wrong = site.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
         assert_eq!(wrong.status.code(), Some(2));
         assert!(said(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", said(&wrong));

@@ -77,7 +77,7 @@ on_every_engine! {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "an output that fails is one");
-        assert_eq!(said(&output), "error: cannot write: No space left on device (os error 28)\n");
+        assert_eq!(said(&output), "error: cannot write: No space left on device\n");
     }
 
     fn a_terminal_shows_how_far_it_has_come(site) {
@@ -87,7 +87,7 @@ on_every_engine! {
         let shown = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{shown}");
         assert!(shown.contains("\r\x1b[K[########............]  40% 4,096 plants, "), "{shown:?}");
-        assert!(shown.contains("\r\x1b[Kexported 10000 plants of 1 user"), "the bar makes room for the last words: {shown:?}");
+        assert!(shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"), "the bar makes room for the last words: {shown:?}");
     }
 }
 

@@ -39,7 +39,7 @@ on_every_engine! {
     fn an_export_can_be_imported_elsewhere(site) {
         let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
         let told = import(site, &[], &text);
-        assert!(told.ends_with("stored 9000 plants, made 3 users\n"), "{told}");
+        assert!(told.ends_with("stored 9,000 plants, made 3 users\n"), "{told}");
         assert_eq!(export(site), text);
         let file = site.directory().join("plants.ndjson");
         std::fs::write(&file, export(site)).unwrap();
@@ -100,7 +100,7 @@ on_every_engine! {
         line 15: `name` must have 1 to 1000 characters, has 1001
         line 16: it is longer than 32768 bytes
         line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
-        line 18: it is not JSON: EOF while parsing a string at column 36
+        line 18: it is not JSON: it ends in the middle of a string at column 36
         stored 2 plants, made 1 user
         error: 14 faulty lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
         "#);
@@ -121,10 +121,10 @@ on_every_engine! {
         // Those that are there stand in the middle of a batch, among new ones.
         let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
         let told = refusal(site, &[], turned.as_bytes());
-        assert_eq!(told, "stored 5000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n");
+        assert_eq!(told, "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n");
         assert_eq!(export(site), more);
         let told = import(site, &["--on-conflict", "skip"], &more);
-        assert_eq!(told, "stored 0 plants, skipped 10000 that are there just so\n");
+        assert_eq!(told, "stored 0 plants, skipped 10,000 that are there just so\n");
         // Another name, another tag, none, and one that is new.
         let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
 {"owner":"ada","id":2,"name":"plant 2","tag":"other"}
@@ -158,7 +158,7 @@ stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with 
 
     fn a_check_stores_nothing(site) {
         let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
-        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), "5000 plants, no faults; nothing was stored\n"));
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), "5,000 plants, no faults; nothing was stored\n"));
         let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
         assert_eq!(told, "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n");
         let users = site.run(&["user", "list"]);
@@ -192,7 +192,7 @@ stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with 
         let left = stored(site);
         assert!((before..30_000).contains(&left), "{left} of 30000");
         let told = import(site, &["--on-conflict", "skip"], &text);
-        assert!(told.contains(&format!("skipped {left} that are there just so")), "{told}");
+        assert!(told.replace(',', "").contains(&format!("skipped {left} that are there just so")), "{told}");
         assert_eq!(export(site), text);
     }
 

@@ -254,6 +254,27 @@ on_every_engine! {
         assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
     }
 
+    // Also for those that come while the writer is already waiting for the lock on behalf of another.
+    fn write_lock_of_another_program_is_a_503_within_the_store_timeout(site) {
+        let server = site.serve(&["--store-timeout", "1s"]);
+        let ada = server.client(&site.token("ada", &[]));
+        ada.plant(1, "first");
+        let held = site.hold_writes();
+        thread::scope(|scope| {
+            for id in 2..=5 {
+                let ada = &ada;
+                scope.spawn(move || {
+                    let start = std::time::Instant::now();
+                    assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
+                    assert!(start.elapsed().as_secs() < 4, "{:?}", start.elapsed());
+                });
+            }
+        });
+        drop(held);
+        assert_eq!(ada.ids(), [1], "nothing was done");
+        assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);
+    }
+
     // The grace holds even when the store does not move.
     fn a_store_that_stays_locked_does_not_hold_up_the_end(site) {
         let mut server = site.serve(&["--shutdown-grace", "500ms"]);

@@ -35,6 +35,7 @@ mod import;
 mod limits;
 mod list;
 mod logs;
+mod lost_file;
 mod manual;
 mod metrics;
 mod model;

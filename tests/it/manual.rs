@@ -160,6 +160,56 @@ fn every_shell_knows_every_command() {
     }
 }
 
+/// Calls `check` with every command, those with commands below them included.
+fn for_every_command(path: &[&str], check: &mut impl FnMut(&[&str])) {
+    check(path);
+    for command in commands(path) {
+        for_every_command(&[path, &[&command]].concat(), check);
+    }
+}
+
+#[test]
+fn help_of_every_command_ends_with_examples() {
+    let mut seen = 0;
+    for_every_command(&[], &mut |path| {
+        for help in ["--help", "-h"] {
+            let help = plantstore(&[path, &[help]].concat());
+            let (_, examples) = help.rsplit_once("\n\nExamples:\n").unwrap_or_else(|| panic!("{path:?}: {help}"));
+            let shown = format!("plantstore {}", path.join(" "));
+            assert!(examples.lines().count() > 0, "{path:?}");
+            for line in examples.lines() {
+                assert!(line.starts_with("  ") && line.contains(shown.trim_end()), "{path:?}: {line}");
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
+        let manual = plantstore(&[&["man"], path].concat());
+        assert!(rendered(&manual).contains("EXAMPLES\n"), "{path:?}: {manual}");
+        seen += 1;
+    });
+    assert!(seen > 20, "{seen}");
+}
+
+/// Options and arguments of the examples exist: the parser takes them, and stops at the unknown option behind them.
+#[test]
+fn examples_are_commands_that_the_parser_accepts() {
+    let mut tried = 0;
+    for_every_command(&[], &mut |path| {
+        let help = plantstore(&[path, &["--help"]].concat());
+        let examples = help.rsplit_once("\n\nExamples:\n").map(|(_, examples)| examples.to_owned());
+        for line in examples.expect("examples").lines() {
+            let command = line.split("plantstore ").nth(1).unwrap_or_default();
+            let words = command.split_whitespace().take_while(|word| !["|", ">"].contains(word));
+            let words: Vec<&str> = words.chain(["--no-such-option"]).collect();
+            let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(&words).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{line}");
+            assert!(said.contains("unexpected argument '--no-such-option'"), "{line}: {said}");
+            tried += 1;
+        }
+    });
+    assert!(tried > 30, "{tried}");
+}
+
 /// Renders a page and gives its text, without what makes letters bold; whatever groff has to say is a fault.
 fn rendered(page: &str) -> String {
     let mut groff = Command::new("groff");

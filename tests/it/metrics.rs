@@ -354,9 +354,9 @@ fn an_address_that_cannot_be_used_is_an_error() {
     let cases = [
         (port.as_str(), 1, "is in use: stop what listens there, or choose another address with --metrics-listen"),
         ("192.0.2.1:9464", 1, "this machine has no address 192.0.2.1:9464: choose one it has with --metrics-listen"),
-        ("65536", 2, "write a port of this machine, for example 9464, or HOST:PORT, with a port up to 65535"),
-        (":9464", 2, "write a port of this machine"),
-        ("nonsense", 2, "write a port of this machine"),
+        ("65536", 2, "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone"),
+        (":9464", 2, "write HOST:PORT"),
+        ("nonsense", 2, "write HOST:PORT"),
     ];
     for (listen, code, words) in cases {
         let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::WrongUse;
+use crate::cli::environment::origin;
 use crate::http::Cors;
 
 #[derive(Args)]
@@ -20,6 +21,8 @@ impl CorsOptions {
         if self.cors_origin.is_empty() {
             return Ok(None);
         }
-        Cors::parse(&self.cors_origin).map(Some).map_err(|fault| WrongUse(format!("--cors-origin: {fault}")))
+        Cors::parse(&self.cors_origin)
+            .map(Some)
+            .map_err(|fault| WrongUse(format!("{}: {fault}", origin("--cors-origin"))))
     }
 }

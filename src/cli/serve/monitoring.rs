@@ -1,6 +1,6 @@
 //! Options of `plantstore serve`: how it is watched.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,8 +9,10 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::{address, bind};
+use super::bind;
 use crate::cli::WrongUse;
+use crate::cli::environment::origin;
+use crate::cli::value::listen_address;
 use crate::http::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
 use crate::metrics::{Page, Process};
 
@@ -19,7 +21,7 @@ use crate::metrics::{Page, Process};
 pub(super) struct MonitoringOptions {
     /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`; a PORT alone is on this machine, and port 0 takes a free
     /// one. Not served unless given
-    #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = metrics_address)]
+    #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = listen_address)]
     metrics_listen: Option<String>,
     /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
     #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
@@ -32,16 +34,6 @@ pub(super) struct MonitoringOptions {
     otlp_ca: Option<PathBuf>,
 }
 
-/// A port alone is one of this machine.
-fn metrics_address(text: &str) -> Result<String, String> {
-    match text.parse::<u16>() {
-        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string()),
-        Err(_) => address(text).map_err(|_| {
-            "write a port of this machine, for example 9464, or HOST:PORT, with a port up to 65535".to_owned()
-        }),
-    }
-}
-
 impl MonitoringOptions {
     /// Whom to tell of requests, if anybody.
     pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
@@ -49,7 +41,7 @@ impl MonitoringOptions {
             return Ok(None);
         };
         let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
-        Ok(Some(collector.map_err(|fault| WrongUse(format!("--otlp-ca: {fault}")))?))
+        Ok(Some(collector.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--otlp-ca"))))?))
     }
 
     /// Takes the port for metrics, if there is to be one.

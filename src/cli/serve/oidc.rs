@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use crate::cli::WrongUse;
+use crate::cli::environment::origin;
 use crate::http::{Issuer, IssuerUrl};
 
 #[derive(Args)]
@@ -31,6 +32,6 @@ impl OidcOptions {
             return Ok(None);
         };
         let issuer = Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref());
-        Ok(Some(issuer.map_err(|fault| WrongUse(format!("--oidc-ca: {fault}")))?))
+        Ok(Some(issuer.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--oidc-ca"))))?))
     }
 }

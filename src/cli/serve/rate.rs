@@ -3,6 +3,8 @@
 use clap::Args;
 
 use crate::cli::WrongUse;
+use crate::cli::environment::origin;
+use crate::cli::value::number;
 use crate::http::{Quota, Rate};
 
 #[derive(Args)]
@@ -12,7 +14,7 @@ pub(super) struct RateOptions {
     #[arg(long, value_name = "NUMBER/UNIT", env = "PLANTSTORE_RATE_LIMIT")]
     rate_limit: Option<Rate>,
     /// Requests of one user at once; as many as the number of the rate unless given
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", value_parser = number::<u32>(1..=1_000_000))]
     rate_burst: Option<u32>,
 }
 
@@ -20,7 +22,9 @@ impl RateOptions {
     pub(super) fn quota(&self) -> Result<Option<Quota>, WrongUse> {
         match (self.rate_limit, self.rate_burst) {
             (Some(rate), burst) => Ok(Some(Quota::new(rate, burst.unwrap_or(rate.number())))),
-            (None, Some(_)) => Err(WrongUse("--rate-burst needs a --rate-limit, for example 100/s".to_owned())),
+            (None, Some(_)) => {
+                Err(WrongUse(format!("{} needs a --rate-limit, for example 100/s", origin("--rate-burst"))))
+            }
             (None, None) => Ok(None),
         }
     }

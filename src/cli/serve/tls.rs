@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cli::WrongUse;
+use crate::cli::environment::origin;
 use crate::http::{Renewal, Tls, TlsFault};
 
 /// How often the files are looked at.
@@ -53,7 +54,7 @@ impl TlsOptions {
 
 /// The fault, and the option it is about.
 fn wrong(fault: &TlsFault) -> String {
-    format!("--tls-cert, --tls-key: {fault}")
+    format!("{}, {}: {fault}", origin("--tls-cert"), origin("--tls-key"))
 }
 
 /// Says what is shown, and keeps it up to date for as long as the process lives.

@@ -22,7 +22,7 @@ use super::fault::{Fault, certainly_not_committed, describe, refuses};
 use super::link::{Connector, Link, Role, SILENT, Session};
 use super::writes::{Answers, Keepings, Writes};
 use crate::store::StoreError;
-use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, answer, answer_all, one_may_spoil_it};
+use crate::store::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, Timeouts, answer, answer_all, one_may_spoil_it};
 
 /// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -44,7 +44,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
-        let (queue, jobs) = Queue::new(capacity, connector.patience + MARGIN);
+        let (queue, jobs) = Queue::new(capacity, Timeouts::both(connector.patience + MARGIN));
         let link = Arc::new(Link::new(connector, Role::Write));
         let worker = Worker {
             link: Arc::clone(&link),

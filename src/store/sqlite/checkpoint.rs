@@ -7,12 +7,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
+use super::database_file::DatabaseFile;
 use super::fault::{describe, end_process, is_failed_sync};
 use super::{BUSY_PATIENCE, SqliteMetrics, connect};
 
@@ -28,6 +29,10 @@ const WAL_FILE_LIMIT: i64 = WAL_LIMIT_FRAMES * 4_096 * 2;
 const RESTART_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the writer leaves it alone after something was in the way.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// Timeout for readers and other writers when the WAL is emptied before the process ends.
+const EMPTY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which the database file is looked for while nothing is written.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Says how the WAL is doing, and does nothing.
 const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
@@ -35,6 +40,8 @@ const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
 const COPY: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 /// Copies everything and starts afresh.
 const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
+/// Copies everything and cuts the WAL to nothing.
+const EMPTY: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 
 /// The writer's handle on the checkpointing thread.
 pub(super) struct Checkpointer {
@@ -46,14 +53,19 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     /// Takes over the checkpoints of the writer's connection.
-    pub(super) fn start(path: &Path, writer: &Connection, metrics: &Arc<SqliteMetrics>) -> rusqlite::Result<Self> {
+    pub(super) fn start(
+        path: &Path,
+        file: &Arc<DatabaseFile>,
+        writer: &Connection,
+        metrics: &Arc<SqliteMetrics>,
+    ) -> rusqlite::Result<Self> {
         writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
         let connection = connect(path)?;
         let (wake, woken) = sync_channel(1);
-        let counted = Arc::clone(metrics);
+        let (file, counted) = (Arc::clone(file), Arc::clone(metrics));
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || run(&connection, &woken, &counted))
+            .spawn(move || run(&connection, &woken, &file, &counted))
             .unwrap_or_else(|error| end_process("cannot start the checkpoint thread", &error.to_string()));
         Ok(Self { wake, thread, not_before: None, metrics: Arc::clone(metrics) })
     }
@@ -89,8 +101,27 @@ pub(super) fn relieve(connection: &Connection) {
     }
 }
 
-fn run(connection: &Connection, woken: &Receiver<()>, metrics: &SqliteMetrics) {
-    while woken.recv().is_ok() {
+/// Empties the WAL, as far as others allow it.
+pub(super) fn empty(connection: &Connection) {
+    let _ = connection.busy_timeout(EMPTY_TIMEOUT);
+    if checkpoint(connection, EMPTY).is_none_or(|wal| wal.busy) {
+        tracing::error!(
+            "the write-ahead log could not be emptied: before another file is used in this place, remove it"
+        );
+    }
+}
+
+fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metrics: &SqliteMetrics) {
+    loop {
+        match woken.recv_timeout(FILE_CHECK_INTERVAL) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                // What cannot be told now is looked at again.
+                let _ = file.confirm(connection);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
         let begun = Instant::now();
         if let Some(wal) = checkpoint(connection, COPY) {
             metrics.wal.pending_bytes.set((wal.frames - wal.copied) * FRAME_BYTES);

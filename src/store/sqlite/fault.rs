@@ -53,6 +53,12 @@ pub(super) fn describe(error: &Error) -> String {
 
 /// Ends the process: what was not acknowledged stays unknown to its client, and what was acknowledged is on disk.
 pub(super) fn end_process(what: &str, detail: &str) -> ! {
-    tracing::error!(detail, "{what}: ending the process; start it again once the disk is sound");
+    end_process_with(what, detail, "start it again once the disk is sound", || {})
+}
+
+/// Logs the reason and what to do about it, runs `finish`, and ends the process.
+pub(super) fn end_process_with(what: &str, detail: &str, advice: &str, finish: impl FnOnce()) -> ! {
+    tracing::error!(detail, "{what}: ending the process; {advice}");
+    finish();
     std::process::exit(1);
 }

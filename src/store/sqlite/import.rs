@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +10,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::time::{Instant, sleep_until};
 
 use super::checkpoint::Checkpointer;
+use super::database_file::DatabaseFile;
 use super::fault::{after_change, store_error};
 use super::writer::CACHE_KIB;
 use super::{Sqlite, connect, find_user};
@@ -24,6 +26,7 @@ const LEFT_TO_OTHERS: u32 = 4;
 /// A connection of its own, with a thread that keeps the WAL bounded.
 pub struct Importer {
     connection: Connection,
+    file: Arc<DatabaseFile>,
     checkpointer: Checkpointer,
     not_before: Instant,
 }
@@ -34,8 +37,8 @@ impl Sqlite {
             let connection = connect(&self.path)?;
             connection.busy_timeout(self.patience)?;
             connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
-            let checkpointer = Checkpointer::start(&self.path, &connection, &self.metrics)?;
-            Ok(Importer { connection, checkpointer, not_before: Instant::now() })
+            let checkpointer = Checkpointer::start(&self.path, &self.file, &connection, &self.metrics)?;
+            Ok(Importer { connection, file: Arc::clone(&self.file), checkpointer, not_before: Instant::now() })
         };
         start().map_err(|error| after_change(&error))
     }
@@ -45,6 +48,7 @@ impl Importer {
     pub(in crate::store) async fn put(&mut self, batch: &[Planting], stop: bool) -> Result<Imported, StoreError> {
         sleep_until(self.not_before).await;
         let (imported, held) = self.commit(batch, stop).map_err(|error| after_change(&error))?;
+        self.file.confirm(&self.connection)?;
         self.checkpointer.after_commit(&self.connection);
         self.not_before = Instant::now() + held / LEFT_TO_OTHERS;
         Ok(imported)

@@ -12,16 +12,19 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Checkpointer;
+use super::database_file::DatabaseFile;
 use super::fault::{describe, end_process, is_failed_sync, store_error};
 use super::{SqliteMetrics, connect};
 use crate::plant::{NewPlant, PlantId, Tag};
-use crate::store::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, settle};
+use crate::store::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, Timeouts, settle};
 use crate::store::keys::{KEPT_SECONDS, Key, Known};
-use crate::store::{Actor, Creation, Deletion, later};
+use crate::store::{Actor, Creation, Deletion, OpenOptions, later};
 use crate::user::{UserId, UserName};
 
-/// How long a request waits for a writer that says nothing (a disk that hangs).
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for a commit that has begun (a disk that hangs).
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
+const MARGIN: Duration = Duration::from_millis(300);
 /// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
 pub(super) const CACHE_KIB: i64 = 16_384;
 
@@ -33,15 +36,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(path: &Path, capacity: usize, metrics: &Arc<SqliteMetrics>) -> rusqlite::Result<Self> {
+    pub(super) fn start(
+        path: &Path,
+        file: &Arc<DatabaseFile>,
+        options: &OpenOptions,
+        metrics: &Arc<SqliteMetrics>,
+    ) -> rusqlite::Result<Self> {
         let connection = connect(path)?;
+        connection.busy_timeout(options.timeout)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        let checkpointer = Checkpointer::start(path, &connection, metrics)?;
-        let (queue, jobs) = Queue::new(capacity, ANSWER_PATIENCE);
+        let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
+        let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
+        let (queue, jobs) = Queue::new(options.write_queue, timeouts);
         let (end, ended) = oneshot::channel();
-        let metrics = Arc::clone(metrics);
+        let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            let work = AssertUnwindSafe(|| run(connection, jobs, checkpointer, &metrics));
+            let work = AssertUnwindSafe(|| run(connection, jobs, &file, checkpointer, &metrics));
             if catch_unwind(work).is_err() {
                 end_process("the writer failed", "panic");
             }
@@ -70,6 +80,7 @@ impl Writer {
 fn run(
     mut connection: Connection,
     mut jobs: mpsc::Receiver<Job>,
+    file: &DatabaseFile,
     mut checkpointer: Checkpointer,
     metrics: &SqliteMetrics,
 ) {
@@ -87,7 +98,7 @@ fn run(
         }
         settle(&mut batch, |jobs| {
             let begun = Instant::now();
-            let result = commit(&mut connection, jobs);
+            let result = commit(&mut connection, file, jobs);
             metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
             result
         });
@@ -96,14 +107,19 @@ fn run(
     checkpointer.finish();
 }
 
-/// Does all jobs in one transaction, or none of them.
-fn commit(connection: &mut Connection, batch: &[Job]) -> Answer<Vec<Outcome>> {
+/// Does all jobs in one transaction, or none of them. They begin once the write lock is held: a caller that gives up
+/// before has nothing done.
+fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Answer<Vec<Outcome>> {
     let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
+        if let Err(error) = file.check_not_lost() {
+            return Ok(Err(error));
+        }
+        batch.retain(Job::begin);
         let outcomes = apply(&transaction, batch)?;
         transaction.commit()?;
-        Ok(outcomes)
+        Ok(Ok(outcomes))
     });
-    result.map_err(|error| {
+    let result = result.map_err(|error| {
         if is_failed_sync(&error) {
             end_process("the disk failed to keep what was written", &describe(&error));
         }
@@ -114,7 +130,10 @@ fn commit(connection: &mut Connection, batch: &[Job]) -> Answer<Vec<Outcome>> {
         let error = store_error(&error);
         tracing::warn!(%error, writes = batch.len(), "a commit failed and was rolled back");
         error
-    })
+    });
+    let outcomes = result??;
+    file.confirm(connection)?;
+    Ok(outcomes)
 }
 
 fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {

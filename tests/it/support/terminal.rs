@@ -29,8 +29,11 @@ impl Terminal {
     fn start(site: &Site, hangups: &str, options: &[&str]) -> Self {
         let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
         let program = env!("CARGO_BIN_EXE_plantstore");
-        let serve =
-            format!("env {hangups} {program} serve --listen 127.0.0.1:0 --store {} {}", site.url(), options.join(" "));
+        let serve = format!(
+            "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 --store {} {}",
+            site.url(),
+            options.join(" ")
+        );
         let script = Command::new("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
@@ -45,7 +48,7 @@ impl Terminal {
 
     /// Where the service listens, once it says so.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        let screen = std::fs::read_to_string(&self.screen).ok()?;
+        let screen = without_colours(&std::fs::read_to_string(&self.screen).ok()?);
         screen.split("Listening on ").nth(1)?.lines().next()?.rsplit('/').next()?.trim_end().parse().ok()
     }
 
@@ -54,8 +57,13 @@ impl Terminal {
     }
 
     /// All that was written on it.
-    pub(crate) fn screen(&self) -> String {
+    pub(crate) fn raw_screen(&self) -> String {
         std::fs::read_to_string(&self.screen).expect("what was written")
+    }
+
+    /// All that was written on it, without colours.
+    pub(crate) fn screen(&self) -> String {
+        without_colours(&self.raw_screen())
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -71,6 +79,13 @@ impl Terminal {
         self.script.kill().expect("script is ended");
         self.script.wait().expect("its end");
     }
+}
+
+/// A text without the escape sequences that colour it.
+fn without_colours(text: &str) -> String {
+    let mut pieces = text.split("\x1b[");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| plain + piece.split_once('m').map_or(piece, |(_, rest)| rest))
 }
 
 impl Drop for Terminal {
