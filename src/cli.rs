@@ -1,5 +1,5 @@
 //! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
-//! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
+//! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use, 128 and the signal's number after a signal.
 
 mod backup;
 mod check;
@@ -15,6 +15,7 @@ mod progress;
 mod restore;
 mod serve;
 mod share;
+mod signals;
 mod table;
 mod token;
 mod user;
@@ -30,6 +31,7 @@ use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use tracing::Level;
 
+use self::signals::Interrupted;
 use crate::config::StoreOption;
 use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
 use crate::telemetry;
@@ -74,8 +76,16 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error:#}");
-            ExitCode::from(if error.is::<WrongUse>() { 2 } else { 1 })
+            ExitCode::from(exit_code(&error))
         }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => interrupted.exit_code(),
+        None if error.is::<WrongUse>() => 2,
+        None => 1,
     }
 }
 

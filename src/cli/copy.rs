@@ -6,6 +6,7 @@ use clap::Args;
 use tracing::Level;
 
 use super::progress::{Bar, grouped};
+use super::signals::discard_partial_files_on_end_signal;
 use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
 use crate::archive::{self, Tallied};
 use crate::store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
@@ -38,6 +39,7 @@ impl Options {
 
 /// Copies, and shows what was copied.
 pub(super) fn copy(from: &StoreUrl, to: &StoreUrl) -> anyhow::Result<()> {
+    discard_partial_files_on_end_signal()?;
     let mut bar = Bar::new();
     let copied = run_to_end(async {
         // First of all: for one that is not there, nothing is begun.

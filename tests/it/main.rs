@@ -33,6 +33,7 @@ mod manual;
 mod metrics;
 mod model;
 mod monitoring;
+mod new_files;
 mod oidc;
 mod openapi;
 mod proxy;

@@ -16,6 +16,7 @@ mod server;
 mod standin;
 mod stop;
 mod terminal;
+mod traced;
 pub(crate) mod transfer;
 mod workload;
 
@@ -31,6 +32,7 @@ pub(crate) use retrying::{Answered, Retrying};
 pub(crate) use server::{Server, Site, signal};
 pub(crate) use stop::Stop;
 pub(crate) use terminal::Terminal;
+pub(crate) use traced::Traced;
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.
