@@ -32,7 +32,7 @@ use jiff::Timestamp;
 use tracing::Level;
 
 use self::signals::Interrupted;
-use crate::config::StoreOption;
+use crate::config::{CreateOption, StoreOption};
 use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
 use crate::telemetry;
 
@@ -144,6 +144,23 @@ fn report_wrong_use(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// What a command may do to the schema of the store that it opens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SchemaChange {
+    /// Nothing; only a file is brought up to date.
+    None,
+    /// Bring it up to date.
+    Update,
+    /// Make the store if there is none.
+    Create,
+}
+
+impl CreateOption {
+    fn schema_change(self) -> SchemaChange {
+        if self.create { SchemaChange::Create } else { SchemaChange::Update }
+    }
+}
+
 impl StoreOption {
     fn url(&self) -> anyhow::Result<StoreUrl> {
         store_url("--store", &self.store)
@@ -154,14 +171,14 @@ impl StoreOption {
     }
 
     /// Runs one of the operator's commands on the store, beside a running server or without one.
-    fn with<T>(&self, create: bool, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    fn with<T>(&self, change: SchemaChange, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
         self.warn_of_visible_password();
         run_to_end(async {
             let options = OpenOptions {
-                create,
-                migrate: create,
+                create: change == SchemaChange::Create,
+                migrate: change != SchemaChange::None,
                 write_queue: 1,
                 readers: 1,
                 patience: PATIENCE,

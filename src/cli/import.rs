@@ -12,7 +12,7 @@ use super::progress::Bar;
 use super::signals::{EndSignal, Interrupted, first_end_signal};
 use super::{count, is_dash, run_to_end};
 use crate::archive::{self, Input, Note, Stop, Summary};
-use crate::config::StoreOption;
+use crate::config::{CreateOption, StoreOption};
 use crate::store::{Importer, StoreError};
 
 /// Bytes of the input that are read at a time.
@@ -44,6 +44,8 @@ pub(super) struct Options {
     check: bool,
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    new_store: CreateOption,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,7 +65,7 @@ impl Options {
         }
         let skip = self.on_conflict == OnConflict::Skip;
         let mut signal = None;
-        let summary = self.store.with(true, async |store| {
+        let summary = self.store.with(self.new_store.schema_change(), async |store| {
             let importer = Importer::start(store).await?;
             let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
             let interrupted = async { signal = Some(first_signal.await) };

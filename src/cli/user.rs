@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{count, print, shown, table};
+use super::{SchemaChange, count, print, shown, table};
 use crate::config::StoreOption;
 use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 use crate::user::UserName;
@@ -63,7 +63,7 @@ impl Options {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let users = self.store.with(false, async |store| Ok(store.users(None).await?))?;
+        let users = self.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
         if self.json {
             let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
             let text = serde_json::to_string_pretty(&shown)?;
@@ -79,7 +79,7 @@ impl List {
 
 impl Delete {
     fn run(self) -> anyhow::Result<()> {
-        self.store.with(false, async |store| self.delete_from(store).await)
+        self.store.with(SchemaChange::None, async |store| self.delete_from(store).await)
     }
 
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {

@@ -91,7 +91,7 @@ on_every_engine! {
     }
 
     fn a_new_token_is_alone_on_standard_output(site) {
-        let output = site.run(&["token", "create", "--user", "ada"]);
+        let output = site.run(&["token", "create", "--create", "--user", "ada"]);
         let token = text(&output);
         assert_eq!(token.len(), 43, "{token}");
         assert!(token.starts_with("pst_") && token.ends_with('\n'));
@@ -170,7 +170,7 @@ on_every_engine! {
 
     fn a_token_that_nobody_got_is_revoked(site) {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = site.command(&["token", "create", "--user", "ada"]).stdout(full).output().unwrap();
+        let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
         assert_eq!(tokens(site)[0]["state"], "revoked");
@@ -373,7 +373,7 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         ),
         (
             &["token", "list", "--store", "sqlite:missing.db"],
-            "there is no store at sqlite:missing.db: start `plantstore serve` with it once",
+            "missing.db): name yours with --store; `plantstore serve` makes a new one",
         ),
         (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),

@@ -10,7 +10,7 @@ use crate::support::{Cluster, Engine, Proxy, Site, Stop, on_every_engine, signal
 /// What an import of these bytes says, which fails.
 #[track_caller]
 fn refusal(site: &Site, arguments: &[&str], input: &[u8]) -> String {
-    let output = feed(site.command(&[&["import"], arguments].concat()), input);
+    let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     said(&output)
 }
@@ -57,7 +57,7 @@ on_every_engine! {
         std::fs::write(&file, export(site)).unwrap();
         for engine in [Engine::Sqlite, Engine::Postgres] {
             let other = Site::new(engine);
-            let output = other.run(&["import", file.to_str().unwrap()]);
+            let output = other.run(&["import", "--create", file.to_str().unwrap()]);
             assert!(output.status.success(), "{}", said(&output));
             assert_eq!(export(&other), text);
             let server = other.serve(&[]);
@@ -79,7 +79,7 @@ on_every_engine! {
         for (name, code) in [("INT", 130), ("TERM", 143)] {
             let before = stored_if_any(site);
             let mut child = site
-                .command(&["import", "--from-line", &(before + 1).to_string()])
+                .command(&["import", "--create", "--from-line", &(before + 1).to_string()])
                 .stdin(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
