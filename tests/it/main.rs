@@ -22,6 +22,7 @@ mod errors;
 mod etags;
 mod export;
 mod faults;
+mod first_token;
 mod history;
 mod http2;
 mod idempotency;
