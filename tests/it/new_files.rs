@@ -69,7 +69,9 @@ on_every_engine! {
                 assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
                 assert_eq!(metadata.mode() & 0o777, 0o600, "{command:?}, {kind}: token hashes and plants are private");
                 assert_eq!(files(site, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
-                [&partial, &precious, &made].into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
+                for path in [&partial, &precious, &made] {
+                    std::fs::remove_file(path).unwrap();
+                }
             }
         }
     }
