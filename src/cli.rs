@@ -1,5 +1,5 @@
 //! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
-//! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use.
+//! environment and decides exit codes: 0 for success, 1 for failure, 2 for wrong use, 128 and the signal's number after a signal.
 
 mod backup;
 mod check;
@@ -17,6 +17,7 @@ mod progress;
 mod restore;
 mod serve;
 mod share;
+mod signals;
 mod table;
 mod token;
 mod user;
@@ -35,8 +36,9 @@ use tracing::Level;
 
 use self::colour::{Colours, Style};
 use self::environment::origin;
+use self::signals::Interrupted;
 use self::words::{count, without_os_codes};
-use crate::config::StoreOption;
+use crate::config::{CreateOption, StoreOption};
 use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
 use crate::telemetry;
 
@@ -89,8 +91,16 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("{error:#}"));
-            ExitCode::from(if error.is::<WrongUse>() { 2 } else { 1 })
+            ExitCode::from(exit_code(&error))
         }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => interrupted.exit_code(),
+        None if error.is::<WrongUse>() => 2,
+        None => 1,
     }
 }
 
@@ -180,6 +190,23 @@ fn named_by_its_variable(error: &clap::Error) -> String {
     if origin == option { text } else { text.replace(&format!("'{argument}'"), &origin) }
 }
 
+/// What a command may do to the schema of the store that it opens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SchemaChange {
+    /// Nothing; only a file is brought up to date.
+    None,
+    /// Bring it up to date.
+    Update,
+    /// Make the store if there is none.
+    Create,
+}
+
+impl CreateOption {
+    fn schema_change(self) -> SchemaChange {
+        if self.create { SchemaChange::Create } else { SchemaChange::Update }
+    }
+}
+
 impl StoreOption {
     fn url(&self) -> anyhow::Result<StoreUrl> {
         store_url(&origin("--store"), &self.store)
@@ -199,14 +226,14 @@ impl StoreOption {
     }
 
     /// Runs one of the operator's commands on the store, beside a running server or without one.
-    fn with<T>(&self, create: bool, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    fn with<T>(&self, change: SchemaChange, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
         let url = self.url()?;
         self.warn_of_visible_password();
         run_to_end(async {
             let options = OpenOptions {
-                create,
-                migrate: create,
+                create: change == SchemaChange::Create,
+                migrate: change != SchemaChange::None,
                 write_queue: 1,
                 readers: 1,
                 patience: PATIENCE,

@@ -19,6 +19,14 @@ pub struct StoreOption {
     pub store: String,
 }
 
+/// Permission for a command to make a store.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct CreateOption {
+    /// Make the store if there is none, instead of rejecting that
+    #[arg(long)]
+    pub create: bool,
+}
+
 /// How much the log says, and how.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct LogOptions {

@@ -1,26 +1,30 @@
-//! A file that appears when it is complete: written under another name beside its own, synced, and renamed.
+//! A file that appears when it is complete: written under a random name beside its own, synced, and renamed.
+//!
+//! Nothing that is already in the directory is opened, changed or removed, save the file that is to be replaced. A process that
+//! is killed without notice leaves its partial file, which no later process touches: only its owner can tell that it is of no use.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// What the name of an incomplete file ends with.
+/// The last part of a partial file's name; a random number stands before it.
 const PARTIAL: &str = ".partial";
 
-/// A file that is being written. Dropping it leaves nothing behind; a process that is killed leaves the incomplete
-/// file, which the next one with the same name takes over.
+/// The partial files of this process, for [`discard_all`]. A file is created, finished and removed under this lock.
+static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A file that is being written. Dropping it removes it.
 pub struct NewFile {
     path: PathBuf,
     partial: PathBuf,
-    /// Locked for as long as it is open, so that nobody else writes the same.
     file: File,
     replace: bool,
-    finished: bool,
 }
 
 /// Why a file cannot be written. The messages are meant for the operator.
@@ -32,35 +36,27 @@ pub enum NewFileError {
     /// What there is of this name is no ordinary file.
     #[error("{0} is not a regular file, and is never replaced: name another")]
     NotAFile(PathBuf),
-    /// Somebody else is writing the same.
-    #[error("another process is writing {0}: wait for it, or name another file")]
-    AtWork(PathBuf),
-    /// The system refused.
+    /// The partial file was moved, removed or replaced by another process.
+    #[error("another process has moved or removed {0}: nothing was written")]
+    Lost(PathBuf),
+    /// The system reported an error.
     #[error("cannot write {0}: {1}")]
     Failed(PathBuf, io::Error),
 }
 
 impl NewFile {
-    /// Begins a file, readable by its owner alone. One that exists is refused, or else replaced by the complete one.
+    /// Begins a file, readable by its owner alone. One that exists is rejected, or else replaced by the complete one.
     pub fn begin(path: &Path, replace: bool) -> Result<Self, NewFileError> {
-        let partial = beside(path, PARTIAL);
         let failed = |error| NewFileError::Failed(path.to_owned(), error);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&partial);
+        check_name(path, replace)?;
+        let random = getrandom::u64().map_err(|error| failed(error.into()))?;
+        let partial = beside(path, &format!(".{random:016x}{PARTIAL}"));
+        let mut partial_files = partial_files();
+        // Exclusively: neither a file nor a link of this name is ever followed or taken over.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&partial);
         let file = file.map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(NewFileError::AtWork(path.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        // Whoever had the lock before may have finished, and then this is their file by another name.
-        if !is_at(&file, &partial).map_err(failed)? {
-            return Err(NewFileError::AtWork(path.to_owned()));
-        }
-        let new = Self { path: path.to_owned(), partial, file, replace, finished: false };
-        new.check_name()?;
-        // What an interrupted process has left.
-        new.file.set_len(0).map_err(failed)?;
-        Ok(new)
+        partial_files.push(partial.clone());
+        Ok(Self { path: path.to_owned(), partial, file, replace })
     }
 
     /// Where it is written until it is complete.
@@ -74,24 +70,32 @@ impl NewFile {
     }
 
     /// Gives the file its name, once all of it is on disk.
-    pub fn finish(mut self) -> Result<(), NewFileError> {
+    pub fn finish(self) -> Result<(), NewFileError> {
         let failed = |error| NewFileError::Failed(self.path.clone(), error);
         self.file.sync_all().map_err(failed)?;
-        self.check_name()?;
-        let named = if self.replace { fs::rename(&self.partial, &self.path) } else { self.take_name() };
-        named.map_err(|error| match error.kind() {
-            // Somebody else has taken it in the meantime.
-            io::ErrorKind::AlreadyExists => NewFileError::Exists(self.path.clone()),
-            _ => failed(error),
-        })?;
+        self.take_name()?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new("."))).and_then(|opened| opened.sync_all()).map_err(failed)?;
-        self.finished = true;
+        File::open(directory.unwrap_or(Path::new("."))).and_then(|opened| opened.sync_all()).map_err(failed)
+    }
+
+    fn take_name(&self) -> Result<(), NewFileError> {
+        let mut partial_files = partial_files();
+        check_name(&self.path, self.replace)?;
+        if !is_at(&self.file, &self.partial) {
+            return Err(NewFileError::Lost(self.partial.clone()));
+        }
+        let named = if self.replace { fs::rename(&self.partial, &self.path) } else { self.rename_to_unused() };
+        named.map_err(|error| match error.kind() {
+            // Taken since it was checked.
+            io::ErrorKind::AlreadyExists => NewFileError::Exists(self.path.clone()),
+            _ => NewFileError::Failed(self.path.clone(), error),
+        })?;
+        partial_files.retain(|partial| *partial != self.partial);
         Ok(())
     }
 
-    /// Takes the name unless it is taken: nobody can come in between.
-    fn take_name(&self) -> io::Result<()> {
+    /// Takes the name unless it is in use, which the system decides.
+    fn rename_to_unused(&self) -> io::Result<()> {
         match renameat_with(CWD, &self.partial, CWD, &self.path, RenameFlags::NOREPLACE) {
             // Not every file system knows how.
             Err(Errno::INVAL) => {
@@ -101,21 +105,45 @@ impl NewFile {
             renamed => Ok(renamed?),
         }
     }
-
-    fn check_name(&self) -> Result<(), NewFileError> {
-        match self.path.symlink_metadata() {
-            Ok(_) if !self.replace => Err(NewFileError::Exists(self.path.clone())),
-            Ok(there) if !there.is_file() => Err(NewFileError::NotAFile(self.path.clone())),
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if !self.finished {
-            let _ = fs::remove_file(&self.partial);
+        let mut partial_files = partial_files();
+        if let Some(place) = partial_files.iter().position(|partial| *partial == self.partial) {
+            partial_files.swap_remove(place);
+            // Another process may have put something else in its place.
+            if is_at(&self.file, &self.partial) {
+                let _ = fs::remove_file(&self.partial);
+            }
         }
+    }
+}
+
+/// Removes all partial files of this process, which is about to end. No file is begun or finished while the result is held.
+pub fn discard_all() -> Discarded {
+    let mut partial_files = partial_files();
+    for partial in partial_files.drain(..) {
+        let _ = fs::remove_file(partial);
+    }
+    Discarded { _lock: partial_files }
+}
+
+/// Keeps the process from beginning and finishing files.
+#[must_use = "a file may be begun or finished as soon as this is dropped"]
+pub struct Discarded {
+    _lock: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
+    PARTIAL_FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_name(path: &Path, replace: bool) -> Result<(), NewFileError> {
+    match path.symlink_metadata() {
+        Ok(_) if !replace => Err(NewFileError::Exists(path.to_owned())),
+        Ok(there) if !there.is_file() => Err(NewFileError::NotAFile(path.to_owned())),
+        _ => Ok(()),
     }
 }
 
@@ -126,9 +154,10 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let (ours, theirs) = (file.metadata()?, path.symlink_metadata());
-    Ok(theirs.is_ok_and(|theirs| (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino())))
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (ours, found) = (file.metadata().map(identity), path.symlink_metadata().map(identity));
+    matches!((ours, found), (Ok(ours), Ok(found)) if ours == found)
 }
 
 #[cfg(test)]
@@ -146,7 +175,7 @@ mod tests {
         new.file().write_all(b"ours").expect("room");
         // As if it came between the last look and the renaming.
         fs::write(&path, b"theirs").expect("a file");
-        assert!(matches!(new.take_name(), Err(error) if error.kind() == io::ErrorKind::AlreadyExists));
+        assert!(matches!(new.rename_to_unused(), Err(error) if error.kind() == io::ErrorKind::AlreadyExists));
         assert!(matches!(new.finish(), Err(NewFileError::Exists(_))));
         assert_eq!(fs::read(&path).expect("their file"), b"theirs");
         assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 1, "nothing of ours is left");

@@ -46,7 +46,7 @@ pub const SHARES_MAX: u32 = 100;
 pub struct OpenOptions {
     /// Make the store when there is none; otherwise that is [`OpenError::Missing`].
     pub create: bool,
-    /// Bring the schema of a database server up to date, or make it; a file is always brought up to date.
+    /// Bring the schema of a database server up to date; a file is always brought up to date.
     pub migrate: bool,
     /// Writes that may wait for the writer; one more is [`StoreError::Overloaded`].
     pub write_queue: usize,
@@ -64,7 +64,11 @@ pub struct OpenOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no store, and none was to be made.
-    #[error("there is no store at {0}: start `plantstore serve` with it once, or name another with --store")]
+    #[error(
+        "there is no store at {0}{looked_for}: name yours with --store; `plantstore serve` makes a new one, and so do \
+         `token create` and `import` with --create",
+        looked_for = looked_for(.0)
+    )]
     Missing(StoreUrl),
     /// The file cannot be made, read or written.
     #[error("cannot open {0}: {1}; name a file in a directory that exists and that this user can write to")]
@@ -84,6 +88,16 @@ pub enum OpenError {
     /// The database cannot be used as it is.
     #[error("cannot use {0}: {1}")]
     Unfit(StoreUrl, String),
+}
+
+/// The whole path of a file that is named by a part of it, which shows in which directory a command was run.
+fn looked_for(url: &StoreUrl) -> String {
+    match url {
+        StoreUrl::Sqlite(path) if path.is_relative() => {
+            std::path::absolute(path).map_or_else(|_| String::new(), |path| format!(" ({})", path.display()))
+        }
+        StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) => String::new(),
+    }
 }
 
 /// Why an operation failed, in the terms that matter to the caller. The texts are for the log, never for a client.
@@ -379,6 +393,14 @@ impl Store {
         match self {
             Self::Sqlite(engine) => engine.users(name).await,
             Self::Postgres(engine) => engine.users(name).await,
+        }
+    }
+
+    /// Returns true as long as no user was ever made in the store; a database server forgets users who were deleted and swept.
+    pub async fn is_unused(&self) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.is_unused().await,
+            Self::Postgres(engine) => engine.is_unused().await,
         }
     }
 

@@ -4,6 +4,7 @@
 //! and skips what is there, has lost nothing.
 
 use std::io::{self, BufRead, Read};
+use std::pin::pin;
 use std::thread;
 
 use tokio::sync::mpsc;
@@ -21,6 +22,9 @@ const BATCH_BYTES: usize = 1 << 20;
 const BATCHES_WAITING: usize = 3;
 /// The longest line: with room for the longest plant of the longest owner, even if each of their characters is escaped.
 const LINE_MAX_BYTES: usize = 32 * 1024;
+
+/// Some programs start a file of UTF-8 with it.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Lines to be read.
 pub struct Input<R> {
@@ -99,16 +103,19 @@ pub enum Stop {
     },
     /// The lines could not be read.
     Input(io::Error),
+    /// The caller asked for it.
+    Interrupted,
 }
 
-/// Stores lines. Plants that are there already end it, or are skipped.
+/// Stores lines, until `interrupted` resolves. Plants that are there already end it, or are skipped.
 pub async fn import(
     mut importer: Importer,
     input: Input<impl BufRead + Send + 'static>,
     skip: bool,
+    interrupted: impl Future<Output = ()>,
     note: impl FnMut(Note<'_>),
 ) -> Summary {
-    let summary = store(&mut importer, input, skip, note).await;
+    let summary = store(&mut importer, input, skip, interrupted, note).await;
     importer.finish();
     summary
 }
@@ -117,12 +124,24 @@ async fn store(
     importer: &mut Importer,
     input: Input<impl BufRead + Send + 'static>,
     skip: bool,
+    interrupted: impl Future<Output = ()>,
     mut note: impl FnMut(Note<'_>),
 ) -> Summary {
+    let mut interrupted = pin!(interrupted);
     let mut summary = Summary { through: input.from_line.saturating_sub(1), ..Summary::default() };
     let size = input.size;
     let mut parsed = parse(input);
-    while let Some(parsed) = parsed.recv().await {
+    loop {
+        // Looked at between two batches only: one that is being stored is stored.
+        let next = tokio::select! {
+            biased;
+            () = &mut interrupted => {
+                summary.stop = Some(Stop::Interrupted);
+                return summary;
+            }
+            next = parsed.recv() => next,
+        };
+        let Some(parsed) = next else { return summary };
         let batch = match parsed {
             Parsed::Batch(batch) => batch,
             other => {
@@ -157,7 +176,6 @@ async fn store(
         let plants = summary.stored + summary.same + summary.different;
         note(Note::Progress(Progress::of(plants, batch.bytes, size.unwrap_or(0))));
     }
-    summary
 }
 
 /// Returns the lines before the first whose owner would be a new user with a name that none can have, and the fault of that
@@ -305,6 +323,7 @@ impl Parser {
     }
 
     fn take(&mut self, number: u64, line: &[u8]) -> Result<(), Gone> {
+        let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         // A line without anything in it says nothing wrong.
         if line.trim_ascii().is_empty() {
             return Ok(());

@@ -6,6 +6,7 @@ use clap::Args;
 use tracing::Level;
 
 use super::progress::Bar;
+use super::signals::discard_partial_files_on_end_signal;
 use super::words::grouped;
 use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
 use crate::archive::{self, Tallied};
@@ -42,6 +43,7 @@ impl Options {
 
 /// Copies, and shows what was copied. `named` is how the store to copy was named, for messages about it.
 pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, named: &str) -> anyhow::Result<()> {
+    discard_partial_files_on_end_signal()?;
     let mut bar = Bar::new();
     let copied = run_to_end(async {
         // First of all: for one that is not there, nothing is begun.

@@ -8,6 +8,7 @@ use clap::Args;
 use tracing::Level;
 
 use super::progress::Bar;
+use super::signals::discard_partial_files_on_end_signal;
 use super::{PATIENCE, count, is_dash, run_to_end};
 use crate::archive::{self, ExportError, Exported};
 use crate::config::StoreOption;
@@ -48,6 +49,7 @@ impl Options {
             let snapshot = Snapshot::open(&url, selection, PATIENCE).await?;
             let exported = match self.output.as_deref().filter(|path| !is_dash(path)) {
                 Some(path) => {
+                    discard_partial_files_on_end_signal()?;
                     let mut file = NewFile::begin(path, self.force).map_err(advise)?;
                     let exported = write(snapshot, file.file()).await?;
                     self.refuse_unknown_user(&exported)?;
@@ -92,6 +94,6 @@ fn advise(error: NewFileError) -> anyhow::Error {
         NewFileError::Exists(path) => {
             anyhow::anyhow!("there is a file {} already: name another, or use --force to replace it", path.display())
         }
-        NewFileError::NotAFile(_) | NewFileError::AtWork(_) | NewFileError::Failed(..) => error.into(),
+        NewFileError::NotAFile(_) | NewFileError::Lost(_) | NewFileError::Failed(..) => error.into(),
     }
 }

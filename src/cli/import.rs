@@ -5,15 +5,16 @@ use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
 use std::iter;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 
 use super::progress::Bar;
+use super::signals::{EndSignal, Interrupted, first_end_signal};
 use super::value::number;
 use super::words::grouped;
 use super::{count, is_dash, run_to_end};
 use crate::archive::{self, Input, Note, Stop, Summary};
-use crate::config::StoreOption;
+use crate::config::{CreateOption, StoreOption};
 use crate::store::{Importer, StoreError};
 
 /// Bytes of the input that are read at a time.
@@ -24,7 +25,7 @@ const DIFFERENT_SHOWN: u64 = 10;
 /// Store plants from lines of JSON; works beside a running server
 ///
 /// Every line is checked by the rules of POST /plants, and `owner` names its user, who is made if there is none. Lines are
-/// stored in their order, some thousand in a commit. A faulty line, or an id that is taken, ends it: all lines before are
+/// stored in their order, some thousand in a commit. A faulty line, an id that is taken, or Ctrl-C ends it: all lines before are
 /// stored then, none after, and the message says how to go on.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -49,6 +50,8 @@ pub(super) struct Options {
     check: bool,
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    new_store: CreateOption,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -67,12 +70,15 @@ impl Options {
             return report_check(summary);
         }
         let skip = self.on_conflict == OnConflict::Skip;
-        let summary = self.store.with(true, async |store| {
+        let mut signal = None;
+        let summary = self.store.with(self.new_store.schema_change(), async |store| {
             let importer = Importer::start(store).await?;
-            Ok(archive::import(importer, input, skip, |note| talk.note(&note)).await)
+            let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
+            let interrupted = async { signal = Some(first_signal.await) };
+            Ok(archive::import(importer, input, skip, interrupted, |note| talk.note(&note)).await)
         })?;
         drop(talk);
-        self.report(summary)
+        self.report(summary, signal)
     }
 
     fn input(&self) -> anyhow::Result<Input<Box<dyn BufRead + Send>>> {
@@ -96,8 +102,8 @@ impl Options {
         Ok(Input { lines, size, from_line: self.from_line, faults_max: self.max_faults })
     }
 
-    fn report(&self, summary: Summary) -> anyhow::Result<()> {
-        let Summary { stored, same, different, new_users, through, .. } = summary;
+    fn report(&self, mut summary: Summary, signal: Option<EndSignal>) -> anyhow::Result<()> {
+        let Summary { stored, same, different, new_users, .. } = summary;
         let told = [
             (new_users, format!("made {}", count(new_users, "user"))),
             (same, format!("skipped {} that are there just so", grouped(same))),
@@ -106,30 +112,58 @@ impl Options {
         let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
         let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();
         writeln!(io::stderr(), "{}", words.join(", "))?;
-        let Some(stop) = summary.stop else { return Ok(()) };
-        let so_far = if through < self.from_line {
-            "nothing was stored".to_owned()
-        } else {
-            format!("all lines up to {through} are stored, and none after")
+        match summary.stop.take() {
+            None => Ok(()),
+            Some(stop) => Err(self.stopped(stop, &summary, signal)),
+        }
+    }
+
+    /// The error of an import that ended before the last line; says what is stored, and how to go on.
+    fn stopped(&self, stop: Stop, summary: &Summary, signal: Option<EndSignal>) -> anyhow::Error {
+        let so_far = match (self.stored_lines(summary), self.on_conflict) {
+            (None, _) => "nothing was stored".to_owned(),
+            (Some(lines), OnConflict::Fail) => format!("{lines}, and none after"),
+            // Others after may have been there before.
+            (Some(lines), OnConflict::Skip) => format!("{lines}, and this run stored none after"),
         };
-        let next = through.max(self.from_line - 1) + 1;
-        match stop {
-            Stop::Faults => bail!(
-                "{}: {so_far}; correct them and go on with --from-line {next}",
+        let next = summary.through + 1;
+        let skip = if self.on_conflict == OnConflict::Skip { " --on-conflict skip" } else { "" };
+        match (stop, signal) {
+            (Stop::Interrupted, Some(signal)) => {
+                let details = format!(": {so_far}; go on with --from-line {next}{skip}");
+                Interrupted { signal, details }.into()
+            }
+            (Stop::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
+            (Stop::Faults, _) => anyhow!(
+                "{}: {so_far}; correct them and go on with --from-line {next}{skip}",
                 count(summary.faulty, "faulty line")
             ),
-            Stop::Taken { line, owner, id } => bail!(
+            (Stop::Taken { line, owner, id }, _) => anyhow!(
                 "line {line}: {owner} has a plant {id} already: {so_far}; \
                  go on with --from-line {next} --on-conflict skip to skip such lines"
             ),
-            Stop::Store(StoreError::OutcomeUnknown(why)) => bail!(
-                "{why}: all lines up to {through} are stored, and some after may be; \
-                 go on with --from-line {next} --on-conflict skip"
-            ),
-            Stop::Short { lines } => bail!("{}", too_short(lines)),
-            Stop::Store(error) => bail!("{error}: {so_far}; go on with --from-line {next}"),
-            Stop::Input(error) => bail!("cannot read on: {error}: {so_far}; go on with --from-line {next}"),
+            (Stop::Store(StoreError::OutcomeUnknown(why)), _) => {
+                let known = self.stored_lines(summary).unwrap_or_else(|| "no line is known to be stored".to_owned());
+                anyhow!("{why}: {known}, and some after may be; go on with --from-line {next} --on-conflict skip")
+            }
+            (Stop::Short { lines }, _) => anyhow!("{}", too_short(lines)),
+            (Stop::Store(error), _) => anyhow!("{error}: {so_far}; go on with --from-line {next}{skip}"),
+            (Stop::Input(error), _) => {
+                anyhow!("cannot read on: {error}: {so_far}; go on with --from-line {next}{skip}")
+            }
         }
+    }
+
+    /// Says which lines this run has stored or skipped; `None` when there are none.
+    fn stored_lines(&self, summary: &Summary) -> Option<String> {
+        let (first, last) = (self.from_line, summary.through);
+        let lines = match first {
+            _ if last < first => return None,
+            1 => format!("all lines up to {last}"),
+            _ => format!("all lines from {first} to {last}"),
+        };
+        let skipped = summary.same + summary.different > 0;
+        Some(format!("{lines} are {}", if skipped { "stored or skipped" } else { "stored" }))
     }
 }
 
@@ -143,7 +177,7 @@ fn report_check(summary: Summary) -> anyhow::Result<()> {
         None => Ok(writeln!(io::stderr(), "{fit}, no faults; nothing was stored")?),
         Some(Stop::Input(error)) => bail!("cannot read on: {error}"),
         Some(Stop::Short { lines }) => bail!("{}", too_short(lines)),
-        Some(Stop::Faults | Stop::Taken { .. } | Stop::Store(_)) => {
+        Some(Stop::Faults | Stop::Taken { .. } | Stop::Store(_) | Stop::Interrupted) => {
             bail!("{}; nothing was stored", count(summary.faulty, "faulty line"))
         }
     }

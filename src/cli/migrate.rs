@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 
+use super::SchemaChange;
 use crate::config::StoreOption;
 
 /// Make a store, or bring its schema up to date, for nodes that run with --no-migrate
@@ -18,6 +19,6 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        self.store.with(true, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))
+        self.store.with(SchemaChange::Create, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))
     }
 }

@@ -36,7 +36,7 @@ impl Bar {
     /// Makes room for another line.
     pub(super) fn clear(&mut self) {
         if self.drawn.take().is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+            clear_line();
         }
     }
 }
@@ -44,6 +44,13 @@ impl Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// Clears the line of a terminal that a bar may stand on.
+pub(super) fn clear_line() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
     }
 }
 

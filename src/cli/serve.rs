@@ -1,6 +1,7 @@
 //! `plantstore serve`: the service itself.
 
 mod cors;
+mod first_token;
 mod monitoring;
 mod notify;
 mod oidc;
@@ -9,11 +10,8 @@ mod stop;
 mod sweeper;
 mod tls;
 
-use std::fs::{self, OpenOptions as FileOptions};
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +24,7 @@ use tokio::net::TcpListener;
 use tracing::Level;
 
 use self::cors::CorsOptions;
+use self::first_token::FirstToken;
 use self::monitoring::{MetricsListener, MonitoringOptions};
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
@@ -33,19 +32,15 @@ use self::rate::RateOptions;
 use self::stop::stop_signal;
 use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
+use super::WrongUse;
 use super::colour::{Colours, Style};
 use super::environment::{self, origin};
 use super::value::{listen_address, number};
-use super::{WrongUse, token};
 use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
 use crate::http::{self, App, Limits, Settings, Tls};
 use crate::store::{OpenOptions, Store, StoreUrl};
 use crate::telemetry;
-use crate::token::{Label, PlainToken, TokenId};
-use crate::user::UserName;
 
-/// The user that a new store starts with.
-const FIRST_USER: &str = "gardener";
 /// What the store gets to finish its writes when nothing is left of the grace.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the first token waits for others that write.
@@ -70,7 +65,7 @@ pub(super) struct Options {
     listen: String,
     #[command(flatten)]
     store: StoreOption,
-    /// Do not make the user `gardener` and a token when a new store is made
+    /// Do not make the user `gardener` and a token in a store that has never had a user
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
     no_first_token: bool,
     /// Refuse a database whose schema is not up to date instead of changing it
@@ -229,18 +224,17 @@ impl Options {
             timeout: self.limits.store_timeout,
             await_server: true,
         };
-        let (store, created) = Store::open(url, options).await?;
+        let (store, _) = Store::open(url, options).await?;
         let store = Arc::new(store);
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
         let shutdown = stop_signal()?;
         tls::keep(tls.as_ref())?;
-        let first =
-            if created && !self.no_first_token && can_hand_over(url) { Some(first_token(&store).await?) } else { None };
+        let first = if self.no_first_token { None } else { first_token::issue(&store, url).await? };
         if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
-            if let Some(first) = first {
-                // Nobody has it, so nobody shall have it.
+            // A token that is neither shown nor in a file must not stay valid.
+            if let Some(first) = first.filter(|first| first.file.is_none()) {
                 store.revoke_token(first.id, Timestamp::now()).await?;
             }
             return Err(error);
@@ -322,26 +316,7 @@ fn raise_file_limit(connections: u64) {
     }
 }
 
-struct FirstToken {
-    id: TokenId,
-    token: PlainToken,
-    user: UserName,
-}
-
-/// A node of many has no place of its own for a file: there the first token needs a terminal.
-fn can_hand_over(url: &StoreUrl) -> bool {
-    matches!(url, StoreUrl::Sqlite(_)) || io::stderr().is_terminal()
-}
-
-async fn first_token(store: &Store) -> anyhow::Result<FirstToken> {
-    let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
-    let label = Label::parse("first token").unwrap_or_default();
-    let (id, token) = token::issue(store, &user, &token::default_grant(label)).await?;
-    Ok(FirstToken { id, token, user })
-}
-
-/// Says where the service listens, and hands over the first token: on a terminal in the banner, otherwise in a file that
-/// only its owner can read. The log never holds it.
+/// Says where the service listens and where the first token is; on a terminal the banner shows it. The log never holds it.
 fn announce(
     socket: SocketAddr,
     tls: &TlsOptions,
@@ -367,13 +342,12 @@ fn announce(
     let mut file_note = String::new();
     match first {
         Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
-        Some(first) => {
-            let file = keep_first_token(url, &first.token)?;
+        Some(FirstToken { user, file: Some(file), .. }) => {
             let file = file.display().to_string();
-            file_note = format!("\nThe first token, for the user {}, is in {file}", first.user);
-            tracing::info!(user = first.user.as_str(), file, "a new store was made; its first token is in this file");
+            file_note = format!("\nThe first token, for the user {user}, is in {file}");
+            tracing::info!(user = user.as_str(), file, "a new store was made; its first token is in this file");
         }
-        None => {}
+        Some(FirstToken { file: None, .. }) | None => {}
     }
     // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
     let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
@@ -392,12 +366,19 @@ fn announce(
 }
 
 fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
+    let file_note = first.file.as_ref().map_or_else(String::new, |file| {
+        format!(
+            "\nIt is also in the file {}, which only its owner can read.\n\
+             Delete the file once the token is stored elsewhere.\n",
+            file.display()
+        )
+    });
     format!(
         r#"
 A new store was made, with the user {user} and this token, shown only this once:
 
   export TOKEN={token}
-
+{file_note}
 Create, list and delete a plant:
 
   curl {address}/plants -H "Authorization: Bearer $TOKEN" \
@@ -410,32 +391,6 @@ Create, list and delete a plant:
         token = first.token.reveal(),
         hint = tls.trust_hint(),
     )
-}
-
-fn keep_first_token(url: &StoreUrl, token: &PlainToken) -> anyhow::Result<PathBuf> {
-    let mut file = match url {
-        StoreUrl::Sqlite(store) => store.clone().into_os_string(),
-        StoreUrl::Postgres(_) => "plantstore".into(),
-    };
-    file.push(".first-token");
-    let file = PathBuf::from(file);
-    write_privately(&file, &format!("{}\n", token.reveal())).map_err(|error| {
-        let file = file.display();
-        let command = format!("plantstore token create --user {FIRST_USER} --store {url}");
-        anyhow::anyhow!("cannot write the first token to {file} ({error}): issue one with `{command}`")
-    })?;
-    Ok(file)
-}
-
-fn write_privately(file: &Path, text: &str) -> io::Result<()> {
-    // One left over from a store that is no more is of no use to anybody.
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = FileOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 #[cfg(test)]

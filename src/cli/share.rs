@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::words::shown;
-use super::{WrongUse, print, table};
+use super::{SchemaChange, WrongUse, print, table};
 use crate::config::StoreOption;
 use crate::store::{Granting, SHARES_MAX, StoredShare};
 use crate::user::{Role, UserName};
@@ -112,7 +112,7 @@ impl Grant {
             let list = "`plantstore user list` shows those there are";
             format!("there is no user {name}: {list}, and `plantstore token create --user {name}` makes one")
         };
-        match store.with(false, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
+        match store.with(SchemaChange::None, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
             Granting::Granted => {}
             Granting::NoOwner => bail!(unknown(&owner)),
             Granting::NoGrantee => bail!(unknown(&to)),
@@ -129,7 +129,7 @@ impl Grant {
 impl List {
     fn run(self) -> anyhow::Result<()> {
         let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
-        let shares = self.store.with(false, async |store| Ok(store.shares(owner, to).await?))?;
+        let shares = self.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
         if self.json {
             let shown: Vec<_> = shares.iter().map(ShownShare::new).collect();
             let text = serde_json::to_string_pretty(&shown)?;
@@ -145,7 +145,7 @@ impl List {
 impl Revoke {
     fn run(self) -> anyhow::Result<()> {
         let Self { owner, to, store } = self;
-        if !store.with(false, async |store| Ok(store.revoke_share(&owner, &to).await?))? {
+        if !store.with(SchemaChange::None, async |store| Ok(store.revoke_share(&owner, &to).await?))? {
             bail!("{owner} shares nothing with {to}: `plantstore share list` shows what is shared");
         }
         writeln!(io::stderr(), "{owner} shares no more with {to}: every running server obeys within 5 seconds")?;

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::words::{day, shown};
-use super::{print, table};
-use crate::config::{self, StoreOption};
+use super::{SchemaChange, print, table};
+use crate::config::{self, CreateOption, StoreOption};
 use crate::store::{Store, StoredToken};
 use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
 use crate::user::UserName;
@@ -60,6 +60,8 @@ struct Create {
     expires: Expiry,
     #[command(flatten)]
     store: StoreOption,
+    #[command(flatten)]
+    new_store: CreateOption,
 }
 
 /// List tokens, never the secrets themselves
@@ -154,7 +156,7 @@ impl Create {
             // A moment past the end of the calendar is as good as the end of it.
             Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
-        let id = self.store.with(true, async |store| {
+        let id = self.store.with(self.new_store.schema_change(), async |store| {
             let (id, token) = issue(store, &self.user, &grant).await?;
             let mut output = io::stdout().lock();
             if let Err(error) = writeln!(output, "{}", token.reveal()).and_then(|()| output.flush()) {
@@ -178,7 +180,7 @@ impl Create {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let tokens = self.store.with(false, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
+        let tokens = self.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
         if self.json {
             let shown: Vec<_> = tokens.iter().map(|token| ShownToken::new(token, now)).collect();
@@ -217,7 +219,8 @@ fn abbreviated(scopes: Scopes) -> String {
 impl Revoke {
     fn run(self) -> anyhow::Result<()> {
         let id = TokenId::new(self.id);
-        let known = self.store.with(false, async |store| Ok(store.revoke_token(id, Timestamp::now()).await?))?;
+        let known =
+            self.store.with(SchemaChange::None, async |store| Ok(store.revoke_token(id, Timestamp::now()).await?))?;
         if !known {
             bail!("there is no token {id}: `plantstore token list` shows those there are");
         }

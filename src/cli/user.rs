@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::words::{grouped, shown};
-use super::{count, print, table};
+use super::{SchemaChange, count, print, table};
 use crate::config::StoreOption;
 use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 use crate::user::UserName;
@@ -75,7 +75,7 @@ impl Options {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let users = self.store.with(false, async |store| Ok(store.users(None).await?))?;
+        let users = self.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
         if self.json {
             let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
             let text = serde_json::to_string_pretty(&shown)?;
@@ -91,7 +91,7 @@ impl List {
 
 impl Delete {
     fn run(self) -> anyhow::Result<()> {
-        self.store.with(false, async |store| self.delete_from(store).await)
+        self.store.with(SchemaChange::None, async |store| self.delete_from(store).await)
     }
 
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {

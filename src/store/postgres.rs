@@ -210,6 +210,12 @@ impl Postgres {
         Ok(users)
     }
 
+    pub(super) async fn is_unused(&self) -> Result<bool, StoreError> {
+        const UNUSED: &str = "
+            SELECT NOT EXISTS (SELECT 1 FROM plantstore.users) AND NOT EXISTS (SELECT 1 FROM plantstore.departed_users)";
+        get(&self.operate(async |client| client.query_one(UNUSED, &[]).await).await?, 0)
+    }
+
     pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
         const DEPART: &str = "
             INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1

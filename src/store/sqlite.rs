@@ -213,6 +213,12 @@ impl Sqlite {
         })
     }
 
+    pub(super) async fn is_unused(&self) -> Result<bool, StoreError> {
+        // Where SQLite notes the highest number that was given out.
+        const UNUSED: &str = "SELECT NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'users')";
+        self.read(|connection| connection.query_row(UNUSED, [], |row| row.get(0)))
+    }
+
     pub(super) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
         self.change(|connection| {
             connection.execute(

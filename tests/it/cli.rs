@@ -1,7 +1,6 @@
 //! The command line, beside a running server and without one.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 use insta::assert_snapshot;
@@ -99,7 +98,7 @@ on_every_engine! {
     }
 
     fn a_new_token_is_alone_on_standard_output(site) {
-        let output = site.run(&["token", "create", "--user", "ada"]);
+        let output = site.run(&["token", "create", "--create", "--user", "ada"]);
         let token = text(&output);
         assert_eq!(token.len(), 43, "{token}");
         assert!(token.starts_with("pst_") && token.ends_with('\n'));
@@ -178,7 +177,7 @@ on_every_engine! {
 
     fn a_token_that_nobody_got_is_revoked(site) {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = site.command(&["token", "create", "--user", "ada"]).stdout(full).output().unwrap();
+        let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
         assert_eq!(tokens(site)[0]["state"], "revoked");
@@ -199,51 +198,6 @@ on_every_engine! {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-}
-
-/// The banner of a new store hands over the first token where nobody else sees it.
-#[test]
-fn a_new_embedded_store_comes_with_a_token() {
-    let site = Site::new(Engine::Sqlite);
-    let serve = || Server::start(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
-    let mut server = serve();
-    let file = site.directory().join("plants.db.first-token");
-    let token = std::fs::read_to_string(&file).expect("the file with the token");
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::metadata(site.file()).unwrap().permissions().mode() & 0o777, 0o600);
-    let gardener = server.client(token.trim_end());
-    gardener.plant(1, "Monstera");
-    assert_eq!(server.stop().code(), Some(0));
-    assert!(server.log().contains("plants.db.first-token"), "the log names the file");
-    assert!(!server.log().contains("pst_"), "and never holds the token");
-    let first = &tokens(&site)[0];
-    assert_eq!(first["user"], "gardener");
-    let [created, expires] =
-        ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
-    assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
-
-    std::fs::remove_file(&file).unwrap();
-    let mut again = serve();
-    assert!(!file.exists(), "only a new store gets one");
-    assert_eq!(again.client(token.trim_end()).ids(), [1]);
-    again.stop();
-
-    let other = Site::new(Engine::Sqlite);
-    let server = other.serve(&[]);
-    assert!(!other.directory().join("plants.db.first-token").exists(), "--no-first-token");
-    assert_eq!(tokens(&other).len(), 0);
-    drop(server);
-}
-
-#[test]
-fn a_first_token_that_cannot_be_handed_over_is_revoked() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::create_dir(site.directory().join("plants.db.first-token")).unwrap();
-    let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--log-level", "error"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("cannot write the first token to"), "{}", errors(&output));
-    assert!(errors(&output).contains("issue one with `plantstore token create --user gardener"), "{}", errors(&output));
-    assert_eq!(tokens(&site)[0]["state"], "revoked");
 }
 
 /// Somebody who closes the window of their terminal does not want the service to go on in secret.
@@ -291,22 +245,6 @@ fn what_is_in_flight_is_finished_without_the_terminal() {
     assert_eq!(connection.answer(false).status, 200);
     drop(connection);
     wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
-}
-
-/// On a terminal the banner shows the token, ready to be pasted.
-#[test]
-fn on_a_terminal_the_banner_shows_the_token() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&site, &[]);
-    let screen = terminal.screen();
-    terminal.close();
-    let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
-    assert_eq!(token.len(), 42);
-    assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
-    assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
-    assert!(!site.directory().join("plants.db.first-token").exists());
-    let server = site.serve(&[]);
-    assert_eq!(server.client(token).get("/plants").status, 200);
 }
 
 #[test]
@@ -389,7 +327,7 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         ),
         (
             &["token", "list", "--store", "sqlite:missing.db"],
-            "there is no store at sqlite:missing.db: start `plantstore serve` with it once",
+            "missing.db): name yours with --store; `plantstore serve` makes a new one",
         ),
         (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),

@@ -206,9 +206,8 @@ fn the_roles_of_the_document_suffice_and_can_do_no_more() {
 #[test]
 fn a_role_that_may_not_make_the_schema_is_told_so() {
     let node = make_database("somebody_elses", "");
-    for words in
-        [node.refusal_to_serve(&[]), node.refusal(&["migrate"]), node.refusal(&["token", "create", "--user", "a"])]
-    {
+    let create = ["token", "create", "--create", "--user", "a"];
+    for words in [node.refusal_to_serve(&[]), node.refusal(&["migrate"]), node.refusal(&create)] {
         assert!(
             words.contains("permission denied for database somebody_elses (42501): run `plantstore migrate`"),
             "{words}"
@@ -300,7 +299,7 @@ fn users_are_listed_in_the_order_of_bytes_in_a_database_of_another_language() {
     let sorted = "SELECT string_agg(name, ' ' ORDER BY name) FROM (VALUES ('Zoe'), ('ada')) AS names (name)";
     assert_eq!(Cluster::shared().psql("of_a_language", sorted), "ada Zoe", "it has an order of its own");
     for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
-        node.run(&["token", "create", "--user", user]);
+        node.run(&["token", "create", "--create", "--user", user]);
     }
     let listed = node.command(&["user", "list", "--json"]).output().unwrap();
     assert_eq!(listed_users(&listed), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);

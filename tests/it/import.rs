@@ -5,14 +5,26 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::transfer::{export, feed, import, lines, said};
-use crate::support::{Cluster, Engine, Proxy, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Cluster, Engine, Proxy, Site, Stop, on_every_engine, signal, wait_for};
 
 /// What an import of these bytes says, which fails.
 #[track_caller]
 fn refusal(site: &Site, arguments: &[&str], input: &[u8]) -> String {
-    let output = feed(site.command(&[&["import"], arguments].concat()), input);
+    let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     said(&output)
+}
+
+/// The number of plants, 0 as long as there is no store.
+fn stored_if_any(site: &Site) -> usize {
+    let output = site.run(&["export"]);
+    String::from_utf8_lossy(&output.stdout).lines().count()
+}
+
+fn has_thread(process: u32, name: &str) -> bool {
+    let Ok(mut threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    let comm = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+    threads.any(|thread| thread.is_ok_and(|thread| comm(thread).trim_end() == name))
 }
 
 fn stored(site: &Site) -> i64 {
@@ -45,7 +57,7 @@ on_every_engine! {
         std::fs::write(&file, export(site)).unwrap();
         for engine in [Engine::Sqlite, Engine::Postgres] {
             let other = Site::new(engine);
-            let output = other.run(&["import", file.to_str().unwrap()]);
+            let output = other.run(&["import", "--create", file.to_str().unwrap()]);
             assert!(output.status.success(), "{}", said(&output));
             assert_eq!(export(&other), text);
             let server = other.serve(&[]);
@@ -59,6 +71,82 @@ on_every_engine! {
     fn lines_are_read_as_bodies_are(site) {
         import(site, &[], "\n{\"tag\":null,\"name\":\"R\\u00f6se\",\"color\":[1],\"id\":1,\"owner\":\"a\\u0064a\"}\r\n \t\r\n\n{ \"owner\" : \"ada\", \"id\" : -2, \"name\" : \"b\" }");
         assert_eq!(export(site), "{\"owner\":\"ada\",\"id\":-2,\"name\":\"b\"}\n{\"owner\":\"ada\",\"id\":1,\"name\":\"Röse\"}\n");
+    }
+
+    // The last batch is not full, and waits for more lines: it is not stored.
+    fn an_interrupted_import_says_what_is_stored_and_how_to_go_on(site) {
+        let text = lines(&["ada"], 10_000);
+        for (name, code) in [("INT", 130), ("TERM", 143)] {
+            let before = stored_if_any(site);
+            let mut child = site
+                .command(&["import", "--create", "--from-line", &(before + 1).to_string()])
+                .stdin(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            let part: String = text.split_inclusive('\n').take(before + 4_500).collect();
+            stdin.write_all(part.as_bytes()).unwrap();
+            let through = before + 4_096;
+            wait_for("the first commit", || (stored_if_any(site) == through).then_some(()));
+            signal(child.id(), name);
+            let output = child.wait_with_output().unwrap();
+            drop(stdin);
+            assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+            let range = if before == 0 { "up to 4096".to_owned() } else { format!("from {} to {through}", before + 1) };
+            let (next, said) = (through + 1, said(&output));
+            let expected = format!("error: interrupted by SIG{name}: all lines {range} are stored, and none after; go on with --from-line {next}\n");
+            assert!(said.contains("stored 4096 plants"), "{said}");
+            assert!(said.ends_with(&expected), "{said}");
+        }
+        import(site, &["--from-line", "8193"], &text);
+        assert_eq!(export(site), text);
+    }
+
+    // Another process holds what it needs, and the first signal has to wait for the commit.
+    fn a_second_signal_ends_an_import_at_once(site) {
+        import(site, &[], &lines(&["ada"], 3));
+        let held = site.hold_writes();
+        // The first signal may come before the commit, and then one is enough.
+        let said = wait_for("an import that waits for its commit", || {
+            let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
+            wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
+            wait_for("its end", || {
+                signal(child.id(), "INT");
+                child.try_wait().unwrap()
+            });
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+            Some(said(&output)).filter(|said| said.contains("a second time"))
+        });
+        drop(held);
+        assert_eq!(said, "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n");
+    }
+
+    fn what_is_said_after_skipped_lines_is_true(site) {
+        import(site, &[], &lines(&["ada"], 3));
+        let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
+        let skip = ["--from-line", "2", "--on-conflict", "skip"];
+        let told = refusal(site, &skip, text.as_bytes());
+        assert!(told.ends_with(
+            "stored 2 plants, skipped 1 that are there just so, skipped 1 that are there with another name or tag\n\
+             error: 1 faulty line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
+             correct them and go on with --from-line 6 --on-conflict skip\n"
+        ), "{told}");
+        let told = refusal(site, &["--from-line", "4"], text.as_bytes());
+        assert!(told.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{told}");
+        let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
+        let told = refusal(site, &["--from-line", "2"], more.as_bytes());
+        assert!(told.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"), "{told}");
+    }
+
+    fn a_byte_order_mark_at_the_start_is_accepted(site) {
+        let text = lines(&["ada"], 2);
+        import(site, &[], &format!("\u{feff}{text}"));
+        assert_eq!(export(site), text);
+        let told = refusal(site, &[], format!("\n\u{feff}{text}").as_bytes());
+        assert!(told.contains("line 2: it is not JSON"), "only at the start: {told}");
     }
 
     fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(site) {

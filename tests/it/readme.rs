@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Server, Site};
+use crate::support::{Engine, Site, Terminal, wait_for};
 
 /// The port for metrics in the documents.
 const METRICS_PORT: &str = "9464";
@@ -57,23 +57,24 @@ fn matches(shown: &str, found: &str) -> bool {
     rest.is_empty() || shown.ends_with('…')
 }
 
-/// Types the examples into a shell, beside a server with these options and a store of its own.
+/// Types the examples into a shell, beside a server with these options and a store of its own that was started on another terminal.
 fn check(options: &[&str], token: &str, examples: &[Example]) {
     check_in(&Site::new(Engine::Sqlite), options, token, examples);
 }
 
 /// The same, in a directory where something may have been prepared.
-fn check_in(site: &Site, options: &[&str], token: &str, examples: &[Example]) {
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-    let free = |option: &&str| if *option == METRICS_PORT { "0".to_owned() } else { (*option).to_owned() };
-    serve.args(["serve", "--listen", "127.0.0.1:0"]).args(options.iter().map(free)).current_dir(site.directory());
-    let mut server = Server::start(serve);
-    let metrics = options.contains(&METRICS_PORT).then(|| server.metrics().client().address.to_string());
+fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example]) {
+    let free = |option: &&'a str| if *option == METRICS_PORT { "0" } else { *option };
+    let server = Terminal::serve_default_store(site, &options.iter().map(free).collect::<Vec<_>>());
+    let address = server.address().expect("it listens").to_string();
+    let metrics = options
+        .contains(&METRICS_PORT)
+        .then(|| wait_for("the address of the metrics", || server.metrics_address()).to_string());
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_plantstore")).parent().unwrap();
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
     let mut shell = String::from("set -u\n");
     for example in examples {
-        let command = example.command.replace("127.0.0.1:8080", &server.address().to_string());
+        let command = example.command.replace("127.0.0.1:8080", &address);
         let metrics = metrics.as_deref().unwrap_or_default();
         shell.push_str(&command.replace(&format!("127.0.0.1:{METRICS_PORT}"), metrics));
         shell.push_str("\necho; echo ----\n");

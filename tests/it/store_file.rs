@@ -105,6 +105,28 @@ fn the_file_is_as_the_contract_says() {
     assert_eq!(key, ["user_id", "plant_id"]);
 }
 
+/// The whole path shows that the directory is another than was meant.
+#[test]
+fn a_missing_store_is_named_with_its_whole_path() {
+    let site = Site::new(Engine::Sqlite);
+    let output = site.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let path = site.directory().canonicalize().unwrap().join("plantstore.db");
+    let expected = format!("there is no store at sqlite:plantstore.db ({}): name yours with --store", path.display());
+    assert!(said.contains(&expected), "{said}");
+}
+
+/// An empty file is no store yet, and becomes one only where a store may be made.
+#[test]
+fn an_empty_file_is_no_store() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::write(site.file(), "").unwrap();
+    let output = site.run(&["token", "create", "--user", "ada"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no store at"), "{output:?}");
+    assert_eq!(std::fs::read(site.file()).unwrap(), b"", "it is left as it was");
+    site.token("ada", &[]);
+}
+
 /// Another tool may have changed how the file keeps its journal; the service changes it back.
 #[test]
 fn the_journal_mode_is_set_at_every_start() {
@@ -162,6 +184,34 @@ on_every_engine! {
         let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
         crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
         assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
+    }
+
+    fn a_command_makes_no_store_unless_asked(site) {
+        let commands: &[&[&str]] = &[
+            &["token", "create", "--user", "ada"],
+            &["token", "list"],
+            &["token", "revoke", "1"],
+            &["import"],
+            &["user", "list"],
+            &["user", "delete", "--yes", "ada"],
+            &["share", "list"],
+            &["export"],
+        ];
+        for command in commands {
+            let output = site.run(command);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+            assert!(said.starts_with("error: there is no store at "), "{command:?}: {said}");
+            assert!(said.contains("name yours with --store") && said.contains("--create"), "{command:?}: {said}");
+            assert_eq!(std::fs::read_dir(site.directory()).unwrap().count(), 0, "{command:?}");
+        }
+        if matches!(site.engine, Engine::Postgres) {
+            let (schemas, none) = ("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'", [0]);
+            assert_eq!(site.rows(schemas), none);
+        }
+        let made = site.run(&["token", "create", "--create", "--user", "ada"]);
+        assert!(String::from_utf8_lossy(&made.stderr).contains("made a new store"), "{made:?}");
+        assert!(site.run(&["import"]).status.success(), "there is one now");
     }
 
     // Ten processes that find no store make one store.

@@ -18,6 +18,7 @@ mod standin;
 mod stop;
 mod terminal;
 pub(crate) mod tools;
+mod traced;
 pub(crate) mod transfer;
 mod workload;
 
@@ -33,6 +34,7 @@ pub(crate) use retrying::{Answered, Retrying};
 pub(crate) use server::{Server, Site, signal};
 pub(crate) use stop::Stop;
 pub(crate) use terminal::Terminal;
+pub(crate) use traced::Traced;
 pub(crate) use workload::{Random, Workload};
 
 /// The engines a test body runs on.

@@ -5,6 +5,8 @@ use std::fs;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::cli::signals::is_ignored;
+
 /// Resolves at the first signal to stop, or when the terminal is gone; another signal ends the process at once. To be called
 /// before anybody else listens for SIGHUP.
 pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
@@ -44,8 +46,8 @@ struct Terminal {
 
 impl Terminal {
     fn of_this_process() -> anyhow::Result<Self> {
-        // Looked at first, because listening for it changes it.
-        let there = has_terminal() && !hangups_are_ignored();
+        // `nohup` and the like have SIGHUP ignored.
+        let there = has_terminal() && !is_ignored(SignalKind::hangup());
         let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         Ok(Self { hangup, there })
     }
@@ -64,12 +66,4 @@ impl Terminal {
 /// Whether the process has a terminal, wherever its output goes.
 fn has_terminal() -> bool {
     fs::File::open("/dev/tty").is_ok()
-}
-
-/// Whether the process was started by `nohup` or the like, to go on without its terminal.
-fn hangups_are_ignored() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // SIGHUP is the first.
-    ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & 1 == 1)
 }

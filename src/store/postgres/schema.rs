@@ -94,13 +94,13 @@ async fn up_to_date(client: &Client, url: &StoreUrl, options: &OpenOptions) -> R
     if version >= latest() {
         return Ok(true);
     }
+    if version == 0 && !options.create {
+        return Err(Stop::Refused(OpenError::Missing(url.clone())));
+    }
     if options.migrate {
         return Ok(false);
     }
-    Err(Stop::Refused(match version {
-        0 if !options.create => OpenError::Missing(url.clone()),
-        _ => OpenError::Outdated(url.clone(), version.into(), latest().into()),
-    }))
+    Err(Stop::Refused(OpenError::Outdated(url.clone(), version.into(), latest().into())))
 }
 
 /// The version of the schema, and the oldest whose releases work on it: 0 when there is none.

@@ -41,7 +41,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     }
     let begun = Instant::now();
     loop {
-        match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection)) {
+        match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection, create)) {
             // Changing the journal of a file that others are making ready, too, is refused at once instead of waited for.
             Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < PATIENCE => thread::park_timeout(PAUSE),
             prepared => return prepared.map_err(|stop| stop.into_error(path)),
@@ -115,6 +115,7 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 enum Stop {
+    Missing,
     Foreign(String),
     Unfit(String),
     Unusable(&'static str),
@@ -132,6 +133,7 @@ impl Stop {
     fn into_error(self, path: &Path) -> OpenError {
         let url = StoreUrl::Sqlite(path.to_owned());
         match self {
+            Self::Missing => OpenError::Missing(url),
             Self::Foreign(why) => OpenError::Foreign(url, why),
             Self::Unfit(why) => OpenError::Unfit(url, why),
             Self::Unusable(why) => OpenError::Unusable(url, why.to_owned()),
@@ -148,11 +150,14 @@ fn latest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-fn migrate(connection: &mut Connection) -> Result<bool, Stop> {
+fn migrate(connection: &mut Connection, create: bool) -> Result<bool, Stop> {
     if connection.is_readonly(rusqlite::MAIN_DB)? {
         return Err(Stop::Unusable("it may only be read"));
     }
     let found = recognise(connection)?;
+    if found == 0 && !create {
+        return Err(Stop::Missing);
+    }
     // Before the transaction: the journal mode is a property of the file that no transaction may change.
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {

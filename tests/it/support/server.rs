@@ -200,10 +200,10 @@ impl<'a> Site<'a> {
         self.command_through(&["timeout", "60"], arguments).stdin(Stdio::null()).output().expect("the command runs")
     }
 
-    /// A new token of this user.
+    /// A new token of this user, in a new store if there is none.
     #[track_caller]
     pub(crate) fn token(&self, user: &str, more: &[&str]) -> String {
-        let output = self.run(&[&["token", "create", "--user", user], more].concat());
+        let output = self.run(&[&["token", "create", "--create", "--user", user], more].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
     }

@@ -18,25 +18,31 @@ impl Terminal {
     /// Starts the service on a terminal of its own, and waits until it listens.
     pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
         // Whoever runs the tests may have chosen otherwise for themselves.
+        let store = site.url();
+        Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
+    }
+
+    /// The same with the store that the service uses unless told otherwise.
+    pub(crate) fn serve_default_store(site: &Site, options: &[&str]) -> Self {
         Self::start(site, "--default-signal=HUP", options)
     }
 
     /// The same as `nohup` does it: the service is to go on without its terminal.
     pub(crate) fn serve_for_good(site: &Site) -> Self {
-        Self::start(site, "--ignore-signal=HUP", &[])
+        Self::start(site, "--ignore-signal=HUP", &["--store", &site.url()])
     }
 
     fn start(site: &Site, hangups: &str, options: &[&str]) -> Self {
         let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
         let program = env!("CARGO_BIN_EXE_plantstore");
         let serve = format!(
-            "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 --store {} {}",
-            site.url(),
+            "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 {}",
             options.join(" ")
         );
         let script = Command::new("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
+            .current_dir(site.directory())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -48,8 +54,18 @@ impl Terminal {
 
     /// Where the service listens, once it says so.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address_after("Listening on ")
+    }
+
+    /// Where it serves its metrics, once it says so.
+    pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
+        self.address_after("Metrics on ")
+    }
+
+    fn address_after(&self, words: &str) -> Option<SocketAddr> {
         let screen = without_colours(&std::fs::read_to_string(&self.screen).ok()?);
-        screen.split("Listening on ").nth(1)?.lines().next()?.rsplit('/').next()?.trim_end().parse().ok()
+        let line = screen.split(words).nth(1)?.split_once('\n')?.0;
+        line.split("://").nth(1)?.trim_end().trim_end_matches("/metrics").parse().ok()
     }
 
     fn service(&self) -> Option<u32> {

@@ -24,10 +24,10 @@ pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Imports lines that are all fit to be stored.
+/// Imports lines that are all fit to be stored, into a new store if there is none.
 #[track_caller]
 pub(crate) fn import(site: &Site, arguments: &[&str], lines: &str) -> String {
-    let output = feed(site.command(&[&["import"], arguments].concat()), lines.as_bytes());
+    let output = feed(site.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
     assert!(output.status.success(), "{}", said(&output));
     said(&output)
 }

@@ -1,0 +1,60 @@
+//! The first token of a new store, for the user `gardener`.
+//!
+//! An embedded store gets it in a file beside its own. The file is on disk before the token is committed, and a store is new as
+//! long as no user was ever made in it: whenever a first start is cut short, the next one makes another token and replaces the
+//! file. So the file of a store that has a user holds a token that works.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use crate::cli::{WrongUse, token};
+use crate::newfile::{NewFile, NewFileError, beside};
+use crate::store::{Store, StoreUrl};
+use crate::token::{Label, PlainToken, TokenId};
+use crate::user::UserName;
+
+/// The user that a new store starts with.
+const FIRST_USER: &str = "gardener";
+
+pub(super) struct FirstToken {
+    pub(super) id: TokenId,
+    pub(super) token: PlainToken,
+    pub(super) user: UserName,
+    /// The file that holds it, for an embedded store.
+    pub(super) file: Option<PathBuf>,
+}
+
+/// Issues the first token if the store is new and there is a way to hand it over: a file beside an embedded store, or else a
+/// terminal, because a node of many has no place of its own for a file.
+pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Option<FirstToken>> {
+    let file = match url {
+        StoreUrl::Sqlite(path) => Some(beside(path, ".first-token")),
+        StoreUrl::Postgres(_) if io::stderr().is_terminal() => None,
+        StoreUrl::Postgres(_) => return Ok(None),
+    };
+    if !store.is_unused().await? {
+        return Ok(None);
+    }
+    let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
+    let token = PlainToken::generate()?;
+    if let Some(file) = &file {
+        write(file, &token).map_err(|error| {
+            anyhow::anyhow!(
+                "cannot write the first token to {}: {error}; move away what is there, or start with --no-first-token and \
+                 issue one with `plantstore token create --user {user} --store {url}`",
+                file.display()
+            )
+        })?;
+    }
+    let grant = token::default_grant(Label::parse("first token").unwrap_or_default());
+    let id = store.create_token(&user, &token.hash(), &grant).await?;
+    Ok(Some(FirstToken { id, token, user, file }))
+}
+
+fn write(path: &Path, token: &PlainToken) -> Result<(), NewFileError> {
+    // One that is left of a store that is no more, or of a start that was cut short, is of no use.
+    let mut file = NewFile::begin(path, true)?;
+    let written = writeln!(file.file(), "{}", token.reveal());
+    written.map_err(|error| NewFileError::Failed(path.to_owned(), error))?;
+    file.finish()
+}

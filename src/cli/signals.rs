@@ -1,0 +1,114 @@
+//! Signals that ask a command to end: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (its terminal was closed).
+
+use std::fs;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::task::Poll;
+use std::thread;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::progress::clear_line;
+use crate::newfile;
+
+/// A signal that asks the process to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndSignal {
+    kind: SignalKind,
+    name: &'static str,
+}
+
+const END_SIGNALS: [EndSignal; 3] = [
+    EndSignal { kind: SignalKind::interrupt(), name: "SIGINT" },
+    EndSignal { kind: SignalKind::terminate(), name: "SIGTERM" },
+    EndSignal { kind: SignalKind::hangup(), name: "SIGHUP" },
+];
+
+/// A command that was ended by a signal.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted by {}{details}", .signal.name)]
+pub(super) struct Interrupted {
+    pub(super) signal: EndSignal,
+    /// What became of its work, after a colon, or nothing.
+    pub(super) details: String,
+}
+
+impl Interrupted {
+    /// The exit code that a shell gives a process that died of the signal.
+    pub(super) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.signal.kind.as_raw_value()).unwrap_or(1)
+    }
+
+    /// Prints the error and ends the process, whatever its other threads do.
+    fn end_process(&self) -> ! {
+        clear_line();
+        let _ = writeln!(io::stderr(), "error: {self}");
+        std::process::exit(self.exit_code().into())
+    }
+}
+
+/// Removes the partial files of the process and ends it when a signal asks for that. A file that is complete by then stays.
+pub(super) fn discard_partial_files_on_end_signal() -> anyhow::Result<()> {
+    on_end_signal(|signal| {
+        let _discarded = newfile::discard_all();
+        Interrupted { signal, details: String::new() }.end_process()
+    })
+}
+
+/// Resolves at the first signal to end; another ends the process at once, with `advice` for the user.
+pub(super) fn first_end_signal(advice: &'static str) -> anyhow::Result<impl Future<Output = EndSignal>> {
+    let (sender, first) = tokio::sync::oneshot::channel();
+    let mut sender = Some(sender);
+    on_end_signal(move |signal| match sender.take() {
+        Some(sender) => drop(sender.send(signal)),
+        None => Interrupted { signal, details: format!(" a second time: {advice}") }.end_process(),
+    })?;
+    Ok(async move {
+        match first.await {
+            Ok(signal) => signal,
+            // The thread that waits for signals has ended, and none can come.
+            Err(_) => std::future::pending().await,
+        }
+    })
+}
+
+/// Calls `handle` for every signal to end, on a thread of its own, because commands block theirs. A signal that was ignored
+/// when the process started (by `nohup`, or in the background of a script) stays ignored.
+fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let mut streams = {
+        let _entered = runtime.enter();
+        let heeded = END_SIGNALS.into_iter().filter(|signal| !is_ignored(signal.kind));
+        heeded.map(listen).collect::<anyhow::Result<Vec<_>>>()?
+    };
+    let wait = move || {
+        runtime.block_on(async {
+            loop {
+                let next = poll_fn(|context| {
+                    let next = streams
+                        .iter_mut()
+                        .find_map(|(signal, stream)| stream.poll_recv(context).is_ready().then_some(*signal));
+                    next.map_or(Poll::Pending, Poll::Ready)
+                });
+                handle(next.await);
+            }
+        });
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).context("cannot start")?;
+    Ok(())
+}
+
+fn listen(end: EndSignal) -> anyhow::Result<(EndSignal, Signal)> {
+    let stream = signal(end.kind).with_context(|| format!("cannot listen for {}", end.name))?;
+    Ok((end, stream))
+}
+
+/// Reports whether the process ignores this signal. To be asked before listening for it, which changes that.
+pub(super) fn is_ignored(kind: SignalKind) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    // The set starts with signal 1 in its lowest bit.
+    ignored >> (kind.as_raw_value() - 1) & 1 == 1
+}

@@ -1,0 +1,132 @@
+//! The first token of a new store: in a file beside it, and on a terminal also on the screen.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::support::{Engine, Server, Site, Terminal, Traced};
+
+const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
+
+fn file(site: &Site) -> PathBuf {
+    site.directory().join("plants.db.first-token")
+}
+
+/// The token in the file, which must be there for its owner alone.
+#[track_caller]
+fn stored_token(site: &Site) -> String {
+    let token = std::fs::read_to_string(file(site)).expect("the file with the token");
+    assert_eq!(std::fs::metadata(file(site)).unwrap().permissions().mode() & 0o777, 0o600);
+    token.strip_suffix('\n').expect("one line").to_owned()
+}
+
+fn tokens(site: &Site) -> Vec<Value> {
+    serde_json::from_slice(&site.run(&["token", "list", "--json"]).stdout).expect("JSON")
+}
+
+#[test]
+fn a_new_embedded_store_comes_with_a_token() {
+    let site = Site::new(Engine::Sqlite);
+    let serve = || Server::start(site.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
+    let mut server = serve();
+    let token = stored_token(&site);
+    assert_eq!(std::fs::metadata(site.file()).unwrap().permissions().mode() & 0o777, 0o600);
+    server.client(&token).plant(1, "Monstera");
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(server.log().contains("plants.db.first-token"), "the log names the file");
+    assert!(!server.log().contains("pst_"), "and never holds the token");
+    let first = &tokens(&site)[0];
+    assert_eq!(first["user"], "gardener");
+    let [created, expires] =
+        ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+    assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
+
+    std::fs::remove_file(file(&site)).unwrap();
+    let mut again = serve();
+    assert!(!file(&site).exists(), "only a new store gets one");
+    assert_eq!(again.client(&token).ids(), [1]);
+    again.stop();
+}
+
+/// A store whose users were all deleted is not new.
+#[test]
+fn a_store_is_new_until_it_has_had_a_user() {
+    let site = Site::new(Engine::Sqlite);
+    drop(site.serve(&[]));
+    assert!(!file(&site).exists(), "--no-first-token");
+    assert_eq!(tokens(&site).len(), 0);
+    let server = Server::start(site.command(&SERVE));
+    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200);
+    drop(server);
+    assert!(site.run(&["user", "delete", "--yes", "gardener"]).status.success());
+    std::fs::remove_file(file(&site)).unwrap();
+    drop(Server::start(site.command(&SERVE)));
+    assert!(!file(&site).exists());
+    assert_eq!(tokens(&site).len(), 0);
+}
+
+#[test]
+fn a_first_token_that_cannot_be_written_is_not_issued() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::create_dir(file(&site)).unwrap();
+    let output = site.run(&[&SERVE[..], &["--log-level", "error"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot write the first token to"), "{said}");
+    assert!(said.contains("issue one with `plantstore token create --user gardener"), "{said}");
+    assert_eq!(tokens(&site).len(), 0);
+    std::fs::remove_dir(file(&site)).unwrap();
+    let server = Server::start(site.command(&SERVE));
+    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200, "the next start makes it");
+}
+
+#[test]
+fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
+    let site = Site::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve(&site, &[]);
+    let screen = terminal.screen();
+    terminal.close();
+    let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
+    assert_eq!(token.len(), 42);
+    assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
+    assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
+    assert_eq!(stored_token(&site), token);
+    assert!(screen.contains("plants.db.first-token, which only its owner can read"), "{screen}");
+    let server = site.serve(&[]);
+    assert_eq!(server.client(token).get("/plants").status, 200);
+}
+
+/// Cuts a first start short at one of its system calls; false when it makes fewer of them.
+fn cut_short(site: &Site, call: &str, number: usize) -> bool {
+    let mut traced = Traced::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
+    let mut announced = String::new();
+    let output = traced.child().stdout.as_mut().expect("its output");
+    BufReader::new(output).read_line(&mut announced).expect("the address, or the end");
+    let started = announced.starts_with("Listening on");
+    if started {
+        traced.signal("KILL");
+    }
+    traced.wait();
+    !started
+}
+
+/// Whatever of the store, the file and the token is there by then.
+#[test]
+fn a_first_start_that_is_cut_short_anywhere_is_completed_by_the_next() {
+    let mut cuts = 0;
+    for call in ["fsync", "fdatasync", "rename", "renameat2", "pwrite64", "unlink"] {
+        for number in 1.. {
+            let site = Site::new(Engine::Sqlite);
+            if !cut_short(&site, call, number) {
+                break;
+            }
+            cuts += 1;
+            let server = Server::start(site.command(&SERVE));
+            let answer = server.client(&stored_token(&site)).get("/plants");
+            assert_eq!(answer.status, 200, "after a cut at {call} {number}: {}", answer.text());
+        }
+    }
+    assert!(cuts > 5, "{cuts} cuts");
+}

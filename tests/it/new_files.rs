@@ -1,0 +1,137 @@
+//! Files that commands make: complete or not there, private, and without touching anything else.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::transfer::{export, import, lines, said};
+use crate::support::{Engine, Site, Traced, on_every_engine, wait_for};
+
+/// The commands that make a file `notes`.
+const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
+
+/// The last sync takes 5 seconds. strace reports the end of the command only after that.
+const HELD_UP: &str = "fsync:delay_enter=5000000";
+
+/// The files in a site's directory whose names start like this.
+fn files(site: &Site, start: &str) -> Vec<String> {
+    let files = std::fs::read_dir(site.directory()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(start)).collect();
+    names.sort();
+    names
+}
+
+fn partial_file(site: &Site) -> Option<PathBuf> {
+    let partial = files(site, "notes.").into_iter().find(|name| name.ends_with(".partial"))?;
+    Some(site.directory().join(partial))
+}
+
+/// Runs a command with a umask that takes no rights away.
+fn run_openly(site: &Site, arguments: &[&str]) -> Output {
+    site.command_through(&["sh", "-c", "umask 0; exec \"$@\"", "sh"], arguments).output().unwrap()
+}
+
+/// Puts something into the way where an earlier release wrote its partial file.
+fn plant(kind: &str, partial: &Path, precious: &Path) {
+    std::fs::write(precious, "precious").unwrap();
+    match kind {
+        "file" => {
+            std::fs::write(partial, "my own notes").unwrap();
+            std::fs::set_permissions(partial, std::fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        "symlink" => symlink(precious, partial).unwrap(),
+        "hard link" => std::fs::hard_link(precious, partial).unwrap(),
+        "fifo" => assert!(Command::new("mkfifo").arg(partial).status().unwrap().success()),
+        other => panic!("no such kind: {other}"),
+    }
+}
+
+/// Everything about a file that must not change.
+fn state(path: &Path) -> (u64, u32, u64, Option<Vec<u8>>) {
+    let metadata = path.symlink_metadata().unwrap();
+    let contents = (!metadata.file_type().is_symlink() && metadata.is_file()).then(|| std::fs::read(path).unwrap());
+    (metadata.ino(), metadata.mode(), metadata.nlink(), contents)
+}
+
+on_every_engine! {
+    fn what_is_in_the_directory_already_is_left_alone(site) {
+        import(site, &[], &lines(&["ada"], 10));
+        let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
+        for command in COMMANDS {
+            for kind in ["file", "symlink", "hard link", "fifo"] {
+                plant(kind, &partial, &precious);
+                let before = (state(&partial), state(&precious));
+                let output = run_openly(site, command);
+                assert!(output.status.success(), "{command:?}, {kind}: {}", said(&output));
+                assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
+                let metadata = made.symlink_metadata().unwrap();
+                assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
+                assert_eq!(metadata.mode() & 0o777, 0o600, "{command:?}, {kind}: token hashes and plants are private");
+                assert_eq!(files(site, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
+                for path in [&partial, &precious, &made] {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+        }
+    }
+
+    // The last sync is held up: by then the partial file is there, and the name is not.
+    fn a_signal_removes_the_partial_file(site) {
+        import(site, &[], &lines(&["ada"], 10));
+        let [backup, export_to_file] = COMMANDS;
+        for (command, name, code) in [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)] {
+            let traced = Traced::start(site, HELD_UP, command);
+            let partial = wait_for("the partial file", || partial_file(site));
+            assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
+            traced.signal(name);
+            let output = traced.wait();
+            assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
+            assert_eq!(said(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
+            assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
+        }
+        assert_eq!(export(site), lines(&["ada"], 10), "the store is as it was");
+    }
+
+    fn two_that_write_one_file_make_one(site) {
+        import(site, &[], &lines(&["ada"], 1_000));
+        let spawn = || site.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let children: Vec<_> = (0..4).map(|_| spawn().unwrap()).collect();
+        let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
+        assert_eq!(made.len(), 1, "{outputs:?}");
+        for output in rejected {
+            assert!(said(output).contains("there is a file notes already"), "{}", said(output));
+        }
+        assert_eq!(files(site, "notes"), ["notes"]);
+    }
+}
+
+#[test]
+fn a_signal_removes_the_partial_file_of_a_restore() {
+    let source = Site::new(Engine::Sqlite);
+    import(&source, &[], &lines(&["ada"], 10));
+    let target = Site::new(Engine::Sqlite);
+    let file = source.file();
+    let restore = ["restore", file.to_str().unwrap(), "--store", "sqlite:notes"];
+    let traced = Traced::start(&target, HELD_UP, &restore);
+    wait_for("the partial file", || partial_file(&target));
+    traced.signal("INT");
+    assert_eq!(traced.wait().status.code(), Some(130));
+    assert_eq!(files(&target, "notes"), [""; 0]);
+    assert!(target.run(&restore).status.success());
+    assert_eq!(files(&target, "notes"), ["notes"]);
+}
+
+/// As `nohup` has it.
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() {
+    let site = Site::new(Engine::Sqlite);
+    import(&site, &[], &lines(&["ada"], 10));
+    let traced = Traced::start_after(&site, "trap '' HUP", HELD_UP, &["backup", "notes"]);
+    wait_for("the partial file", || partial_file(&site));
+    traced.signal("HUP");
+    let output = traced.wait();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(files(&site, "notes"), ["notes"]);
+}

@@ -1,0 +1,51 @@
+//! A command whose system calls are slowed down or cut short by strace.
+
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+
+use super::{Site, signal, wait_for};
+
+/// A command under strace, and where its process id is.
+pub(crate) struct Traced {
+    strace: Child,
+    id: PathBuf,
+}
+
+impl Traced {
+    /// Starts a command with system calls changed as `inject` says.
+    pub(crate) fn start(site: &Site, inject: &str, arguments: &[&str]) -> Self {
+        Self::start_after(site, ":", inject, arguments)
+    }
+
+    /// The same, after a command of the shell.
+    pub(crate) fn start_after(site: &Site, first: &str, inject: &str, arguments: &[&str]) -> Self {
+        let id = site.directory().join("traced.pid");
+        let _ = std::fs::remove_file(&id);
+        let call = inject.split(':').next().unwrap();
+        let (trace, inject) = (format!("trace={call}"), format!("inject={inject}"));
+        let script = format!("{first}; echo $$ > traced.pid; exec \"$@\"");
+        let wrapper = ["strace", "-f", "-qq", "-o/dev/null", "-e", &trace, "-e", &inject];
+        let wrapper = [&wrapper[..], &["sh", "-c", &script, "sh"]].concat();
+        let mut command = site.command_through(&wrapper, arguments);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { strace: command.spawn().expect("strace, which scripts/test installs, runs"), id }
+    }
+
+    /// Sends a signal to the command.
+    #[track_caller]
+    pub(crate) fn signal(&self, name: &str) {
+        let id = wait_for("the process id", || std::fs::read_to_string(&self.id).ok()?.trim_end().parse().ok());
+        signal(id, name);
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.strace
+    }
+
+    /// Waits for its end. The exit code is that of the command.
+    pub(crate) fn wait(self) -> Output {
+        let output = self.strace.wait_with_output().expect("its end");
+        let _ = std::fs::remove_file(&self.id);
+        output
+    }
+}
