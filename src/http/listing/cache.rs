@@ -84,8 +84,8 @@ impl PageCache {
     /// Whether a page of this many bytes may be stored. Not while responses that clients do not read hold as much as the cache
     /// may hold itself.
     pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
-        let capacity = self.pages.as_ref().map_or(0, |cache| cache.capacity());
-        (self.shared.load(Ordering::Relaxed) + bytes) as u64 <= 2 * capacity
+        let Some(cache) = &self.pages else { return false };
+        (self.shared.load(Ordering::Relaxed) + bytes) as u64 <= 2 * cache.capacity()
     }
 
     /// The bytes of a page, counted until the last response with them has ended.
