@@ -116,6 +116,9 @@ struct LimitOptions {
     /// Connections open at the same time
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = number::<u32>(1..=1_000_000))]
     max_connections: u32,
+    /// Those of one client address (IPv6: one /64); half of them by default, and from this machine all
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS_PER_ADDRESS", value_parser = number::<u32>(1..=1_000_000))]
+    max_connections_per_address: Option<u32>,
     /// Lists that may read the store concurrently
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = number::<u32>(1..=100_000))]
     max_in_flight: u32,
@@ -158,6 +161,7 @@ impl LimitOptions {
             header_fields: self.max_headers as usize,
             body_bytes: self.max_body_bytes as usize,
             connections: self.max_connections as usize,
+            connections_per_address: self.max_connections_per_address.map(|most| most as usize),
             in_flight: self.max_in_flight as usize,
             waiting: self.max_waiting as usize,
             waiting_timeout: self.waiting_timeout,

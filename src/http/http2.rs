@@ -1,10 +1,13 @@
 //! One HTTP/2 connection: many requests at a time, under the limits of HTTP/1.1.
 //!
 //! The library has no deadlines, so all of them are here: a connection is closed when no request has been at work on it
-//! for long, a head must arrive in time ([`frames`]), and an answer is handed over as far as the client has room for it
-//! and abandoned when the client makes none.
+//! for long, a head must arrive in time ([`frames`]), control frames are bounded ([`control`]), and a response is handed over
+//! as far as the client has room for it and abandoned when the client makes too little ([`sending`]).
 
+mod control;
 mod frames;
+mod sending;
+mod streams;
 
 use std::future::poll_fn;
 use std::io;
@@ -17,17 +20,18 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, RecvStream};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::frames::Frames;
-use super::context::TrackedBody;
+use self::sending::{Window, send};
+use self::streams::Streams;
 use super::error::ApiError;
 use super::serve::Stage;
 use super::socket::{LAST_WORDS, Stream};
@@ -50,6 +54,8 @@ const HEAD_TOLERANCE: usize = 4;
 const FIELD_WEIGHT: usize = 32;
 /// What stands around the name and the value of a field in HTTP/1.1.
 const FIELD_SEPARATORS: usize = ": \r\n".len();
+/// Routes that are served however many requests are in flight.
+const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
 /// Serves a connection of which these bytes were read already.
 pub(super) async fn drive(
@@ -60,7 +66,8 @@ pub(super) async fn drive(
     mut stage: watch::Receiver<Stage>,
 ) {
     let limits = Arc::clone(&service.app.limits);
-    let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout);
+    let flood = Arc::new(Notify::new());
+    let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout, Arc::clone(&flood));
     let app = service.app;
     let shaken = tokio::select! {
         shaken = timeout(limits.header_timeout, builder(&limits).handshake(frames)) => shaken,
@@ -71,8 +78,9 @@ pub(super) async fn drive(
         Ok(Err(error)) => return count(&error, returned.try_recv().ok().as_ref(), app),
         Err(_) => return app.metrics.connections.cut(Ending::HeadTimeout),
     };
-    let mut session = Session { connection, requests: JoinSet::new(), service, client, limits, ending: None };
-    let ended = session.run(stage).await;
+    let (requests, streams) = (JoinSet::new(), Arc::new(Streams::new()));
+    let mut session = Session { connection, requests, streams, service, client, limits, ending: None };
+    let ended = session.run(stage, &flood).await;
     let ending = session.ending;
     // What is behind the connection comes back when that is gone.
     drop(session);
@@ -86,9 +94,10 @@ pub(super) async fn drive(
         tracing::debug!(%error, %client, "a connection ended early");
     }
     match (stream, ended) {
-        (Some(stream), Ok(())) => stream.close().await,
         // The client was told why, and may still be sending.
         (Some(stream), Err(_)) => stream.linger().await,
+        (Some(stream), Ok(())) if matches!(ending, Some(Ending::Misuse)) => stream.linger().await,
+        (Some(stream), Ok(())) => stream.close().await,
         (None, _) => {}
     }
 }
@@ -100,7 +109,7 @@ fn count(error: &h2::Error, stream: Option<&Stream>, app: &App) {
             app.metrics.connections.cut(Ending::Stalled);
         }
         Some(io::ErrorKind::TimedOut) => app.metrics.connections.cut(Ending::HeadTimeout),
-        None if error.is_library() => app.metrics.connections.end_misuse(),
+        None if error.is_library() => app.metrics.connections.cut(Ending::Misuse),
         _ => {}
     }
 }
@@ -123,6 +132,7 @@ fn builder(limits: &Limits) -> Builder {
 struct Session {
     connection: Connection<Frames, Bytes>,
     requests: JoinSet<()>,
+    streams: Arc<Streams>,
     service: Arc<Service>,
     client: IpAddr,
     limits: Arc<Limits>,
@@ -131,7 +141,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(&mut self, mut stage: watch::Receiver<Stage>) -> Result<(), h2::Error> {
+    async fn run(&mut self, mut stage: watch::Receiver<Stage>, flood: &Notify) -> Result<(), h2::Error> {
         let mut draining = pin!(Stage::Draining.reached(&mut stage));
         let mut leaving = false;
         // When it is over if nothing is at work by then. Until the first request, the time for a head counts.
@@ -148,7 +158,7 @@ impl Session {
                 }
                 () = sleep_until(deadline), if self.requests.is_empty() => {
                     if leaving {
-                        self.part().await;
+                        self.part(Reason::NO_ERROR).await;
                         return Ok(());
                     }
                     (leaving, self.ending) = (true, Some(Ending::Silent));
@@ -157,6 +167,11 @@ impl Session {
                 () = &mut draining, if !leaving => {
                     leaving = true;
                     deadline = self.leave();
+                }
+                () = flood.notified() => {
+                    self.ending = Some(Ending::Misuse);
+                    self.part(Reason::ENHANCE_YOUR_CALM).await;
+                    return Ok(());
                 }
             }
         }
@@ -168,9 +183,9 @@ impl Session {
         Instant::now() + self.farewell()
     }
 
-    /// Closes the connection on a client that has not agreed: what it was never told was not done, and it is told so.
-    async fn part(&mut self) {
-        self.connection.abrupt_shutdown(Reason::NO_ERROR);
+    /// Closes the connection at once, and tells the client which of its requests were not processed.
+    async fn part(&mut self, reason: Reason) {
+        self.connection.abrupt_shutdown(reason);
         let _ = timeout(LAST_WORDS, async { while let Some(Ok(_)) = self.connection.accept().await {} }).await;
     }
 
@@ -180,20 +195,23 @@ impl Session {
     }
 
     fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
-        let (service, client, patience) = (Arc::clone(&self.service), self.client, self.limits.write_timeout);
-        self.requests.spawn(answer(service, request, respond, client, patience));
+        let (service, streams, client) = (Arc::clone(&self.service), Arc::clone(&self.streams), self.client);
+        self.requests.spawn(answer(service, streams, request, respond, client));
     }
 }
 
 /// Answers one request, as long as the client wants to know.
 async fn answer(
     service: Arc<Service>,
+    streams: Arc<Streams>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     client: IpAddr,
-    patience: Duration,
 ) {
-    let (parts, body) = request.into_parts();
+    let (app, _in_flight) = (service.app, streams.begin());
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(streams.pages.clone());
+    parts.extensions.insert(Arc::clone(&streams));
     let body = Body::new(RequestBody { left: announced(&parts.headers), stream: body });
     let answered = service.answer(Request::from_parts(parts, body), client, None);
     let response = tokio::select! {
@@ -214,37 +232,7 @@ async fn answer(
     if let Ok(stream) = respond.send_response(Response::from_parts(head, ()), ends)
         && !ends
     {
-        send(body, stream, patience).await;
-    }
-}
-
-/// Sends a body as far as the client has room for it, so that what it does not take is not kept in memory.
-async fn send(mut body: TrackedBody, mut stream: SendStream<Bytes>, patience: Duration) {
-    while let Some(frame) = poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
-        let Ok(frame) = frame else {
-            // Nobody shall take the half for the whole.
-            return stream.send_reset(Reason::INTERNAL_ERROR);
-        };
-        let mut data = frame.into_data().unwrap_or_default();
-        while !data.is_empty() {
-            stream.reserve_capacity(data.len());
-            let room = timeout(patience, poll_fn(|task| stream.poll_capacity(task))).await;
-            let Ok(Some(Ok(room))) = room else {
-                body.abandon();
-                return stream.send_reset(Reason::CANCEL);
-            };
-            let piece = data.split_to(room.min(data.len()));
-            let is_last = data.is_empty() && body.is_end_stream();
-            if stream.send_data(piece, is_last).is_err() {
-                return body.abandon();
-            }
-            if is_last {
-                return;
-            }
-        }
-    }
-    if stream.send_data(Bytes::new(), true).is_err() {
-        body.abandon();
+        send(body, stream, Window::new(app, &streams)).await;
     }
 }
 
@@ -285,7 +273,7 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// What HTTP/1.1 refuses before there is a request: too large a head, and more at work than there may be connections.
+/// What HTTP/1.1 rejects before there is a request: too large a head, and more in flight than there is room for.
 pub(super) fn refusal(request: &Parts, app: &App) -> Option<ApiError> {
     let limits = &app.limits;
     let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
@@ -299,5 +287,7 @@ pub(super) fn refusal(request: &Parts, app: &App) -> Option<ApiError> {
     if size > limits.header_bytes || number > limits.header_fields {
         return Some(ApiError::HeadersTooLarge);
     }
-    (app.activity.at_work() > limits.connections).then_some(ApiError::Overloaded)
+    let is_probe = PROBES.contains(&(app.surface.route_of)(request.uri.path()));
+    let streams = request.extensions.get::<Arc<Streams>>().filter(|_| !is_probe)?;
+    streams.exceed_in_flight(app).then_some(ApiError::Overloaded)
 }

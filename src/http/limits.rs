@@ -30,6 +30,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Connections open at the same time.
     pub connections: usize,
+    /// Those of one client address; without a value, [`Limits::connections_from`] says how many.
+    pub connections_per_address: Option<usize>,
     /// Lists that may read the store concurrently.
     pub in_flight: usize,
     /// Lists that may wait for one of those to finish.
@@ -59,6 +61,7 @@ impl Default for Limits {
             header_fields: 100,
             body_bytes: 16 * 1024,
             connections: 10_000,
+            connections_per_address: None,
             in_flight: 512,
             waiting: 512,
             waiting_timeout: Duration::from_secs(1),
@@ -67,6 +70,18 @@ impl Default for Limits {
             list_cache_bytes: 16 << 20,
             user_quota: None,
             shutdown_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Limits {
+    /// Connections that this client may have open. By default half of all, so that one client cannot take every place; all
+    /// of them from this machine, where a reverse proxy brings those of many clients.
+    pub(crate) fn connections_from(&self, client: IpAddr) -> usize {
+        match self.connections_per_address {
+            Some(most) => most,
+            None if client.to_canonical().is_loopback() => self.connections,
+            None => self.connections.div_ceil(2),
         }
     }
 }
@@ -158,6 +173,16 @@ impl From<IpAddr> for ClientAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_address_may_have_half_of_the_connections_unless_it_is_loopback() {
+        let from = |limits: &Limits, client: &str| limits.connections_from(client.parse().expect("address"));
+        let limits = Limits { connections: 5, ..Limits::default() };
+        assert_eq!((from(&limits, "192.0.2.1"), from(&limits, "2001:db8::1")), (3, 3));
+        assert_eq!((from(&limits, "127.0.0.2"), from(&limits, "::ffff:127.0.0.1"), from(&limits, "::1")), (5, 5, 5));
+        let limits = Limits { connections_per_address: Some(4), ..limits };
+        assert_eq!((from(&limits, "192.0.2.1"), from(&limits, "::1")), (4, 4));
+    }
 
     #[test]
     fn an_ipv6_network_is_one_client() {

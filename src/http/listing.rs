@@ -2,10 +2,12 @@
 //!
 //! A list is read in steps of [`STEP_BYTES`], each from one moment, with nothing held between them. Later steps leave out
 //! plants that were created after the first, so that a list ends and a page never grows past its limit; a plant that
-//! existed throughout is always in it.
+//! existed throughout is always in it. A step is read when the client has room for it; where the responses of a connection
+//! hold as many pages as they may ([`PageBudget`]), the steps of the others are small.
 
 mod cache;
 mod cursor;
+mod streamed;
 mod tag;
 
 use std::ops::ControlFlow;
@@ -14,8 +16,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::response::Response;
-use bytes::Bytes;
-use futures_util::stream;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
@@ -23,16 +23,21 @@ use hyper::http::request::Parts;
 use self::cache::Page;
 pub(crate) use self::cache::PageCache;
 use self::cursor::Cursor;
+use self::streamed::{FirstPage, Streamed};
 pub(crate) use self::tag::{IfNoneMatch, Tag};
 use super::App;
 use super::collections::{OwnerName, Readable};
 use super::context::Context;
 use super::error::ApiError;
+use super::page_budget::{PageBudget, PagePermit};
 use crate::plant::{Plant, PlantId};
-use crate::store::{Collection, Span, StoreError, Version, end_with};
+use crate::store::{Collection, Span, Version};
 
-/// Bytes of JSON after which a step ends; the plant that crosses the line is the last.
-const STEP_BYTES: usize = 64 * 1024;
+/// Bytes of JSON after which a step ends; the plant that crosses the line is the last. Mostly that is within 64 KiB, a size
+/// that the buffer reaches by doubling.
+const STEP_BYTES: usize = 60 * 1024;
+/// The same where other responses of the connection hold as many pages as they may.
+const SMALL_STEP_BYTES: usize = 3 * 1024;
 
 /// Header fields of an answer, about: room that is made at once.
 const HEADERS_USUAL: usize = 12;
@@ -58,6 +63,7 @@ pub(crate) struct ListQuery {
     view: View,
     if_none_match: Option<IfNoneMatch>,
     context: Arc<Context>,
+    pages: PageBudget,
 }
 
 impl FromRequestParts<&'static App> for ListQuery {
@@ -80,7 +86,8 @@ impl FromRequestParts<&'static App> for ListQuery {
         }
         view.include = include.unwrap_or_default();
         let if_none_match = IfNoneMatch::of(&parts.headers);
-        Ok(Self { view, if_none_match, context: Context::of(parts) })
+        let pages = parts.extensions.get::<PageBudget>().cloned().unwrap_or_default();
+        Ok(Self { view, if_none_match, context: Context::of(parts), pages })
     }
 }
 
@@ -209,25 +216,28 @@ async fn read(
     app.pages.missed();
     let mut spans = query.view.spans(&readable);
     let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
-    let mut step = Step::new(readable.collections(), query.view.include, b'[');
+    let mut step = Step::new(readable.collections(), query.view.include, b'[', STEP_BYTES);
     let listed = app.store.list(&mut spans, most, |place, id, name, tag| step.push(place, id, name, tag)).await?;
     readable.check(&listed.versions)?;
     let tag = readable.tag(known.as_ref().unwrap_or(&listed.versions));
 
-    match step.last.filter(|_| listed.more) {
-        Some(_) if step.count < most => {
-            let (rows, taken, first) = (step.rows_of_next(), step.count, Some(step.bytes));
-            let (versions, include) = (listed.versions, query.view.include);
-            let rest = Rest { app, readable, versions, spans, rows, include, context: query.context, first };
-            rest.respond(&query.view, tag, taken).await
-        }
-        last => {
-            let next = last.and_then(|last| query.view.next(&readable, last));
-            let page = Page { body: step.finish().into_boxed_slice().into(), next, tag: tag.header() };
-            app.pages.keep(tag, query.view, &page);
-            Ok(page.respond())
-        }
+    let (density, size) = (step.density(), step.bytes.len());
+    if listed.more && step.count < most {
+        let (count, bytes) = (step.count, step.bytes);
+        let first = query.pages.try_take().map(|permit| FirstPage { bytes: permit.hold(bytes), count, spans });
+        return Streamed::new(app, readable, query, listed.versions, density).respond(first, tag).await;
     }
+    let next = step.last.filter(|_| listed.more).and_then(|last| query.view.next(&readable, last));
+    if app.pages.has_room_for(size) {
+        let page = Page { body: app.pages.share(step.finish()), next, tag: tag.header() };
+        app.pages.keep(tag, query.view, &page);
+        return Ok(page.respond());
+    }
+    let permit = if size <= SMALL_STEP_BYTES { Some(PagePermit::default()) } else { query.pages.try_take() };
+    if let Some(permit) = permit {
+        return Ok(respond(Body::from(permit.hold(step.finish())), next, tag.header()));
+    }
+    Streamed::new(app, readable, query, listed.versions, density).respond(None, tag).await
 }
 
 impl Page {
@@ -269,14 +279,16 @@ struct Step<'a> {
     collections: &'a [Collection],
     include: Include,
     separator: u8,
+    /// Bytes after which it ends.
+    limit: usize,
     bytes: Vec<u8>,
     count: usize,
     last: Option<(PlantId, usize)>,
 }
 
 impl<'a> Step<'a> {
-    fn new(collections: &'a [Collection], include: Include, separator: u8) -> Self {
-        Self { collections, include, separator, bytes: Vec::with_capacity(1_024), count: 0, last: None }
+    fn new(collections: &'a [Collection], include: Include, separator: u8, limit: usize) -> Self {
+        Self { collections, include, separator, limit, bytes: Vec::with_capacity(1_024), count: 0, last: None }
     }
 
     fn push(&mut self, place: usize, id: PlantId, name: &str, tag: Option<&str>) -> ControlFlow<()> {
@@ -288,12 +300,11 @@ impl<'a> Step<'a> {
         let _ = serde_json::to_writer(&mut self.bytes, &plant);
         self.count += 1;
         self.last = Some((id, place));
-        if self.bytes.len() < STEP_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if self.bytes.len() < self.limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    /// More plants than the next step will hold, if they are like these: more need not be asked for.
-    fn rows_of_next(&self) -> usize {
-        2 * STEP_BYTES * self.count.max(1) / self.bytes.len().max(1)
+    fn density(&self) -> Density {
+        Density { plants: self.count.max(1), bytes: self.bytes.len().max(1) }
     }
 
     fn finish(mut self) -> Vec<u8> {
@@ -305,72 +316,16 @@ impl<'a> Step<'a> {
     }
 }
 
-/// What of a list is still to come.
-struct Rest {
-    app: &'static App,
-    readable: Readable,
-    /// The owners' versions with the first step.
-    versions: Vec<Option<Version>>,
-    spans: Vec<Span>,
-    rows: usize,
-    include: Include,
-    context: Arc<Context>,
-    first: Option<Vec<u8>>,
+/// How many plants take how many bytes, as seen in one step.
+#[derive(Clone, Copy)]
+struct Density {
+    plants: usize,
+    bytes: usize,
 }
 
-impl Rest {
-    /// The answer whose first step has taken so many plants. Where all of it ends is settled before the first byte goes
-    /// out, because the header that names the next page does too.
-    async fn respond(mut self, view: &View, tag: Tag, taken: usize) -> Result<Response, ApiError> {
-        for (span, version) in self.spans.iter_mut().zip(&self.versions) {
-            *span = span.as_of(*version);
-        }
-        let mut next = None;
-        if let Some(limit) = view.limit {
-            let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
-            if let Some(end) = self.app.store.boundary(&self.spans, left).await? {
-                end_with(&mut self.spans, end);
-                next = view.next(&self.readable, end);
-            }
-        }
-        Ok(respond(Body::from_stream(stream::try_unfold(Some(self), Self::step)), next, tag.header()))
+impl Density {
+    /// More plants than a step of this many bytes will hold, if they are like those: more need not be asked for.
+    fn rows_of(self, bytes: usize) -> usize {
+        2 * bytes * self.plants / self.bytes + 1
     }
-
-    /// The next bytes. An error cuts the connection, so that nobody takes the half for the whole.
-    async fn step(rest: Option<Self>) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
-        let Some(mut rest) = rest else {
-            return Ok(None);
-        };
-        if let Some(first) = rest.first.take() {
-            return Ok(Some((first.into(), Some(rest))));
-        }
-        // A step is always ready: without this, one long list would keep a thread from all other requests.
-        tokio::task::yield_now().await;
-        let request_id = rest.context.id().to_owned();
-        rest.read().await.inspect_err(|error| tracing::error!(request_id, %error, "a list was cut short"))
-    }
-
-    async fn read(mut self) -> Result<Option<(Bytes, Option<Self>)>, Cut> {
-        let mut step = Step::new(self.readable.collections(), self.include, b',');
-        let push = |place, id, name: &str, tag: Option<&str>| step.push(place, id, name, tag);
-        let listed = self.app.store.list(&mut self.spans, self.rows, push).await?;
-        // The plants of a deleted user vanish: what is left of them is not the list.
-        if self.versions.iter().zip(&listed.versions).any(|(before, now)| before.is_some() && now.is_none()) {
-            return Err(Cut::UserGone);
-        }
-        if !listed.more {
-            return Ok(Some((step.finish().into(), None)));
-        }
-        self.rows = step.rows_of_next();
-        Ok(Some((step.bytes.into(), Some(self))))
-    }
-}
-
-/// Why a list ends before its end.
-#[derive(Debug, thiserror::Error)]
-enum Cut {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error("a user was deleted")]
-    UserGone,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 
+use super::connection_limit::Exceeded;
 use super::wire::Ending;
 use crate::metrics::{Counter, Gauge, Held, Histogram, Label, Page, Striped, TIMES};
 
@@ -30,6 +31,8 @@ pub(crate) struct Metrics {
     routes: &'static [&'static str],
     ended: Striped<Tally>,
     pub(crate) connections: Connections,
+    /// Lists of which more than one page is sent.
+    pub(crate) lists_streaming: Gauge,
     pub(crate) auth_failures: Counter,
     pub(crate) limited_addresses: Counter,
     pub(crate) limited_users: Counter,
@@ -101,6 +104,7 @@ impl Metrics {
             routes,
             ended: Striped::new(|| Tally::new(kinds)),
             connections: Connections::default(),
+            lists_streaming: Gauge::default(),
             auth_failures: Counter::default(),
             limited_addresses: Counter::default(),
             limited_users: Counter::default(),
@@ -166,6 +170,8 @@ impl Metrics {
             .sample(&[], self.sum(|tally| &tally.answer_bytes));
         let help = "Answers whose end never went out: the client went away or was too slow, or a list broke off.";
         page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.sum(|tally| &tally.answers_cut));
+        page.gauge("plantstore_lists_streaming", "Lists of several pages that are being sent.")
+            .sample(&[], self.lists_streaming.get());
         self.connections.write(page);
         page.counter("plantstore_auth_failures_total", "Requests with a token that is not valid.")
             .sample(&[], self.auth_failures.get());
@@ -182,9 +188,10 @@ fn labels(route: &'static str, method: &'static str, more: &[(&'static str, Labe
 /// The connections of clients.
 #[derive(Default)]
 pub(crate) struct Connections {
-    open: Gauge,
+    pub(crate) open: Gauge,
     accepted: Counter,
-    turned_away: Counter,
+    beyond_total: Counter,
+    beyond_address: Counter,
     silent: Counter,
     slow_head: Counter,
     large_head: Counter,
@@ -203,8 +210,11 @@ impl Connections {
     }
 
     /// One more than there may be.
-    pub(crate) fn turn_away(&self) {
-        self.turned_away.count();
+    pub(crate) fn turn_away(&self, exceeded: Exceeded) {
+        match exceeded {
+            Exceeded::Total => self.beyond_total.count(),
+            Exceeded::Address => self.beyond_address.count(),
+        }
     }
 
     /// A connection was ended by us.
@@ -216,6 +226,7 @@ impl Connections {
             Ending::BodyTooLarge => self.large_body.count(),
             Ending::Malformed => self.malformed.count(),
             Ending::Stalled => self.stalled.count(),
+            Ending::Misuse => self.misuse.count(),
             // It goes on.
             Ending::Http2 => {}
         }
@@ -226,17 +237,15 @@ impl Connections {
         self.handshake.count();
     }
 
-    /// A client did not keep to the protocol of HTTP/2, or took too much of it.
-    pub(crate) fn end_misuse(&self) {
-        self.misuse.count();
-    }
-
     fn write(&self, page: &mut Page) {
         page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
         page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
             .sample(&[], self.accepted.get());
-        let help = "Connections beyond --max-connections, which were told so or just closed.";
-        page.counter("plantstore_http_connections_turned_away_total", help).sample(&[], self.turned_away.get());
+        let help =
+            "Connections beyond --max-connections or --max-connections-per-address: rejected with 503 or closed.";
+        page.counter("plantstore_http_connections_turned_away_total", help)
+            .sample(&[("limit", "total".into())], self.beyond_total.get())
+            .sample(&[("limit", "address".into())], self.beyond_address.get());
         page.counter("plantstore_http_connections_cut_total", "Connections that were ended by us, by what was wrong.")
             .sample(&[("why", "silent".into())], self.silent.get())
             .sample(&[("why", "slow_head".into())], self.slow_head.get())

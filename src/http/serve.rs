@@ -12,12 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::connection::{drive, raw_answer};
+use super::connection_limit::{ConnectionLimit, Exceeded};
 use super::error::ApiError;
 use super::socket::{Socket, Stream};
 use super::tls::Tls;
 use super::wire::Line;
 use super::{App, Service, router};
-use crate::metrics::{Page, Striped};
+use crate::metrics::{Gauge, Page, Striped};
 
 /// How long the loop pauses after the system refused it a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -29,6 +30,8 @@ const TURNED_AWAY_MAX: usize = 64;
 pub(crate) struct Activity {
     begun: Striped<AtomicUsize>,
     ended: Striped<AtomicUsize>,
+    /// HTTP/2 responses that wait for the client's flow-control window.
+    pub(super) blocked: Gauge,
     draining: AtomicBool,
     changed: Notify,
 }
@@ -51,6 +54,11 @@ impl Activity {
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         page.gauge("plantstore_http_requests_in_flight", "Requests whose answer has not ended.")
             .sample(&[], self.at_work());
+        page.gauge(
+            "plantstore_http2_streams_blocked",
+            "HTTP/2 responses that wait for the client's flow-control window.",
+        )
+        .sample(&[], self.blocked.get());
         page.gauge("plantstore_draining", "Whether the service is about to stop.")
             .sample(&[], u8::from(self.draining()));
     }
@@ -145,8 +153,7 @@ pub(super) async fn serve_with(
     shutdown: impl Future<Output = ()>,
 ) -> Stopped {
     let app = service.app;
-    let most = app.limits.connections;
-    let places = Arc::new(Semaphore::new(most));
+    let open = ConnectionLimit::new(&app.limits);
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let (tell, stage) = watch::channel(Stage::Open);
     let mut shutdown = pin!(shutdown);
@@ -157,7 +164,7 @@ pub(super) async fn serve_with(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, client)) => match Arc::clone(&places).try_acquire_owned() {
+            Ok((stream, client)) => match open.open(client.ip()) {
                 Ok(place) => {
                     let connection = drive(stream, client.ip(), tls.clone(), service.fork(), stage.clone());
                     tokio::spawn(async move {
@@ -166,8 +173,8 @@ pub(super) async fn serve_with(
                     });
                 }
                 // Telling it over TLS would take a handshake, which is what there is no room for.
-                Err(_) if tls.is_some() => app.metrics.connections.turn_away(),
-                Err(_) => turn_away(stream, client, app, &turned_away),
+                Err(exceeded) if tls.is_some() => app.metrics.connections.turn_away(exceeded),
+                Err(exceeded) => turn_away(stream, client, exceeded, app, &turned_away),
             },
             Err(error) => pause_after(&error).await,
         }
@@ -176,15 +183,14 @@ pub(super) async fn serve_with(
     drop(listener);
     app.activity.draining.store(true, Ordering::SeqCst);
     tell.send_replace(Stage::Draining);
-    let all = u32::try_from(most).unwrap_or(u32::MAX);
     let finish = async {
         app.activity.idle().await;
         // Until now connections without a request stayed open, so that a client on one of them was not cut off.
         tell.send_replace(Stage::Closing);
-        let _ = places.acquire_many(all).await;
+        open.all_closed().await;
     };
     let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
-    Stopped { cut: if finished { 0 } else { most - places.available_permits() }, deadline }
+    Stopped { cut: if finished { 0 } else { open.count() }, deadline }
 }
 
 /// Connection-level errors concern one client; anything else is worth a pause and a word.
@@ -197,8 +203,8 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Tells a client that there are too many connections, without making any other wait.
-fn turn_away(stream: TcpStream, client: SocketAddr, app: &'static App, places: &Arc<Semaphore>) {
-    app.metrics.connections.turn_away();
+fn turn_away(stream: TcpStream, client: SocketAddr, exceeded: Exceeded, app: &'static App, places: &Arc<Semaphore>) {
+    app.metrics.connections.turn_away(exceeded);
     let Ok(place) = Arc::clone(places).try_acquire_owned() else {
         return;
     };

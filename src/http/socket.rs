@@ -59,6 +59,8 @@ impl AsyncWrite for Socket {
         let deadline = since + self.patience;
         ready!(self.writing.poll(deadline, task));
         self.gave_up = true;
+        // What the client does not read would stay in the kernel for minutes after an ordinary close.
+        let _ = self.stream.set_zero_linger();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 

@@ -30,6 +30,8 @@ const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 /// What the first record of a TLS client starts with.
 const HANDSHAKE: u8 = 22;
+/// Bytes of a response that wait encrypted for a client to take them.
+const ENCRYPTED_BUFFER_MAX: usize = 16 * 1024;
 /// The right of everybody to read a file.
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -134,7 +136,8 @@ impl Tls {
             Some(_) => return Err(Refused::InClear(Stream::Clear(socket))),
             None => return Err(Refused::Gone),
         }
-        let stream = self.acceptor.accept(socket).await.map_err(Refused::Failed)?;
+        let mut stream = self.acceptor.accept(socket).await.map_err(Refused::Failed)?;
+        stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_BUFFER_MAX));
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
         let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1 };
         Ok((Stream::Encrypted(Box::new(stream)), protocol))

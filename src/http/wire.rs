@@ -57,6 +57,8 @@ pub(crate) enum Ending {
     Malformed,
     /// The client took nothing of its answer for too long.
     Stalled,
+    /// The client broke the protocol of HTTP/2, or sent too many control frames.
+    Misuse,
     /// The client speaks HTTP/2: the connection goes on without this library.
     Http2,
 }
@@ -64,7 +66,7 @@ pub(crate) enum Ending {
 impl Ending {
     pub(crate) fn error(self, limits: &Limits) -> Option<ApiError> {
         match self {
-            Self::Silent | Self::Stalled | Self::Http2 => None,
+            Self::Silent | Self::Stalled | Self::Misuse | Self::Http2 => None,
             Self::HeadTimeout => Some(ApiError::RequestTimeout),
             Self::HeadTooLarge => Some(ApiError::HeadersTooLarge),
             Self::BodyTooLarge => Some(ApiError::BodyTooLarge { limit: limits.body_bytes, close: true }),

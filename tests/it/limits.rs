@@ -1,13 +1,39 @@
 //! Everything has a limit, and every limit really ends something.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 
 use insta::assert_snapshot;
 
-use crate::support::{Client, Connection, Server, Site, on_every_engine, wait_for};
+use crate::support::{Client, Connection, PATIENCE, Server, Site, on_every_engine, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// A connection from one of this machine's addresses.
+fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((client, 0))).unwrap();
+    rustix::net::connect(&socket, &server).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The response to a request on a connection, or what the server sends instead of one.
+fn ask(stream: &mut TcpStream) -> String {
+    // The server may have closed it already, with a response.
+    let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut response = [0; 2_048];
+    let mut length = 0;
+    while !response[..length].ends_with(b"}") {
+        match stream.read(&mut response[length..]) {
+            Ok(more @ 1..) => length += more,
+            Ok(0) | Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&response[..length]).into_owned()
+}
 
 on_every_engine! {
     fn a_head_that_does_not_arrive_is_cut_off(site) {
@@ -159,6 +185,26 @@ on_every_engine! {
         wait_for("a free place", || {
             ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
         });
+    }
+
+    fn connections_of_one_address_beyond_its_limit_are_turned_away(site) {
+        let mut server =
+            site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
+        let metrics = server.metrics();
+        let (first, second) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
+        let mut open: Vec<TcpStream> = (0..2).map(|_| connect_from(first, server.address())).collect();
+        assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")));
+        assert!(ask(&mut connect_from(first, server.address())).contains("50300"));
+        open.extend((0..2).map(|_| connect_from(second, server.address())));
+        assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")), "another address has places of its own");
+        let beyond = |limit, count| {
+            metrics.wait_for("plantstore_http_connections_turned_away_total", &[("limit", limit)], count);
+        };
+        beyond("address", 1);
+        assert!(ask(&mut connect_from(second, server.address())).contains("50300"));
+        beyond("total", 1);
+        open.remove(0);
+        wait_for("a free place", || ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(()));
     }
 
     // What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.

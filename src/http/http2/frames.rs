@@ -2,13 +2,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
+use super::control::ControlFrames;
 use crate::http::socket::{Stream, Timer};
 use crate::http::wire::PREFACE;
 
@@ -28,15 +30,23 @@ pub(super) struct Frames {
     progress: Progress,
     patience: Duration,
     reading: Timer,
+    /// Notified when the client sends too many control frames; nothing is read any more then.
+    flood: Arc<Notify>,
     give_back: Option<oneshot::Sender<Stream>>,
 }
 
 impl Frames {
-    /// Frames of which each must arrive within `patience`. The stream is given back at the end.
-    pub(super) fn new(stream: Stream, held: Vec<u8>, patience: Duration) -> (Self, oneshot::Receiver<Stream>) {
+    /// Frames of which each must arrive within `patience`, and of which `flood` is notified when they are too many. The stream
+    /// is given back at the end.
+    pub(super) fn new(
+        stream: Stream,
+        held: Vec<u8>,
+        patience: Duration,
+        flood: Arc<Notify>,
+    ) -> (Self, oneshot::Receiver<Stream>) {
         let (give_back, returned) = oneshot::channel();
         let (held, progress, reading) = (held.into(), Progress::new(), Timer::default());
-        (Self { stream: Some(stream), held, progress, patience, reading, give_back: Some(give_back) }, returned)
+        (Self { stream: Some(stream), held, progress, patience, reading, flood, give_back: Some(give_back) }, returned)
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut Stream>> {
@@ -65,9 +75,17 @@ impl Drop for Frames {
 
 impl AsyncRead for Frames {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.progress.flooded {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         if let Poll::Ready(read) = self.poll_bytes(task, buffer) {
             self.progress.follow(&buffer.filled()[before..]);
+            if self.progress.flooded {
+                buffer.set_filled(before);
+                self.flood.notify_one();
+                return Poll::Pending;
+            }
             return Poll::Ready(read);
         }
         let Some(since) = self.progress.unfinished else {
@@ -81,7 +99,9 @@ impl AsyncRead for Frames {
 
 impl AsyncWrite for Frames {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stream()?.poll_write(task, bytes)
+        let written = ready!(self.stream()?.poll_write(task, bytes))?;
+        self.progress.control.add_written(written);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -104,11 +124,22 @@ struct Progress {
     /// Since when something has begun that should have arrived soon: a frame, or the frames of one head. The bodies of
     /// requests are not meant; they have a deadline of their own.
     unfinished: Option<Instant>,
+    control: ControlFrames,
+    /// Whether there were too many control frames.
+    flooded: bool,
 }
 
 impl Progress {
     fn new() -> Self {
-        Self { head: [0; FRAME_HEAD], head_length: 0, left: PREFACE.len(), continues: false, unfinished: None }
+        Self {
+            head: [0; FRAME_HEAD],
+            head_length: 0,
+            left: PREFACE.len(),
+            continues: false,
+            unfinished: None,
+            control: ControlFrames::new(),
+            flooded: false,
+        }
     }
 
     fn follow(&mut self, mut bytes: &[u8]) {
@@ -137,9 +168,13 @@ impl Progress {
         self.head_length = 0;
         self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         match kind {
-            HEADERS | CONTINUATION => self.continues = flags & END_HEADERS == 0,
+            HEADERS => {
+                self.continues = flags & END_HEADERS == 0;
+                self.control.add_request();
+            }
+            CONTINUATION => self.continues = flags & END_HEADERS == 0,
             DATA => self.unfinished = None,
-            _ => {}
+            _ => self.flooded |= !self.control.take(),
         }
     }
 }

@@ -3,6 +3,9 @@
 //! A list is known by its [`Tag`], which is never the same again after a change: what is remembered is never out of date,
 //! it is only asked for no more.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use quick_cache::Weighter;
@@ -37,15 +40,35 @@ impl Weighter<(Tag, View), Page> for ByBytes {
 /// The lists that were asked for lately, within a number of bytes.
 pub(crate) struct PageCache {
     pages: Option<Memory<(Tag, View), Page, ByBytes>>,
+    /// Bytes of pages that are in memory, in the cache or in a response that outlives its place there.
+    shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
     misses: Striped<Counter>,
+}
+
+/// The bytes of a page, and the sum that they are part of.
+struct Shared {
+    bytes: Box<[u8]>,
+    total: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
 }
 
 impl PageCache {
     /// Remembers up to so many bytes; none at all for 0.
     pub(crate) fn new(bytes: usize) -> Self {
         let pages = (bytes > 0).then(|| weighing(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
-        Self { pages, hits: Striped::default(), misses: Striped::default() }
+        Self { pages, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
     pub(crate) fn get(&self, tag: Tag, view: &View) -> Option<Page> {
@@ -56,6 +79,19 @@ impl PageCache {
     /// A list has to be made.
     pub(crate) fn missed(&self) {
         self.misses.count();
+    }
+
+    /// Whether a page of this many bytes may be stored. Not while responses that clients do not read hold as much as the cache
+    /// may hold itself.
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        let Some(cache) = &self.pages else { return false };
+        (self.shared.load(Ordering::Relaxed) + bytes) as u64 <= 2 * cache.capacity()
+    }
+
+    /// The bytes of a page, counted until the last response with them has ended.
+    pub(crate) fn share(&self, bytes: Vec<u8>) -> Bytes {
+        self.shared.fetch_add(bytes.len(), Ordering::Relaxed);
+        Bytes::from_owner(Shared { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
     pub(crate) fn keep(&self, tag: Tag, view: View, page: &Page) {

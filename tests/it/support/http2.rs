@@ -113,6 +113,7 @@ async fn in_time<T>(next: impl Future<Output = T>) -> T {
 /// The kinds of frames.
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
@@ -123,6 +124,8 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
+/// The setting that says how much of a response may be sent before the client makes room for more.
+pub(crate) const INITIAL_WINDOW: u16 = 4;
 /// Why a stream or a connection ends.
 pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const REFUSED_STREAM: u32 = 7;

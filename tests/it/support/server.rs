@@ -208,6 +208,14 @@ impl<'a> Site<'a> {
         String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
     }
 
+    /// Gives the first user this many plants, whose names begin like this.
+    pub(crate) fn plant_many(&self, count: u32, name: &str) {
+        self.execute(&format!(
+            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
+             INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, '{name}' || n, 0 FROM numbers"
+        ));
+    }
+
     /// A server on this store, with short waits at the end of a test.
     #[track_caller]
     pub(crate) fn serve(&self, arguments: &[&str]) -> Server {

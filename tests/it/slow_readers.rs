@@ -1,0 +1,83 @@
+//! Clients that do not read their responses: a bounded amount of memory for each, in the process and in the kernel.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::support::{Client, Server, Site, on_every_engine, wait_for};
+
+/// The state of a socket in `/proc/net/tcp` that the process has closed and whose bytes are not acknowledged.
+const FIN_WAIT1: &str = "04";
+
+/// A connection whose own receive buffer is small, and of whose list only the first bytes are read.
+fn unread_list(client: &Client) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
+    rustix::net::connect(&socket, &client.address).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.write_all(&client.bytes("GET", "/plants", &[], None)).unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+/// The states of the server's sockets to these clients.
+fn states(server: SocketAddr, clients: &[SocketAddr]) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = |address: &str| u16::from_str_radix(address.rsplit(':').next().unwrap(), 16).unwrap();
+    let mut states = Vec::new();
+    for line in table.lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if port(fields[1]) == server.port() && clients.iter().any(|client| client.port() == port(fields[2])) {
+            states.push(fields[3].to_owned());
+        }
+    }
+    states
+}
+
+fn large_list(site: &Site) -> String {
+    let token = site.token("ada", &[]);
+    site.plant_many(100_000, "a plant of this name and number ");
+    token
+}
+
+/// The bytes of the first list that was cut, as the log has them.
+fn cut_after(server: &Server) -> u64 {
+    let line = wait_for("the end of a list in the log", || {
+        server.log().lines().find(|line| line.contains(r#""complete":false"#)).map(str::to_owned)
+    });
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    line["bytes"].as_u64().unwrap()
+}
+
+on_every_engine! {
+    fn little_of_a_list_is_produced_for_a_client_that_does_not_read(site) {
+        let token = large_list(site);
+        let server = site.serve(&["--write-timeout", "1s"]);
+        let client = unread_list(&server.client(&token));
+        let bytes = cut_after(&server);
+        assert!(bytes <= 256 * 1024, "{bytes} bytes");
+        // What the kernel holds is not kept for a client that was given up on.
+        let clients = [client.local_addr().unwrap()];
+        wait_for("the end of the socket", || {
+            let states = states(server.address(), &clients);
+            (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
+        });
+    }
+
+    fn a_slow_reader_holds_a_bounded_amount_of_memory(site) {
+        const READERS: usize = 100;
+        let token = large_list(site);
+        let mut server = site.serve(&["--metrics-listen", "0"]);
+        let metrics = server.metrics();
+        let ada = server.client(&token);
+        assert_eq!(ada.get("/plants").status, 200);
+        let before = server.resident();
+        let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
+        metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
+        let each = server.resident().saturating_sub(before) / READERS as u64;
+        assert!(each <= 128, "{each} KiB each");
+    }
+}
