@@ -52,7 +52,7 @@ async function filters(browser) {
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate("document.activeElement.textContent"), "Ivy");
   assert.equal(fragment(page), "#q=iv&tag=wall+%26+roof&owner=ada");
-  // Who signs out takes it along.
+  // Signing out removes the filter from the address.
   await page.getByRole("button", { name: "Sign out" }).click();
   await until("an address without a filter", () => page.url() === `${BASE_URL}/`);
   await signIn(page, BOB);
@@ -123,7 +123,7 @@ async function help(browser) {
     await page.keyboard.press("Escape");
     await keys.waitFor({ state: "hidden" });
   }
-  // While somebody types, it is a character.
+  // In a text field it is a character.
   await page.getByRole("searchbox").press("?");
   assert.equal(await page.getByRole("searchbox").inputValue(), "?");
   assert.equal(await page.locator("dialog[open]").count(), 0);

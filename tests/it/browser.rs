@@ -51,7 +51,7 @@ fn share(site: &Site, asked: &str) {
     operate(site, &["share", "grant", "--owner", "ada", "--to", "bob", "--role", role]);
 }
 
-/// A token with a valid checksum that every server rejects. Each site's tokens are numbered from 1.
+/// Returns a token with a valid checksum that every server rejects.
 fn revoked_token(site: &Site) -> String {
     let token = site.token("carol", &[]);
     let listed = site.run(&["token", "list", "--user", "carol"]);
