@@ -256,9 +256,12 @@ class Console {
   /// Brings up the plants, and takes the sign-in away if that is what was shown.
   #show() {
     if (!this.#api) return;
+    const isEntering = !byId("sign-in").hidden;
     this.#signIn.hide();
     byId("garden").hidden = false;
     this.#render();
+    // The Tab key starts at the beginning of the page.
+    if (isEntering) byId("garden").focus();
   }
 
   #lookIfStale() {
