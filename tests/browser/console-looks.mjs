@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
 import { add, shown, signIn, signedIn, stored, toast } from "./garden.mjs";
 
-const { BOB, READS_ONLY } = process.env;
+const { BOB, READS_ONLY, REVOKED } = process.env;
 const DESK = { viewport: { width: 1280, height: 800 } };
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
 /// The narrowest that must work; 1280 pixels at 400 %.
@@ -26,9 +26,9 @@ async function states(browser, name, options) {
   await page.goto("/");
   await page.getByLabel("Access token").waitFor();
   await look(page, `${name}-1-sign-in`);
-  await signIn(page, "pst_wrong");
-  await page.getByText("The access token is not valid").waitFor();
-  await look(page, `${name}-2-refused`);
+  await signIn(page, REVOKED);
+  await page.getByText("The server rejected this token").waitFor();
+  await look(page, `${name}-2-rejected`);
   await signIn(page, TOKEN);
   await shown(page, "Monstera deliciosa").waitFor();
   await look(page, `${name}-3-cards`);
@@ -71,7 +71,7 @@ async function others(browser) {
   await shown(empty, "Monstera deliciosa").waitFor();
   await add(empty, { name: "Sword fern", tag: "balcony" });
   await empty.reload();
-  await empty.getByRole("heading", { name: "Plants of ada and bob" }).waitFor();
+  await empty.getByText("Owners: ada and bob").waitFor();
   await look(empty, "shared-dark");
   await empty.getByRole("button", { name: "Add a plant" }).click();
   await empty.getByLabel("Whose plant").selectOption("ada");
@@ -88,7 +88,7 @@ async function others(browser) {
   await look(narrow, "narrow-shared-table");
   await narrow.getByRole("button", { name: "Delete Monstera deliciosa" }).click();
   await narrow.getByRole("button", { name: "Delete Fiddle-leaf fig" }).click();
-  await toast(narrow, "“Fiddle-leaf fig” deleted.").waitFor();
+  await toast(narrow, "2 plants deleted.").waitFor();
   await look(narrow, "narrow-shared-deleted");
   await narrow.keyboard.press("Control+z");
   await narrow.keyboard.press("Control+z");
@@ -99,8 +99,13 @@ async function others(browser) {
   refused.tolerate(/status of 403/);
   const form = await add(refused, { name: "Ash" });
   await form.getByText("The access token lacks the scope plants:write").waitFor();
-  await look(refused, "refused-add");
+  await look(refused, "rejected-add");
   await refused.keyboard.press("Escape");
+  await refused.getByText("This token cannot add plants.").waitFor();
+  await look(refused, "read-only");
+  await refused.keyboard.press("?");
+  await refused.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
+  await look(refused, "keys");
 
   for (const [name, options] of Object.entries({ narrow: NARROW, zoomed: ZOOMED })) {
     const page = await signedIn(browser, { ...options, reducedMotion: "reduce" });

@@ -124,11 +124,12 @@ main(() =>
     // More than the page keeps is said, and not passed over.
     await ask("grow");
     await page.getByRole("button", { name: "Look again" }).click();
-    await page.getByText("50,000 plants. There are more: they are not shown, and not searched.").waitFor();
+    await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();
     await search.fill("one too many");
-    await page.getByText("0 of 50,000 plants. There are more").waitFor();
+    await page.getByText("0 of 50,000 plants. 1 more is not searched.", { exact: true }).waitFor();
+    await page.locator("#nothing").getByText("1 more is not searched.").waitFor();
     await search.fill("number-4998");
-    await page.getByText("1 of 50,000 plants. There are more").waitFor();
+    await page.getByText("1 of 50,000 plants. 1 more is not searched.", { exact: true }).waitFor();
     await search.fill("");
     await bounded("of 50,000");
     page.check();

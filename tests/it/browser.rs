@@ -22,27 +22,43 @@ fn use_the_console(site: &Site) {
     let bob = site.token("bob", &[]);
     let reads = site.token("ada", &["--scope", "plants:read", "--label", "reads"]);
     let writes = site.token("ada", &["--scope", "plants:write"]);
+    let revoked = revoked_token(site);
     let mut server = site.serve(&[]);
     let case = format!("console-{:?}", site.engine).to_lowercase();
     let script = Script::new("console", &case, &server, &token);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("WRITES_ONLY", &writes);
+    let script = script.with("REVOKED", &revoked);
     let address = server.address().to_string();
     script.run_asking(|asked| {
-        let command: &[&str] = match asked {
+        match asked {
             "stop" => return server.stop().to_string(),
-            "start" => {
-                server = Server::start(site.command(&["serve", "--no-first-token", "--listen", &address]));
-                return "started".to_owned();
-            }
-            "share reader" => &["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"],
-            "share editor" => &["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"],
-            "revoke" => &["token", "revoke", "3"],
-            other => panic!("the script asks to {other}"),
-        };
-        let done = site.run(command);
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            "start" => server = Server::start(site.command(&["serve", "--no-first-token", "--listen", &address])),
+            "revoke" => operate(site, &["token", "revoke", "3"]),
+            other => share(site, other),
+        }
         "done".to_owned()
     });
+}
+
+fn operate(site: &Site, command: &[&str]) {
+    let done = site.run(command);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Does what a script asks for as `share ROLE`: shares ada's plants with bob.
+fn share(site: &Site, asked: &str) {
+    let role = asked.strip_prefix("share ").unwrap_or_else(|| panic!("the script asks to {asked}"));
+    operate(site, &["share", "grant", "--owner", "ada", "--to", "bob", "--role", role]);
+}
+
+/// Returns a token with a valid checksum that every server rejects.
+fn revoked_token(site: &Site) -> String {
+    let token = site.token("carol", &[]);
+    let listed = site.run(&["token", "list", "--user", "carol"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let id = listed.split_whitespace().find(|word| word.parse::<u32>().is_ok()).expect("the token's id").to_owned();
+    operate(site, &["token", "revoke", &id]);
+    token
 }
 
 on_every_engine! {
@@ -91,6 +107,7 @@ fn the_console_keeps_nobody_out() {
         assert_eq!(server.client(&token).post(body.to_string()).status, 200);
     }
     let script = Script::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
+    let script = script.with("REVOKED", &revoked_token(&site));
     script.run_asking(|asked| {
         assert_eq!(asked, "share");
         let done = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
@@ -99,6 +116,74 @@ fn the_console_keeps_nobody_out() {
         wait_for("the share", shared);
         done.status.to_string()
     });
+}
+
+/// Runs one part of a script about the console: for ada, with bob, with whom she can share, and with tokens that lack something.
+fn run_part(script: &str, part: &str) {
+    let site = Site::new(Engine::Sqlite);
+    let [token, bob] = [site.token("ada", &[]), site.token("bob", &[])];
+    let reads = site.token("ada", &["--scope", "plants:read"]);
+    let revoked = revoked_token(&site);
+    let server = site.serve(&[]);
+    let script = Script::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
+    let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked);
+    script.run_asking(|asked| {
+        match asked {
+            "revoke first" => operate(&site, &["token", "revoke", "1"]),
+            other => share(&site, other),
+        }
+        "done".to_owned()
+    });
+}
+
+#[test]
+fn console_sign_in_accepts_a_token_as_people_paste_it() {
+    run_part("console-sign-in", "pasting");
+}
+
+#[test]
+fn console_distinguishes_mistyped_rejected_and_expired_tokens() {
+    run_part("console-sign-in", "failing");
+}
+
+#[test]
+fn every_deletion_in_the_console_can_be_undone_for_10_seconds() {
+    run_part("console-undo", "all");
+}
+
+#[test]
+fn console_offers_the_choice_of_owner_when_plants_are_shared() {
+    run_part("console-sharing", "choosing");
+}
+
+#[test]
+fn console_hides_what_the_token_or_role_does_not_allow() {
+    run_part("console-sharing", "rejected");
+}
+
+#[test]
+fn console_filters_are_in_the_address_and_survive_a_reload() {
+    run_part("console-address", "filters");
+}
+
+#[test]
+fn back_closes_a_dialog_of_the_console() {
+    run_part("console-address", "back");
+}
+
+#[test]
+fn console_shows_its_keys_and_links_to_the_api_documentation() {
+    run_part("console-address", "help");
+}
+
+#[test]
+fn a_long_tag_does_not_squeeze_the_id_in_the_console() {
+    run_part("console-layout", "tags");
+}
+
+#[test]
+fn the_add_button_covers_no_delete_button_on_a_phone() {
+    run_part("console-layout", "adding");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 import { parseExactly, plantBody } from "./json.js";
 
 const PAGE = 1_000;
+/// Plants are counted in larger pages than they are read.
+const COUNTED_PAGE = 10_000;
 /// How long one request may take before it counts as lost.
 const TIMEOUT = 20_000;
 /// Waits between attempts, where the server does not name its own; the last one repeats.
@@ -17,10 +19,12 @@ const PASSING = [0, 429, 502, 503, 504];
 
 /// What went wrong, in words.
 export class Failure extends Error {
-  constructor(message, { status = 0, number = 0, retryAfter = null } = {}) {
+  constructor(message, { status = 0, number = 0, retryAfter = null, scope = null } = {}) {
     super(message);
     this.status = status;
     this.number = number;
+    /// The scope that the token lacks.
+    this.scope = scope;
     this.retryAfter = retryAfter;
   }
 
@@ -62,9 +66,23 @@ export class Api {
     while (address) {
       const answer = await this.#insist("GET", address, { headers, attempts: Infinity });
       if (answer.status === 304) return;
-      yield { plants: parseExactly(answer.text), etag: answer.etag, hasNext: answer.next !== null };
+      yield { plants: parseExactly(answer.text), etag: answer.etag, next: answer.next };
       address = answer.next;
       headers = {};
+    }
+  }
+
+  /// Counts the plants of this page and those after it, page by page, without reading who owns them.
+  async *counts(page) {
+    let address = page;
+    while (address) {
+      const [path, parameters] = address.split("?");
+      const fields = new URLSearchParams(parameters);
+      fields.set("limit", String(COUNTED_PAGE));
+      fields.delete("include");
+      const { text, next } = await this.#insist("GET", `${path}?${fields}`, { headers: {}, attempts: Infinity });
+      yield { number: JSON.parse(text).length, hasNext: next !== null };
+      address = next;
     }
   }
 
@@ -171,9 +189,10 @@ function failureOf(response, text) {
   const { status } = response;
   const seconds = Number(response.headers.get("Retry-After") ?? NaN);
   const retryAfter = Number.isFinite(seconds) ? seconds * 1_000 : null;
+  const scope = /error="insufficient_scope", scope="([^"]+)"/.exec(response.headers.get("WWW-Authenticate") ?? "")?.[1] ?? null;
   try {
     const { error, message } = parseExactly(text);
-    if (typeof message === "string") return new Failure(sentence(message), { status, number: Number(error), retryAfter });
+    if (typeof message === "string") return new Failure(sentence(message), { status, number: Number(error), retryAfter, scope });
   } catch {
     // Not our server's: something in between.
   }

@@ -1,28 +1,26 @@
 // The console: signs in, reads the plants, and shows what becomes of what a person does.
 
+import { Address } from "./address.js";
 import { Api } from "./api.js";
-import { AddDialog, PlantDialog, newKey } from "./dialogs.js";
-import { drawingOf } from "./drawing.js";
+import { AddDialog, KeysDialog, PlantDialog, newKey } from "./dialogs.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
+import { Overview } from "./overview.js";
+import { Permissions } from "./permissions.js";
 import { SignIn } from "./sign-in.js";
 import { keep, recall } from "./storage.js";
+import { called, count } from "./text.js";
 import { Toasts } from "./toasts.js";
 
 /// Plants that are kept here at the most; beyond them, the list is said to be cut.
 const MOST = 50_000;
-/// Tags shown at first, and after asking for all.
-const FEW_TAGS = 12;
-const MANY_TAGS = 100;
+/// Plants beyond those that are counted at the most.
+const MOST_COUNTED = 200_000;
 /// Coming back to the tab after this long is a reason to look again.
 const STALE_AFTER = 15_000;
-/// The characters of a name that a message repeats.
-const NAME_SHOWN = 60;
 const VIEW_KEY = "plantstore-view";
 
 const byId = (id) => document.getElementById(id);
-const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-const called = ({ name }) => (name.length > NAME_SHOWN ? `“${[...name].slice(0, NAME_SHOWN).join("")}…”` : `“${name}”`);
 
 class Console {
   #api = null;
@@ -33,28 +31,39 @@ class Console {
   #reader = null;
   /// Whether what is known here may differ from the server's, because something was changed while the list was read.
   #unsure = false;
-  #isCut = false;
-  #refusal = null;
+  /// Plants beyond those that are kept here, as far as they are counted; `null` if there are none.
+  #unsearched = null;
+  /// Why the list cannot be shown.
+  #failure = null;
   /// Deletions that can still be undone or are not answered yet, by the plant's key.
   #leaving = new Map();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
-  #allTags = false;
+  #permissions = new Permissions();
 
+  #address = new Address((filter) => this.#apply(filter));
   #signIn = new SignIn((token) => this.#enter(token));
+  #overview = new Overview({
+    onFilter: (change) => this.#narrow(change),
+    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#read(), leave: () => this.#leave() },
+  });
   #list = new PlantList(byId("plants"), {
-    onOpen: (plant) => this.#plantDialog.open(plant),
+    onOpen: (plant) => this.#plantDialog.open(plant, { canDelete: this.#permissions.canDelete(plant) }),
     onDelete: (plant) => this.#delete(plant),
   });
-  #toasts = new Toasts(byId("toasts"), () => byId("plants").focus());
+  #toasts = new Toasts(byId("toasts"), () => this.#focusPlants());
   #addDialog = new AddDialog({
+    open: (dialog) => this.#address.open(dialog),
     onSubmit: (plant, key, close) => this.#add(plant, key, close),
     onUnseen: (plant, failure) => this.#tellUnseen(plant, failure),
+    onTryNow: () => this.#api.tryNow(),
   });
-  #plantDialog = new PlantDialog((plant) => this.#delete(plant));
+  #plantDialog = new PlantDialog({ open: (dialog) => this.#address.open(dialog), onDelete: (plant) => this.#delete(plant) });
+  #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
 
   start() {
     this.#recallView();
+    this.#apply(this.#address.read());
     this.#listen();
     this.#signIn.start();
   }
@@ -63,13 +72,24 @@ class Console {
     const onClick = (id, action) => byId(id).addEventListener("click", action);
     onClick("add", () => this.#openAdd());
     onClick("refresh", () => this.#lookNow());
-    onClick("sign-out", () => this.#leave(""));
+    onClick("keys", () => this.#keysDialog.open());
+    onClick("sign-out", () => this.#leave());
     onClick("try-now", () => this.#api.tryNow());
     onClick("as-cards", () => this.#setView("cards"));
     onClick("as-table", () => this.#setView("table"));
+    onClick("skip", (event) => {
+      // The fragment of the address is the filter's.
+      event.preventDefault();
+      this.#focusPlants();
+    });
     byId("query").addEventListener("input", ({ target }) => this.#narrow({ query: target.value }));
     byId("sort").addEventListener("change", ({ target }) => this.#narrow({ sort: target.value }));
     byId("owner").addEventListener("change", ({ target }) => this.#narrow({ owner: target.value || null }));
+    byId("add-dialog").addEventListener("close", () => {
+      // The button that opened it may have been hidden meanwhile.
+      const { activeElement } = document;
+      if (activeElement === document.body || !activeElement.checkVisibility()) this.#focusPlants();
+    });
     addEventListener("keydown", (event) => this.#onKey(event));
     addEventListener("online", () => this.#api?.tryNow());
     document.addEventListener("visibilitychange", () => this.#lookIfStale());
@@ -80,7 +100,7 @@ class Console {
     // A tab that is closed cannot be asked to undo any more; one that comes back has to look at what became of it.
     addEventListener("pagehide", () => this.#sendDeletions());
     addEventListener("pageshow", ({ persisted }) => {
-      if (persisted && this.#api) this.#lookNow();
+      if (persisted && this.#api) this.#comeBack();
     });
   }
 
@@ -92,7 +112,8 @@ class Console {
     const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);
     if (isUndo ? !this.#toasts.undoLast() : event.ctrlKey || event.metaKey) return;
     if (event.key === "/") byId("query").focus();
-    else if (event.key === "n") this.#openAdd();
+    else if (event.key === "?") this.#keysDialog.open();
+    else if (event.key === "n" && this.#permissions.canAdd) this.#openAdd();
     else if (!isUndo) return;
     event.preventDefault();
   }
@@ -100,6 +121,10 @@ class Console {
   #clearSearch() {
     byId("query").value = "";
     this.#narrow({ query: "" });
+  }
+
+  #focusPlants() {
+    byId(byId("plants").hidden ? "nothing-action" : "plants").focus();
   }
 
   // Coming and going
@@ -112,24 +137,36 @@ class Console {
     return read;
   }
 
-  /// Forgets everything of whoever was here, and says why.
-  #leave(reason) {
-    // Who signs out means what they have deleted; whose token is refused can delete no more.
-    if (!reason) this.#sendDeletions();
+  /// Signs out: sends the deletions that could still be undone, and forgets everything.
+  #leave() {
+    this.#sendDeletions();
+    this.#forget();
+    this.#apply({ query: "", tag: null, owner: null });
+    this.#address.write(this.#filter);
+    this.#address.flush();
+    this.#signIn.show();
+  }
+
+  /// Asks for another token after the server has rejected this one, with which nothing can be deleted any more.
+  #reject() {
+    this.#forget();
+    this.#signIn.reject();
+  }
+
+  #forget() {
     this.#leaving.clear();
     this.#toasts.clear();
     this.#api?.end();
-    this.#api = this.#reader = this.#etag = this.#refusal = null;
+    this.#api = this.#reader = this.#etag = this.#failure = this.#unsearched = null;
     this.#garden = new Garden();
+    this.#permissions.forget();
     this.#list.clear();
-    Object.assign(this.#filter, { query: "", tag: null, owner: null });
-    byId("query").value = "";
-    this.#isCut = this.#unsure = this.#allTags = false;
+    this.#overview.reset();
+    this.#unsure = false;
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
     byId("garden").hidden = true;
     this.#render();
     this.#tellTrouble();
-    this.#signIn.show(reason);
   }
 
   // Reading
@@ -155,51 +192,102 @@ class Console {
   async #readPages(api) {
     const isFirst = this.#etag === null;
     const garden = isFirst ? this.#garden : new Garden();
-    let etag = null;
+    let [etag, beyond] = [null, null];
     for await (const page of api.pages(this.#etag)) {
       if (api !== this.#api) return;
       etag ??= page.etag;
       garden.append(page.plants.map(plantOf));
-      this.#isCut = garden.size >= MOST && page.hasNext;
       if (isFirst) this.#show();
-      if (this.#isCut) break;
+      beyond = garden.size >= MOST ? page.next : null;
+      if (beyond) break;
     }
     if (api !== this.#api) return;
-    if (etag !== null) [this.#garden, this.#etag] = [garden, etag];
-    // The server has them until their time is over.
-    for (const key of this.#leaving.keys()) this.#garden.remove(key);
     this.#readAt = Date.now();
-    this.#refusal = null;
+    this.#failure = null;
+    if (etag === null) return;
+    this.#replace(garden, etag);
+    if (beyond) await this.#countBeyond(api, beyond);
+  }
+
+  #replace(garden, etag) {
+    const [added, focused] = [this.#garden.unlisted(), this.#garden.get(this.#list.focusedKey)];
+    [this.#garden, this.#etag, this.#unsearched] = [garden, etag, null];
+    this.#learnUser(added);
+    // The server has them until their time is over.
+    for (const { plant } of this.#leaving.values()) this.#garden.remove(this.#listed(plant).key);
+    this.#show();
+    const place = focused && !this.#garden.get(focused.key) ? this.#list.placeOf(this.#listed(focused)) : -1;
+    if (place >= 0) this.#list.focusAt(place);
+  }
+
+  /// Counts the plants that are not kept here, from this page of the list on.
+  async #countBeyond(api, page) {
+    this.#unsearched = { number: 0, isExact: false };
+    this.#show();
+    for await (const { number, hasNext } of api.counts(page)) {
+      if (api !== this.#api) return;
+      this.#unsearched = { number: this.#unsearched.number + number, isExact: !hasNext };
+      this.#show();
+      if (this.#unsearched.number >= MOST_COUNTED) return;
+    }
+  }
+
+  /// Learns the user's name from plants that were added to the user's own and are now in the list.
+  #learnUser(added) {
+    if (this.#permissions.user !== null) return;
+    for (const { number, name } of added) {
+      const [plant, ...others] = this.#garden.withId(number);
+      if (others.length === 0 && plant?.name === name && plant.owner) return this.#permissions.learnUser(plant.owner);
+    }
+  }
+
+  /// Returns the plant as the list has it: with its owner's name, if that is known.
+  #listed(plant) {
+    const { user } = this.#permissions;
+    return plant.owner === undefined && user !== null ? plantOf({ ...plant, owner: user }) : plant;
   }
 
   #onReadFailure(failure) {
-    if (failure.status === 401) this.#leave(failure.message);
-    else if (this.#garden.size === 0) this.#refusal = failure;
+    if (failure.status === 401) this.#reject();
+    else if (this.#garden.size === 0) this.#failure = failure;
     else this.#toasts.show(`This may be out of date. ${failure.message}`, { isError: true });
   }
 
   /// Brings up the plants, and takes the sign-in away if that is what was shown.
   #show() {
     if (!this.#api) return;
+    const isEntering = !byId("sign-in").hidden;
     this.#signIn.hide();
     byId("garden").hidden = false;
     this.#render();
+    // The Tab key starts at the beginning of the page.
+    if (isEntering) byId("garden").focus();
   }
 
   #lookIfStale() {
     if (!this.#api || document.visibilityState !== "visible" || Date.now() - this.#readAt < STALE_AFTER) return;
-    // What is being deleted is still in the list of the server.
+    this.#readWhenSettled();
+  }
+
+  /// Reads the list again; while something is being deleted, which is still in the list of the server, not before that is done.
+  #readWhenSettled() {
+    this.#unsure = true;
     if (this.#leaving.size === 0) this.#read();
-    else this.#unsure = true;
   }
 
   async #lookNow() {
-    this.#toasts.endAll();
-    await Promise.all([...this.#leaving.values()].map(({ done }) => done));
+    this.#permissions.forgetRoles();
     const [before, readBefore] = [this.#etag, this.#readAt];
     await this.#read();
     if (this.#readAt === readBefore) return;
     this.#toasts.show(before === this.#etag ? "Nothing has changed." : "Up to date.");
+  }
+
+  /// Goes on in a page that was left and is shown again: its deletions went out when it was left.
+  async #comeBack() {
+    this.#toasts.endAll();
+    await Promise.all([...this.#leaving.values()].map(({ done }) => done));
+    await this.#lookNow();
   }
 
   // Writing
@@ -207,7 +295,15 @@ class Console {
   #openAdd() {
     const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
     const leaving = [...this.#leaving.values()].map(({ plant }) => plant);
-    this.#addDialog.open({ id: this.#garden.freeId(leaving), tag: this.#filter.tag, tags, owners: this.#garden.owners() });
+    const { user } = this.#permissions;
+    const owners = this.#garden.owners().filter((name) => name !== user);
+    this.#addDialog.open({
+      id: this.#garden.freeId(leaving),
+      tag: this.#filter.tag,
+      tags,
+      owners: owners.map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
+      owner: this.#filter.owner,
+    });
   }
 
   async #add(plant, key, close) {
@@ -215,20 +311,29 @@ class Console {
     try {
       await api.create(plant, key);
     } catch (failure) {
-      if (api === this.#api && failure.status === 401) this.#leave(failure.message);
+      if (api === this.#api) this.#onWriteFailure(failure, plant);
       throw failure;
     }
     // Signed out meanwhile.
     if (api !== this.#api) return;
-    const added = plantOf(plant);
+    const added = this.#listed(plantOf(plant));
+    const isListKnown = this.#failure === null;
     this.#garden.add(added);
     this.#unsure ||= this.#reader !== null;
-    this.#refusal = null;
+    this.#failure = null;
     close();
     this.#render();
-    const place = this.#list.placeOf(added);
-    const hidden = place < 0 ? " The filter hides it." : "";
-    this.#toasts.show(`${called(added)} added.${hidden}`, { onUndo: () => this.#takeBack(added) });
+    this.#tellAdded(added, plant.owner);
+    // The list says whose it is.
+    if (added.owner === undefined && isListKnown) this.#readWhenSettled();
+  }
+
+  #tellAdded(plant, owner) {
+    const place = this.#list.placeOf(plant);
+    const whose = owner === undefined ? "" : ` to ${owner}’s plants`;
+    const text = `${called(plant)} added${whose}.${place < 0 ? " The filter hides it." : ""}`;
+    if (this.#permissions.canDelete(plant)) this.#toasts.offerUndo("added", { text, onUndo: () => this.#takeBack(plant) });
+    else this.#toasts.show(text);
     if (place >= 0) this.#list.focusAt(place);
   }
 
@@ -239,8 +344,15 @@ class Console {
     this.#toasts.show(`${outcome} ${failure.message}`, { isError: true });
   }
 
+  #onWriteFailure(failure, { owner }) {
+    if (failure.status === 401) return this.#reject();
+    this.#permissions.learnRejection(failure, owner);
+    this.#render();
+  }
+
   /// Undoes an addition.
-  #takeBack(plant) {
+  #takeBack(added) {
+    const plant = this.#listed(added);
     const deletion = { plant, key: newKey(), done: null };
     this.#leaving.set(plant.key, deletion);
     this.#removeFromSight(plant);
@@ -249,12 +361,14 @@ class Console {
 
   /// Takes a plant away here at once, and on the server when it cannot be undone any more: until then nothing is lost,
   /// whatever becomes of the network or of this tab, and undoing cannot fail.
-  #delete(plant) {
-    if (!this.#garden.get(plant.key)) return;
+  #delete(known) {
+    const plant = this.#listed(known);
+    if (!this.#garden.get(plant.key) || !this.#permissions.canDelete(plant)) return;
     const deletion = { plant, key: newKey(), done: null };
     this.#leaving.set(plant.key, deletion);
     this.#removeFromSight(plant);
-    this.#toasts.show(`${called(plant)} deleted.`, {
+    this.#toasts.offerUndo("deleted", {
+      text: `${called(plant)} deleted.`,
       onUndo: () => this.#keep(plant),
       onEnd: () => (deletion.done = this.#finish(deletion)),
     });
@@ -270,13 +384,15 @@ class Console {
 
   #keep(plant) {
     this.#leaving.delete(plant.key);
-    this.#garden.add(plant);
+    this.#garden.add(this.#listed(plant));
     this.#render();
-    this.#list.focusAt(Math.max(0, this.#list.placeOf(plant)));
+    this.#list.focusAt(Math.max(0, this.#list.placeOf(this.#listed(plant))));
   }
 
   async #finish({ plant, key }) {
     await this.#send(plant, key);
+    // A list that is being read may still have it.
+    this.#unsure ||= this.#reader !== null;
     this.#leaving.delete(plant.key);
     if (this.#unsure && this.#leaving.size === 0) await this.#read();
   }
@@ -289,10 +405,9 @@ class Console {
     } catch (failure) {
       // Signed out meanwhile, or somebody else was quicker: it is gone, as it was meant to be.
       if (api !== this.#api || failure.status === 404) return;
-      if (failure.status === 401) return this.#leave(failure.message);
       this.#garden.add(plant);
-      this.#render();
-      this.#toasts.show(`${called(plant)} was not deleted. ${failure.message}`, { isError: true });
+      this.#onWriteFailure(failure, plant);
+      if (api === this.#api) this.#toasts.show(`${called(plant)} was not deleted. ${failure.message}`, { isError: true });
     }
   }
 
@@ -303,8 +418,16 @@ class Console {
 
   // Showing
 
+  /// Shows what the filter of an address finds.
+  #apply(filter) {
+    Object.assign(this.#filter, filter);
+    byId("query").value = this.#filter.query;
+    this.#render();
+  }
+
   #narrow(change) {
     Object.assign(this.#filter, change);
+    this.#address.write(this.#filter);
     this.#keepView();
     this.#render();
   }
@@ -325,107 +448,22 @@ class Console {
     this.#filter.sort = byId("sort").value = sort ?? this.#filter.sort;
   }
 
-  #render() {
-    const owners = this.#garden.owners();
-    const found = this.#garden.select(this.#filter);
-    this.#renderHead(owners, found.length);
-    this.#renderTags();
-    for (const view of ["cards", "table"]) byId(`as-${view}`).setAttribute("aria-pressed", String(view === this.#view));
-    if (!byId("garden").hidden) this.#list.show(found, { view: this.#view, owners: owners.length > 1 });
-    byId("plants").hidden = found.length === 0;
-    this.#renderNothing(found.length);
-    byId("progress").hidden = !this.#reader;
-    // There is nothing to find in nothing.
-    document.querySelector(".controls").hidden = this.#garden.size === 0 && !this.#reader;
-  }
-
-  #renderHead(owners, found) {
-    const known = this.#garden.size;
-    byId("heading").textContent = headingOf(owners);
-    const total = count(known, "plant");
-    const cut = this.#isCut ? ". There are more: they are not shown, and not searched." : "";
-    const state = this.#reader && this.#etag === null ? `${total} so far…` : total;
-    const counted = (found === known ? state : `${found.toLocaleString("en")} of ${state}`) + cut;
-    byId("count").textContent = this.#refusal ? "" : counted;
-    const { owner: chosen } = this.#filter;
-    // A choice whose plants are gone is still a choice, and must be seen to be taken back.
-    const offered = chosen === null || owners.includes(chosen) ? owners : [...owners, chosen];
-    byId("owner-choice").hidden = owners.length < 2 && chosen === null;
-    setOptions(byId("owner"), [["Everybody", ""], ...offered.map((owner) => [owner, owner])], chosen ?? "");
-  }
-
-  #renderTags() {
-    const tags = this.#garden.tags();
-    const most = this.#allTags ? MANY_TAGS : FEW_TAGS;
-    const shown = tags.slice(0, most);
-    const { tag: chosen } = this.#filter;
-    const isHidden = chosen !== null && !shown.some(([tag]) => tag === chosen);
-    if (isHidden) shown.push(tags.find(([tag]) => tag === chosen) ?? [chosen, 0]);
-    const focused = document.activeElement?.closest?.(".chip")?.dataset.tag;
-    const chips = shown.map(([tag, number]) => this.#chip(tag, number));
-    if (tags.length > FEW_TAGS) chips.push(this.#moreChip(tags.length));
-    byId("tags").hidden = tags.length === 0 || (tags.length === 1 && tags[0][0] === "" && chosen === null);
-    byId("tags").replaceChildren(...chips);
-    if (focused !== undefined) chips.find(({ dataset }) => dataset.tag === focused)?.focus();
-  }
-
-  #chip(tag, number) {
-    const chip = document.createElement("button");
-    chip.type = "button";
-    chip.className = "chip";
-    chip.dataset.tag = tag;
-    chip.setAttribute("aria-pressed", String(tag === this.#filter.tag));
-    const [name, amount] = [document.createElement("span"), document.createElement("span")];
-    name.dir = "auto";
-    name.className = "chip-name";
-    name.textContent = tag || "no tag";
-    amount.className = "amount";
-    amount.textContent = number.toLocaleString("en");
-    chip.append(name, " ", amount);
-    chip.addEventListener("click", () => this.#narrow({ tag: tag === this.#filter.tag ? null : tag }));
-    return chip;
-  }
-
-  #moreChip(number) {
-    const chip = document.createElement("button");
-    chip.type = "button";
-    chip.className = "chip more";
-    chip.dataset.tag = "\n";
-    chip.setAttribute("aria-expanded", String(this.#allTags));
-    const more = number > MANY_TAGS ? `The ${MANY_TAGS} most used of ${number.toLocaleString("en")} tags` : `All ${number} tags`;
-    chip.textContent = this.#allTags ? "Fewer tags" : more;
-    chip.addEventListener("click", () => {
-      this.#allTags = !this.#allTags;
-      this.#render();
-    });
-    return chip;
-  }
-
-  #renderNothing(found) {
-    const nothing = nothingOf(this.#refusal, this.#garden.size, this.#filter);
-    const isShown = found === 0 && !this.#reader;
-    byId("nothing").hidden = !isShown;
-    // One button for it is enough.
-    byId("add").hidden = isShown && nothing.action === "add";
-    if (!isShown) return;
-    const actions = {
-      add: ["Add a plant", () => this.#openAdd()],
-      clear: ["Show all plants", () => this.#showAll()],
-      again: ["Try again", () => this.#read()],
-      leave: ["Use another token", () => this.#leave("")],
-    };
-    const [label, action] = actions[nothing.action];
-    byId("nothing-title").textContent = nothing.title;
-    byId("nothing-text").textContent = nothing.text;
-    byId("nothing-action").textContent = label;
-    byId("nothing-action").onclick = action;
-    byId("nothing").querySelector(".drawing").replaceChildren(drawingOf({ name: nothing.action, tag: "" }));
-  }
-
   #showAll() {
     this.#clearSearch();
     this.#narrow({ tag: null, owner: null });
     byId("query").focus();
+  }
+
+  #render() {
+    const found = this.#garden.select(this.#filter);
+    const [isReading, isFirst, permissions] = [this.#reader !== null, this.#etag === null, this.#permissions];
+    byId("plants").hidden = found.length === 0;
+    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#unsearched };
+    this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });
+    for (const view of ["cards", "table"]) byId(`as-${view}`).setAttribute("aria-pressed", String(view === this.#view));
+    if (byId("garden").hidden) return;
+    const owners = this.#garden.owners().length > 1;
+    this.#list.show(found, { view: this.#view, owners, canDelete: (plant) => permissions.canDelete(plant) });
   }
 
   #tellTrouble(trouble) {
@@ -433,33 +471,12 @@ class Console {
     byId("trouble").hidden = words === "";
     byId("trouble-text").textContent = words;
     this.#signIn.tellTrouble(words);
+    this.#addDialog.tellTrouble(words);
   }
 }
 
 function secondsUntil(moment) {
   return count(Math.max(1, Math.round((moment - Date.now()) / 1_000)), "second");
-}
-
-function headingOf(owners) {
-  if (owners.length === 0) return "Your plants";
-  if (owners.length === 1) return `${owners[0]}’s plants`;
-  return owners.length === 2 ? `Plants of ${owners[0]} and ${owners[1]}` : `Plants of ${owners.length} people`;
-}
-
-/// What to say where no plant is shown, and what to offer.
-function nothingOf(refusal, known, { query, tag }) {
-  if (refusal) return { title: "The plants cannot be shown", text: refusal.message, action: refusal.status === 403 ? "leave" : "again" };
-  if (known === 0) return { title: "Nothing planted yet", text: "The first plant is one name away.", action: "add" };
-  const what = query.trim() ? `“${query.trim()}”` : "this";
-  const where = tag === null ? "" : ` among ${tag ? `“${tag}”` : "those without a tag"}`;
-  return { title: `No plant matches ${what}${where}`, text: "Names, tags and ids are searched.", action: "clear" };
-}
-
-/// Changes a select only where it differs, so that one that is open stays open.
-function setOptions(select, options, value) {
-  const now = [...select.options].map(({ text, value: known }) => [text, known]);
-  if (JSON.stringify(now) !== JSON.stringify(options)) select.replaceChildren(...options.map(([text, known]) => new Option(text, known)));
-  select.value = value;
 }
 
 new Console().start();

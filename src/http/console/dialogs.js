@@ -1,4 +1,4 @@
-// The two dialogs: a new plant, and all there is to know of one.
+// The dialogs: a new plant, all there is to know of one, and the keys.
 
 import { drawingOf, hueOf } from "./drawing.js";
 import { faultsIn, faultsOf } from "./rules.js";
@@ -24,9 +24,16 @@ function closeOnDemand(dialog) {
   for (const button of dialog.querySelectorAll("[data-close]")) button.addEventListener("click", () => dialog.close());
 }
 
+function closeOnBackdrop(dialog) {
+  dialog.addEventListener("click", ({ target }) => {
+    if (target === dialog) dialog.close();
+  });
+}
+
 export class AddDialog {
   #dialog = byId("add-dialog");
   #form = byId("add-form");
+  #open;
   #onSubmit;
   #onUnseen;
   /// Counts the times it was opened: an answer may come when the form has been opened for another plant.
@@ -34,11 +41,13 @@ export class AddDialog {
   /// What was sent and not answered for good: sent again, it goes under the same key.
   #unanswered = null;
 
-  /// `onSubmit` gets the plant, a key, and what closes the form, and throws a `Failure`; `onUnseen` gets a plant and its failure
-  /// when the form has gone meanwhile.
-  constructor({ onSubmit, onUnseen }) {
+  /// `open` opens a dialog; `onSubmit` gets the plant, a key, and what closes the form, and throws a `Failure`; `onUnseen` gets
+  /// a plant and its failure when the form has gone meanwhile; `onTryNow` cuts short what is waited for.
+  constructor({ open, onSubmit, onUnseen, onTryNow }) {
+    this.#open = open;
     this.#onSubmit = onSubmit;
     this.#onUnseen = onUnseen;
+    byId("add-try-now").addEventListener("click", onTryNow);
     closeOnDemand(this.#dialog);
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -49,7 +58,9 @@ export class AddDialog {
     });
   }
 
-  open({ id, tag, tags, owners }) {
+  /// `owners` are the others whose plants are in sight, each with its `name` and whether it `isReadOnly`; `owner` is the one
+  /// that is chosen at first, if it can be.
+  open({ id, tag, tags, owners, owner }) {
     this.#round += 1;
     this.#wait(false);
     this.#form.reset();
@@ -58,10 +69,18 @@ export class AddDialog {
     this.#field("id").value = id;
     this.#field("tag").value = tag ?? "";
     byId("known-tags").replaceChildren(...tags.slice(0, OFFERED).map((known) => new Option("", known)));
-    byId("add-owner-choice").hidden = owners.length < 2;
-    byId("add-owner").replaceChildren(new Option("My own", ""), ...owners.map((owner) => new Option(owner, owner)));
-    this.#dialog.showModal();
+    byId("add-owner-choice").hidden = owners.length === 0;
+    byId("add-owner").replaceChildren(new Option("My own", ""), ...owners.map(ownerOption));
+    byId("add-owner").value = owners.some(({ name, isReadOnly }) => name === owner && !isReadOnly) ? owner : "";
+    this.#open(this.#dialog);
     this.#field("name").focus();
+  }
+
+  /// Shows why the answer takes so long; "" when nothing is waited for.
+  tellTrouble(words) {
+    const isWaiting = byId("add-button").getAttribute("aria-disabled") === "true";
+    byId("add-trouble-text").textContent = isWaiting ? words : "";
+    byId("add-trouble").hidden = !isWaiting || words === "";
   }
 
   #field(name) {
@@ -131,33 +150,56 @@ export class AddDialog {
     // Not `disabled`, which would take the keyboard away from it.
     button.setAttribute("aria-disabled", String(waits));
     button.textContent = waits ? "Adding…" : "Add";
+    if (!waits) this.tellTrouble("");
   }
+}
+
+function ownerOption({ name, isReadOnly }) {
+  const option = new Option(isReadOnly ? `${name} (read only)` : name, name);
+  option.disabled = isReadOnly;
+  return option;
 }
 
 export class PlantDialog {
   #dialog = byId("plant-dialog");
+  #open;
   #plant;
 
-  /// `onDelete` gets the plant.
-  constructor(onDelete) {
+  /// `open` opens a dialog; `onDelete` gets the plant.
+  constructor({ open, onDelete }) {
+    this.#open = open;
     closeOnDemand(this.#dialog);
-    this.#dialog.addEventListener("click", ({ target }) => {
-      if (target === this.#dialog) this.#dialog.close();
-    });
+    closeOnBackdrop(this.#dialog);
     byId("plant-delete").addEventListener("click", () => {
       this.#dialog.close();
       onDelete(this.#plant);
     });
   }
 
-  open(plant) {
+  open(plant, { canDelete }) {
     this.#plant = plant;
+    byId("plant-delete").hidden = !canDelete;
     this.#dialog.style.setProperty("--tint", String(hueOf(plant.tag)));
     this.#dialog.querySelector(".drawing").replaceChildren(drawingOf(plant));
     byId("plant-name").textContent = plant.name;
     const facts = [["Id", plant.id], ["Tag", plant.tag || "none"], ["Owner", plant.owner ?? "you"]];
     byId("plant-facts").replaceChildren(...facts.flatMap(([term, value]) => pair(term, value)));
-    this.#dialog.showModal();
+    this.#open(this.#dialog);
+  }
+}
+
+export class KeysDialog {
+  #dialog = byId("keys-dialog");
+  #open;
+
+  constructor(open) {
+    this.#open = open;
+    closeOnDemand(this.#dialog);
+    closeOnBackdrop(this.#dialog);
+  }
+
+  open() {
+    this.#open(this.#dialog);
   }
 }
 

@@ -28,6 +28,16 @@ export class Garden {
     return this.#plants.get(key);
   }
 
+  /// The plants that were added here and are not in a list of the server yet: their owner has no name.
+  unlisted() {
+    return [...this.#plants.values()].filter(({ owner }) => owner === undefined);
+  }
+
+  /// The plants with this id, each of another owner.
+  withId(number) {
+    return [...this.#plants.values()].filter((plant) => plant.number === number);
+  }
+
   /// Appends what a page of the list brought.
   append(plants) {
     for (const plant of plants) this.#plants.set(plant.key, plant);

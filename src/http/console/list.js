@@ -18,6 +18,7 @@ export class PlantList {
   #places = new Map();
   /// What is on the page, by the plant's key.
   #items = new Map();
+  #canDelete = () => true;
   #columns = 1;
   #rowHeight = 1;
   #due = 0;
@@ -38,14 +39,16 @@ export class PlantList {
     host.addEventListener("keydown", (event) => {
       const plant = this.#plantAt(event.target);
       if (!plant || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "Delete") onDelete(plant);
+      // A key that is held down deletes one plant.
+      if (event.key === "Delete") event.repeat || onDelete(plant);
       else if (!this.#move(plant, event.key, event.target)) return;
       event.preventDefault();
     });
   }
 
-  /// Shows these plants, in this order.
-  show(plants, { view, owners }) {
+  /// Shows these plants, in this order; `canDelete` says which of them get a button for it.
+  show(plants, { view, owners, canDelete }) {
+    this.#canDelete = canDelete;
     const isNew = view !== this.#view;
     if (isNew) this.#build(view);
     const same = !isNew && plants.length === this.#plants.length && plants.every((plant, place) => plant === this.#plants[place]);
@@ -63,6 +66,11 @@ export class PlantList {
     this.#plants = [];
     this.#places.clear();
     this.#host.replaceChildren();
+  }
+
+  /// The key of the plant that has the keyboard.
+  get focusedKey() {
+    return document.activeElement?.closest?.("[data-key]")?.dataset.key;
   }
 
   /// Where a plant is in what is shown; -1 if it is not.
@@ -84,7 +92,9 @@ export class PlantList {
       scrollBy({ top: top < edge ? top - edge : bottom - innerHeight, behavior: "instant" });
     }
     this.#paint(plant);
-    this.#items.get(plant.key).querySelector(part).focus({ preventScroll: true });
+    const item = this.#items.get(plant.key);
+    const wanted = item.querySelector(part);
+    (wanted.hidden ? item.querySelector(".name") : wanted).focus({ preventScroll: true });
     return true;
   }
 
@@ -137,8 +147,7 @@ export class PlantList {
     const end = (Math.ceil((above + innerHeight) / this.#rowHeight) + SPARE) * this.#columns;
     const places = new Set();
     for (let place = first; place < Math.min(end, this.#plants.length); place += 1) places.add(place);
-    const held = document.activeElement?.closest?.("[data-key]")?.dataset.key;
-    for (const key of [held, wanted?.key]) if (this.#places.has(key)) places.add(this.#places.get(key));
+    for (const key of [this.focusedKey, wanted?.key]) if (this.#places.has(key)) places.add(this.#places.get(key));
     this.#place([...places].sort((one, other) => one - other).map((place) => this.#plants[place]));
   }
 
@@ -157,10 +166,18 @@ export class PlantList {
         this.#items.set(plant.key, item);
       }
       this.#settle(item, this.#places.get(plant.key));
+      this.#allow(item, this.#canDelete(plant));
       // In the order of the list, for the Tab key and for screen readers.
       if (item === next) next = item.nextElementSibling;
       else this.#canvas.insertBefore(item, next);
     }
+  }
+
+  /// Shows or hides the button that deletes; the keyboard stays with the plant.
+  #allow(item, canDelete) {
+    const button = item.querySelector(".delete");
+    if (!canDelete && button === document.activeElement) item.querySelector(".name").focus({ preventScroll: true });
+    button.hidden = !canDelete;
   }
 
   #settle(item, place) {

@@ -1,56 +1,86 @@
-// Signing in with a token, which is kept for this tab and nowhere else.
+// Signing in with a token, which is stored for this tab and nowhere else.
 
 import { tell } from "./dialogs.js";
 import { drawingOf } from "./drawing.js";
 import { forget, keep, recall } from "./storage.js";
+import { tokenFault, tokenIn } from "./token.js";
 
 const TOKEN_KEY = "plantstore-token";
 /// A few names whose drawings go well together.
 const BED = ["Monstera", "Saguaro", "Boston fern", "Pilea", "Dahlia", "Aloe", "Lemon", "Echeveria", "Olive"];
 
+const REJECTED = "The server rejected this token: it is unknown there, or it has expired or was revoked.";
+const NO_LONGER_VALID = "Your token worked in this tab and no longer does: it has expired or was revoked. Ask the operator of this service for a new one.";
+
 const byId = (id) => document.getElementById(id);
 
 export class SignIn {
   #onToken;
+  /// The token that was submitted and not accepted yet.
+  #submitted = null;
 
   /// `onToken` gets the token and resolves when it is known whether it works.
   constructor(onToken) {
     this.#onToken = onToken;
     byId("sign-in").querySelector(".bed").append(...BED.map((name) => drawingOf({ name, tag: name })));
     byId("show-token").addEventListener("click", () => this.#reveal(byId("token").type === "password"));
+    byId("token").addEventListener("input", () => this.#mark(""));
     byId("sign-in-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
     });
   }
 
-  /// Goes in with the token of this tab, if there is one.
+  /// Signs in with the token of this tab, if there is one.
   start() {
     const token = recall(TOKEN_KEY);
     if (token) this.#onToken(token);
-    else this.show("");
+    else this.show();
   }
 
   /// Forgets the token and asks for one.
-  show(reason) {
+  show(reason = "") {
+    this.#submitted = null;
     forget(TOKEN_KEY);
-    this.#reveal(false);
-    this.#wait(false);
     byId("token").value = "";
-    tell(byId("sign-in-reason"), reason);
-    byId("sign-in").hidden = false;
-    byId("token").focus();
+    this.#mark("");
+    this.#reveal(false);
+    this.#ask(reason);
   }
 
+  /// Asks again after the server has rejected the token. One that was just typed stays in the field.
+  reject() {
+    if (this.#submitted === null) return this.show(NO_LONGER_VALID);
+    this.#submitted = null;
+    this.#mark(REJECTED);
+    this.#ask("");
+  }
+
+  /// Stores the token, which has been accepted, and goes away.
   hide() {
+    if (this.#submitted !== null) keep(TOKEN_KEY, this.#submitted);
+    this.#submitted = null;
     byId("sign-in").hidden = true;
     byId("token").value = "";
     this.#wait(false);
   }
 
-  /// Says what is waited out, to whoever is still at the door.
+  /// Shows what is waited for while the token is being checked.
   tellTrouble(words) {
     if (!byId("sign-in").hidden) tell(byId("sign-in-reason"), words);
+  }
+
+  #ask(reason) {
+    this.#wait(false);
+    tell(byId("sign-in-reason"), reason);
+    byId("sign-in").hidden = false;
+    byId("token").focus();
+  }
+
+  #mark(fault) {
+    byId("token-error").textContent = fault;
+    if (fault) byId("token").setAttribute("aria-invalid", "true");
+    else byId("token").removeAttribute("aria-invalid");
   }
 
   #reveal(shown) {
@@ -65,18 +95,13 @@ export class SignIn {
 
   async #submit() {
     if (byId("sign-in-button").getAttribute("aria-disabled") === "true") return;
-    const token = byId("token").value.trim();
-    const fault = faultOf(token);
-    byId("token-error").textContent = fault;
-    if (fault) return byId("token").focus();
+    const token = tokenIn(byId("token").value);
+    const fault = tokenFault(token);
+    this.#mark(fault);
     tell(byId("sign-in-reason"), "");
+    if (fault) return byId("token").focus();
     this.#wait(true);
-    keep(TOKEN_KEY, token);
+    this.#submitted = token;
     await this.#onToken(token);
   }
-}
-
-function faultOf(token) {
-  if (token === "") return "Paste a token first.";
-  return /^[\x21-\x7e]+$/.test(token) ? "" : "A token is one word of letters, digits and signs: this has something else in it.";
 }

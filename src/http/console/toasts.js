@@ -1,13 +1,139 @@
-// Short messages at the edge of the page. One that can be undone waits as long as somebody is at it.
+// Short messages at the edge of the page. What can be undone stays so for its whole time, however many messages there are:
+// actions of one kind share a message, such as "6 plants deleted."
+
+import { count } from "./text.js";
 
 const SECONDS = 10;
-/// More than these would cover the page: the oldest ends early.
+/// Messages without anything to undo: more of them would cover the page, and the oldest is removed.
 const MOST = 3;
+
+/// A message on the page. Its time does not pass while the pointer or the keyboard is at it.
+class Toast {
+  #element;
+  #onFocusLost;
+  #isHovered = false;
+  #isFocused = false;
+
+  constructor(region, { isError = false, onAttention, onDismiss, onUndo, onFocusLost }) {
+    this.#onFocusLost = onFocusLost;
+    this.#element = document.getElementById("toast-template").content.firstElementChild.cloneNode(true);
+    if (isError) this.#element.classList.add("error");
+    const listen = (event, change) => {
+      this.#element.addEventListener(event, () => {
+        change();
+        onAttention();
+      });
+    };
+    listen("pointerenter", () => (this.#isHovered = true));
+    listen("pointerleave", () => (this.#isHovered = false));
+    listen("focusin", () => (this.#isFocused = true));
+    listen("focusout", () => (this.#isFocused = false));
+    this.#element.querySelector(".dismiss").addEventListener("click", onDismiss);
+    this.#element.querySelector(".undo").addEventListener("click", onUndo);
+    region.append(this.#element);
+  }
+
+  get hasAttention() {
+    return this.#isHovered || this.#isFocused;
+  }
+
+  write(text, undo = "") {
+    this.#element.querySelector("p").textContent = text;
+    const button = this.#element.querySelector(".undo");
+    button.hidden = undo === "";
+    button.textContent = undo;
+  }
+
+  /// Removes it, does something, and finds a place for the keyboard if it was here.
+  remove(then) {
+    const hadFocus = this.#element.contains(document.activeElement);
+    this.#element.remove();
+    then();
+    if (hadFocus && document.activeElement === document.body) this.#onFocusLost();
+  }
+}
+
+/// Actions of one kind that can still be undone. Each has its own time.
+class UndoGroup {
+  #kind;
+  #toast;
+  #onEmpty;
+  #pending = [];
+  /// Actions whose time is over.
+  #ended = 0;
+
+  constructor(region, kind, { onEmpty, onFocusLost }) {
+    this.#kind = kind;
+    this.#onEmpty = onEmpty;
+    const onAttention = () => this.#pending.forEach((action) => this.#wait(action));
+    this.#toast = new Toast(region, { onAttention, onFocusLost, onDismiss: () => this.end(), onUndo: () => this.#undo([...this.#pending]) });
+  }
+
+  add(action) {
+    this.#pending.push(action);
+    this.#wait(action);
+    this.#write();
+  }
+
+  get newest() {
+    return this.#pending.at(-1)?.serial ?? -1;
+  }
+
+  undoNewest() {
+    this.#undo([this.#pending.at(-1)]);
+  }
+
+  /// Ends the time of all.
+  end() {
+    const actions = this.#pending.splice(0);
+    this.#after(actions, () => actions.forEach(({ onEnd }) => onEnd()));
+  }
+
+  drop() {
+    this.#after(this.#pending.splice(0), () => {});
+  }
+
+  #undo(actions) {
+    this.#pending = this.#pending.filter((action) => !actions.includes(action));
+    this.#after(actions, () => actions.reverse().forEach(({ onUndo }) => onUndo()));
+  }
+
+  #after(actions, then) {
+    for (const { timer } of actions) clearTimeout(timer);
+    if (this.#pending.length > 0) {
+      this.#write();
+      return then();
+    }
+    this.#onEmpty();
+    this.#toast.remove(then);
+  }
+
+  #wait(action) {
+    clearTimeout(action.timer);
+    if (this.#toast.hasAttention) return;
+    action.timer = setTimeout(() => {
+      this.#pending.splice(this.#pending.indexOf(action), 1);
+      this.#ended += 1;
+      this.#after([action], action.onEnd);
+    }, SECONDS * 1_000);
+  }
+
+  #write() {
+    const left = this.#pending.length;
+    if (this.#ended > 0) {
+      this.#toast.write(`${count(this.#ended + left, "plant")} ${this.#kind}.`, left === 1 ? "Undo the last one" : `Undo the last ${left}`);
+    } else if (left > 1) this.#toast.write(`${count(left, "plant")} ${this.#kind}.`, "Undo all");
+    else this.#toast.write(this.#pending[0].text, "Undo");
+  }
+}
 
 export class Toasts {
   #region;
   #onFocusLost;
-  #open = [];
+  /// By kind.
+  #groups = new Map();
+  #messages = [];
+  #serial = 0;
 
   /// `onFocusLost` puts the keyboard somewhere when the message that had it is gone.
   constructor(region, onFocusLost) {
@@ -15,54 +141,54 @@ export class Toasts {
     this.#onFocusLost = onFocusLost;
   }
 
-  /// Shows a message. `onUndo` gives it a button; `onEnd` is called when its time is over without that.
-  show(text, { onUndo, onEnd = () => {}, isError = false } = {}) {
-    const toast = document.getElementById("toast-template").content.firstElementChild.cloneNode(true);
-    toast.querySelector("p").textContent = text;
-    if (isError) toast.classList.add("error");
-    const close = (then) => {
-      const place = this.#open.indexOf(shown);
-      if (place < 0) return;
-      this.#open.splice(place, 1);
-      clearTimeout(timer);
-      const hadFocus = toast.contains(document.activeElement);
-      toast.remove();
-      then();
-      if (hadFocus && document.activeElement === document.body) this.#onFocusLost();
-    };
-    const shown = { end: () => close(onEnd), undo: onUndo && (() => close(onUndo)), drop: () => close(() => {}) };
+  show(text, { isError = false } = {}) {
     let timer;
+    const remove = () => {
+      clearTimeout(timer);
+      if (!this.#messages.includes(message)) return;
+      this.#messages.splice(this.#messages.indexOf(message), 1);
+      toast.remove(() => {});
+    };
     const wait = () => {
       clearTimeout(timer);
-      timer = setTimeout(shown.end, SECONDS * 1_000);
+      if (!toast.hasAttention) timer = setTimeout(remove, SECONDS * 1_000);
     };
-    // Whoever reads it, or is about to press its button, is not hurried.
-    for (const stay of ["pointerenter", "focusin"]) toast.addEventListener(stay, () => clearTimeout(timer));
-    for (const leave of ["pointerleave", "focusout"]) toast.addEventListener(leave, wait);
-    toast.querySelector(".dismiss").addEventListener("click", shown.end);
-    const undo = toast.querySelector(".undo");
-    undo.hidden = !onUndo;
-    undo.addEventListener("click", () => shown.undo());
-    this.#region.append(toast);
-    this.#open.push(shown);
-    if (this.#open.length > MOST) this.#open[0].end();
+    const toast = new Toast(this.#region, { isError, onAttention: wait, onDismiss: remove, onUndo: () => {}, onFocusLost: this.#onFocusLost });
+    const message = { text, remove };
+    toast.write(text);
+    // The same once more replaces the first.
+    this.#messages.find((earlier) => earlier.text === text)?.remove();
+    this.#messages.push(message);
+    if (this.#messages.length > MOST) this.#messages[0].remove();
     wait();
   }
 
-  /// Undoes the newest that can be; says whether there was one.
+  /// Says what was done and offers to undo it. `kind` is how the plants of several such actions are described, such as
+  /// "deleted"; `onEnd` is called when the time to undo is over.
+  offerUndo(kind, { text, onUndo, onEnd = () => {} }) {
+    if (!this.#groups.has(kind)) {
+      const onEmpty = () => this.#groups.delete(kind);
+      this.#groups.set(kind, new UndoGroup(this.#region, kind, { onEmpty, onFocusLost: this.#onFocusLost }));
+    }
+    this.#serial += 1;
+    this.#groups.get(kind).add({ text, onUndo, onEnd, serial: this.#serial });
+  }
+
+  /// Undoes the newest action that can be; returns whether there was one.
   undoLast() {
-    const last = this.#open.findLast(({ undo }) => undo);
-    last?.undo();
-    return Boolean(last);
+    const [group] = [...this.#groups.values()].sort((one, other) => other.newest - one.newest);
+    group?.undoNewest();
+    return group !== undefined;
   }
 
-  /// Takes all away as if they had never been.
+  /// Removes all, without ending what can be undone.
   clear() {
-    for (const { drop } of [...this.#open]) drop();
+    for (const group of [...this.#groups.values()]) group.drop();
+    for (const { remove } of [...this.#messages]) remove();
   }
 
-  /// Ends the time of all.
+  /// Ends the time of all that can be undone.
   endAll() {
-    for (const shown of [...this.#open]) shown.end();
+    for (const group of [...this.#groups.values()]) group.end();
   }
 }

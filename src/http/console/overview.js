@@ -1,0 +1,168 @@
+// What stands around the plants: the counts, whose plants they are, the filters, and what to say where no plant is shown.
+
+import { drawingOf } from "./drawing.js";
+import { count, listed } from "./text.js";
+
+/// Tags shown at first, and after asking for all.
+const FEW_TAGS = 12;
+const MANY_TAGS = 100;
+/// Owners named above the list.
+const OWNERS_NAMED = 3;
+
+const byId = (id) => document.getElementById(id);
+
+export class Overview {
+  #onFilter;
+  #actions;
+  #allTags = false;
+  #state = null;
+
+  /// `onFilter` gets changes of the filter; `actions` are what is offered where no plant is shown: `add`, `clear`, `again`
+  /// and `leave`.
+  constructor({ onFilter, actions }) {
+    this.#onFilter = onFilter;
+    this.#actions = actions;
+  }
+
+  /// Starts anew for another user.
+  reset() {
+    this.#allTags = false;
+  }
+
+  /// `state` has the `garden`, the number of plants `found` in it by the `filter`, the number `unsearched` (see `unsearchedOf`),
+  /// the `failure` of the list, the `permissions`, and whether the list `isReading`, for the first time (`isFirst`) or again.
+  render(state) {
+    this.#state = state;
+    const { garden, isReading, permissions, failure } = state;
+    this.#renderCount();
+    this.#renderOwners();
+    this.#renderTags();
+    byId("rights").textContent = permissions.describe();
+    byId("progress").hidden = !isReading;
+    const isEmpty = garden.size === 0 && !isReading;
+    // There is nothing to find in nothing.
+    document.querySelector(".finding").hidden = isEmpty;
+    this.#renderNothing();
+    // Where nothing is planted yet, the button for it is in the middle.
+    byId("add").hidden = !permissions.canAdd || (isEmpty && !failure);
+  }
+
+  #renderCount() {
+    const { garden, found, unsearched, failure, isReading, isFirst } = this.#state;
+    const known = garden.size;
+    const total = count(known, "plant") + (isReading && isFirst ? " so far…" : "");
+    const isFiltered = found !== known;
+    const counted = isFiltered ? `${found.toLocaleString("en")} of ${total}` : total;
+    const rest = unsearchedOf(unsearched, isFiltered ? "not searched" : "not shown and not searched");
+    byId("count").textContent = failure ? "" : [counted, rest].filter(Boolean).join(". ");
+  }
+
+  #renderOwners() {
+    const { garden, filter } = this.#state;
+    const owners = garden.owners();
+    byId("owners").textContent = ownersOf(owners);
+    const { owner: chosen } = filter;
+    // A choice whose plants are gone is still a choice, and must be seen to be taken back.
+    const offered = chosen === null || owners.includes(chosen) ? owners : [...owners, chosen];
+    byId("owner-choice").hidden = owners.length < 2 && chosen === null;
+    setOptions(byId("owner"), [["Everybody", ""], ...offered.map((owner) => [owner, owner])], chosen ?? "");
+  }
+
+  #renderTags() {
+    const { garden, filter } = this.#state;
+    const tags = garden.tags();
+    const most = this.#allTags ? MANY_TAGS : FEW_TAGS;
+    const shown = tags.slice(0, most);
+    const { tag: chosen } = filter;
+    const isHidden = chosen !== null && !shown.some(([tag]) => tag === chosen);
+    if (isHidden) shown.push(tags.find(([tag]) => tag === chosen) ?? [chosen, 0]);
+    const focused = document.activeElement?.closest?.(".chip")?.dataset.tag;
+    const chips = shown.map(([tag, number]) => this.#chip(tag, number));
+    if (tags.length > FEW_TAGS) chips.push(this.#moreChip(tags.length));
+    byId("tags").hidden = tags.length === 0 || (tags.length === 1 && tags[0][0] === "" && chosen === null);
+    byId("tags").replaceChildren(...chips);
+    if (focused !== undefined) chips.find(({ dataset }) => dataset.tag === focused)?.focus();
+  }
+
+  #chip(tag, number) {
+    const { tag: chosen } = this.#state.filter;
+    const chip = document.createElement("button");
+    chip.type = "button";
+    chip.className = "chip";
+    chip.dataset.tag = tag;
+    chip.setAttribute("aria-pressed", String(tag === chosen));
+    const [name, amount] = [document.createElement("span"), document.createElement("span")];
+    name.dir = "auto";
+    name.className = "chip-name";
+    name.textContent = tag || "no tag";
+    amount.className = "amount";
+    amount.textContent = number.toLocaleString("en");
+    chip.append(name, " ", amount);
+    chip.addEventListener("click", () => this.#onFilter({ tag: tag === chosen ? null : tag }));
+    return chip;
+  }
+
+  #moreChip(number) {
+    const chip = document.createElement("button");
+    chip.type = "button";
+    chip.className = "chip more";
+    chip.dataset.tag = "\n";
+    chip.setAttribute("aria-expanded", String(this.#allTags));
+    const more = number > MANY_TAGS ? `The ${MANY_TAGS} most used of ${number.toLocaleString("en")} tags` : `All ${number} tags`;
+    chip.textContent = this.#allTags ? "Fewer tags" : more;
+    chip.addEventListener("click", () => {
+      this.#allTags = !this.#allTags;
+      this.#renderTags();
+    });
+    return chip;
+  }
+
+  #renderNothing() {
+    const { found, isReading } = this.#state;
+    byId("nothing").hidden = found > 0 || isReading;
+    if (byId("nothing").hidden) return;
+    const { title, text, action } = nothingOf(this.#state);
+    const labels = { add: "Add a plant", clear: "Show all plants", again: "Try again", leave: "Use another token" };
+    byId("nothing-title").textContent = title;
+    byId("nothing-text").textContent = text;
+    byId("nothing-action").textContent = labels[action];
+    byId("nothing-action").onclick = this.#actions[action];
+    byId("nothing").querySelector(".drawing").replaceChildren(drawingOf({ name: action, tag: "" }));
+  }
+}
+
+function ownersOf(owners) {
+  if (owners.length === 0) return "";
+  const more = owners.length - OWNERS_NAMED;
+  const named = more > 0 ? [...owners.slice(0, OWNERS_NAMED), `${more} more`] : owners;
+  return `${owners.length === 1 ? "Owner" : "Owners"}: ${listed(named)}`;
+}
+
+/// Returns a sentence about the plants beyond those that are loaded: `null` for none, else their number as far as it is known.
+function unsearchedOf(unsearched, state) {
+  if (unsearched === null) return "";
+  const { number, isExact } = unsearched;
+  if (number === 0) return `There are more: they are ${state}.`;
+  const amount = `${number.toLocaleString("en")} more ${number === 1 ? "is" : "are"} ${state}.`;
+  return isExact ? amount : `At least ${amount}`;
+}
+
+/// Returns what to say where no plant is shown, and what to offer.
+function nothingOf({ failure, garden, filter: { query, tag }, unsearched, permissions }) {
+  if (failure) return { title: "The plants cannot be shown", text: failure.message, action: failure.status === 403 ? "leave" : "again" };
+  if (garden.size === 0) {
+    const title = "Nothing planted yet";
+    return permissions.canAdd ? { title, text: "The first plant is one name away.", action: "add" } : { title, text: permissions.describe(), action: "leave" };
+  }
+  const what = query.trim() ? `“${query.trim()}”` : "this";
+  const where = tag === null ? "" : ` among ${tag ? `“${tag}”` : "those without a tag"}`;
+  const text = ["Names, tags and ids are searched.", unsearchedOf(unsearched, "not searched")].filter(Boolean).join(" ");
+  return { title: `No plant matches ${what}${where}`, text, action: "clear" };
+}
+
+/// Changes a select only where it differs, so that one that is open stays open.
+function setOptions(select, options, value) {
+  const now = [...select.options].map(({ text, value: known }) => [text, known]);
+  if (JSON.stringify(now) !== JSON.stringify(options)) select.replaceChildren(...options.map(([text, known]) => new Option(text, known)));
+  select.value = value;
+}

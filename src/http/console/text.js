@@ -1,0 +1,19 @@
+// Numbers and names as messages write them.
+
+/// The characters of a name that a message repeats.
+const NAME_SHOWN = 60;
+
+/// Returns `1,234 plants`, or `1 plant`.
+export function count(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/// Returns the quoted name of a plant, shortened if it is long.
+export function called({ name }) {
+  return name.length > NAME_SHOWN ? `“${[...name].slice(0, NAME_SHOWN).join("")}…”` : `“${name}”`;
+}
+
+/// Returns `a`, `a and b` or `a, b and c`.
+export function listed(names) {
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}

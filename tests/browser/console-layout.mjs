@@ -1,0 +1,85 @@
+// Narrow screens and long texts: ids stay readable, and buttons can be pressed.
+
+import assert from "node:assert/strict";
+import { ask, main, picture, withBrowser } from "./browser.mjs";
+import { call, plant, shown, signedIn, stored, until } from "./garden.mjs";
+
+const { BOB, PART } = process.env;
+const SCREENS = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 }, narrow: { width: 320, height: 640 } };
+
+/// The ids that are cut off.
+const cutIds = (page) => page.locator("[data-key] .id").evaluateAll((ids) => ids.filter((id) => id.scrollWidth > id.clientWidth).map((id) => id.textContent));
+
+async function tags(browser) {
+  await plant(1_234_567, "Ivy", "a tag as long as ".repeat(12).slice(0, 200));
+  await plant(42, "Moss", "t".repeat(200));
+  await plant(7, "Oak", "");
+  for (const [name, viewport] of Object.entries(SCREENS)) {
+    const page = await signedIn(browser, { viewport });
+    for (const view of ["Cards", "Table"]) {
+      await page.getByRole("button", { name: view }).click();
+      await page.locator("[data-key]").nth(2).waitFor();
+      assert.deepEqual(await cutIds(page), [], `${view} on the ${name}`);
+      await picture(page, `tags-${name}-${view.toLowerCase()}`);
+    }
+    page.check();
+  }
+  // With the names of their owners beside them, too.
+  await ask("share editor");
+  await until("the share", async () => (await stored(BOB)).includes("Moss"));
+  await call("POST", "/plants", { token: BOB, body: '{"id":1234567,"name":"Fern","tag":"another tag that has many words"}' });
+  for (const [name, viewport] of Object.entries(SCREENS)) {
+    const page = await signedIn(browser, { viewport, token: BOB });
+    for (const view of ["Cards", "Table"]) {
+      await page.getByRole("button", { name: view }).click();
+      await page.locator("[data-key]").nth(3).waitFor();
+      assert.deepEqual(await cutIds(page), [], `${view} with owners on the ${name}`);
+      await picture(page, `tags-owners-${name}-${view.toLowerCase()}`);
+    }
+    page.check();
+  }
+}
+
+/// The first place, from the beginning of the page to its end, where the button that adds a plant lies upon one that deletes.
+async function firstCoveredPlace() {
+  for (let top = 0; top <= document.documentElement.scrollHeight - innerHeight; top += 20) {
+    scrollTo(0, top);
+    await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    if (coversDelete()) return top;
+  }
+  return null;
+
+  function coversDelete() {
+    const add = document.getElementById("add").getBoundingClientRect();
+    const controls = document.querySelector(".controls").getBoundingClientRect();
+    return [...document.querySelectorAll("[data-key] .delete")].some((button) => {
+      const { left, right, top, bottom } = button.getBoundingClientRect();
+      // What has scrolled under the bar at the upper edge is out of sight as a whole.
+      const isVisible = bottom > controls.bottom && top < innerHeight;
+      return isVisible && left < add.right && right > add.left && top < add.bottom && bottom > add.top;
+    });
+  }
+}
+
+async function adding(browser) {
+  for (let id = 1; id <= 40; id += 1) await plant(id, `Plant ${id}`, "garden");
+  for (const name of ["phone", "narrow"]) {
+    const page = await signedIn(browser, { viewport: SCREENS[name], isMobile: true, hasTouch: true });
+    for (const view of ["Cards", "Table"]) {
+      await page.getByRole("button", { name: view }).click();
+      assert.equal(await page.evaluate(firstCoveredPlace), null, `${view} on the ${name}`);
+      // It is still at hand at the end of the list.
+      await page.evaluate("scrollTo(0, document.documentElement.scrollHeight)");
+      await shown(page, "Plant 40").waitFor();
+      await picture(page, `end-${name}-${view.toLowerCase()}`);
+      await page.getByRole("button", { name: "Delete Plant 40" }).click();
+      await page.getByRole("button", { name: "Undo" }).click();
+      await page.getByRole("button", { name: "Add a plant" }).click();
+      await until("the form", () => page.getByRole("dialog", { name: "Add a plant" }).isVisible());
+      await page.keyboard.press("Escape");
+    }
+    page.check();
+  }
+}
+
+main(() => withBrowser({ tags, adding }[PART]));

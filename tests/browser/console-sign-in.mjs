@@ -1,0 +1,107 @@
+// Signing in with what people paste, and the words for each way in which a token fails.
+
+import assert from "node:assert/strict";
+import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { signIn, signedIn, until } from "./garden.mjs";
+
+const { PART, REVOKED } = process.env;
+
+const PASTED = [
+  `export TOKEN=${TOKEN}`,
+  `TOKEN=${TOKEN}`,
+  `TOKEN="${TOKEN}"`,
+  `export TOKEN='${TOKEN}';`,
+  `$env:TOKEN = "${TOKEN}"`,
+  `Bearer ${TOKEN}`,
+  `bearer ${TOKEN}`,
+  `Authorization: Bearer ${TOKEN}`,
+  `"Authorization: Bearer ${TOKEN}"`,
+  `“${TOKEN}”`,
+  `'${TOKEN}'`,
+  `  \u00a0${TOKEN}\t `,
+];
+
+async function pasting(browser) {
+  const page = await openPage(browser);
+  await page.goto("/");
+  for (const pasted of PASTED) {
+    await signIn(page, pasted);
+    await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+    assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), TOKEN, pasted);
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Access token").waitFor();
+  }
+  page.check();
+}
+
+/// The field has the error, in words and for a screen reader, and the keyboard.
+async function fails(page, words) {
+  await page.locator("#token-error").getByText(words).waitFor();
+  const field = page.getByLabel("Access token");
+  await until("the keyboard at the field", () => field.evaluate((element) => element === document.activeElement));
+  assert.equal(await field.getAttribute("aria-invalid"), "true", words);
+  assert.ok((await field.getAttribute("aria-describedby")).split(" ").includes("token-error"));
+}
+
+async function failing(browser) {
+  const page = await openPage(browser);
+  page.tolerate(/status of 401/);
+  let requests = 0;
+  page.on("request", (request) => (requests += new URL(request.url()).pathname === "/plants" ? 1 : 0));
+  await page.goto("/");
+  const field = page.getByLabel("Access token");
+  // Mistakes that show without asking the server.
+  const swapped = TOKEN.at(-1) === "0" ? "1" : "0";
+  const mistyped = [
+    ["", "Paste a token first."],
+    ["two words", "A token is one word"],
+    [TOKEN.slice(0, -3), "This token is incomplete: it has 39 of 42 characters."],
+    [`${TOKEN}00`, "This token is too long: it has 44 characters instead of 42."],
+    [TOKEN.slice(0, -1) + swapped, "This token is mistyped"],
+    [`${TOKEN.slice(0, 20)}-${TOKEN.slice(21)}`, "This token is mistyped"],
+  ];
+  for (const [token, words] of mistyped) {
+    await signIn(page, token);
+    await fails(page, words);
+    assert.equal(await field.inputValue(), token);
+  }
+  assert.equal(requests, 0);
+  await checkAccessibility(page, "a mistyped token");
+  await picture(page, "mistyped");
+
+  // The server knows better: what it rejects stays, to be looked at and corrected.
+  await signIn(page, REVOKED);
+  await fails(page, "The server rejected this token: it is unknown there, or it has expired or was revoked.");
+  assert.equal(await field.inputValue(), REVOKED);
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), null);
+  await checkAccessibility(page, "a rejected token");
+  await picture(page, "rejected");
+  await signIn(page, "eyJhbGciOiJFZERTQSJ9.e30.c2ln");
+  await fails(page, "The server rejected this token");
+  await field.press("End");
+  await field.press("x");
+  assert.equal(await field.getAttribute("aria-invalid"), null, "a changed token is not wrong yet");
+  page.check();
+
+  // One that has worked in this tab has expired or was revoked, whether the page notices by itself or after a reload.
+  const pages = [await signedIn(browser), await signedIn(browser)];
+  for (const tab of pages) tab.tolerate(/status of 401/);
+  await ask("revoke first");
+  const [looking, reloading] = pages;
+  const ended = "Your token worked in this tab and no longer does: it has expired or was revoked.";
+  await until("the end of the token", async () => {
+    await looking.evaluate("document.getElementById('refresh').click()");
+    return looking.getByText(ended).isVisible();
+  });
+  await reloading.reload();
+  await reloading.getByText(ended).waitFor();
+  await checkAccessibility(reloading, "a token that has ended");
+  await picture(reloading, "ended");
+  for (const tab of pages) {
+    assert.equal(await tab.getByLabel("Access token").inputValue(), "");
+    assert.equal(await tab.evaluate("sessionStorage.getItem('plantstore-token')"), null);
+    tab.check();
+  }
+}
+
+main(() => withBrowser({ pasting, failing }[PART]));
