@@ -35,13 +35,13 @@ enum Operation {
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) time: Duration,
-    pub(crate) sent: u64,
-    pub(crate) lists: u64,
-    pub(crate) creates: u64,
+    pub(crate) sent: u32,
+    pub(crate) lists: u32,
+    pub(crate) creates: u32,
     /// Responses with status 503.
-    pub(crate) rejected: u64,
+    pub(crate) rejected: u32,
     /// Other responses, lost connections, and requests without a response.
-    pub(crate) failed: u64,
+    pub(crate) failed: u32,
     /// Of successful responses, from sending to the last byte, in microseconds.
     latencies: Vec<u32>,
 }
@@ -49,13 +49,16 @@ pub(crate) struct Report {
 impl Report {
     /// Successful responses per second.
     pub(crate) fn goodput(&self) -> f64 {
-        ((self.lists + self.creates) as f64) / self.time.as_secs_f64()
+        self.per_second(self.lists + self.creates)
     }
 
-    /// The latency in milliseconds that this share of the successful responses did not exceed.
-    pub(crate) fn percentile(&self, share: f64) -> f64 {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index into the latencies")]
-        let index = ((self.latencies.len().saturating_sub(1)) as f64 * share).round() as usize;
+    pub(crate) fn per_second(&self, count: u32) -> f64 {
+        f64::from(count) / self.time.as_secs_f64()
+    }
+
+    /// The latency in milliseconds that `percent` of the successful responses did not exceed.
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
+        let index = self.latencies.len().saturating_sub(1) * percent / 100;
         self.latencies.get(index).map_or(0.0, |micros| f64::from(*micros) / 1_000.0)
     }
 }
@@ -147,9 +150,8 @@ impl Generator {
         let random = self.next_random();
         let operation = match workload {
             Workload::Lists => Operation::List,
-            Workload::Creates => Operation::Create,
             Workload::Mixed if random.is_multiple_of(2) => Operation::List,
-            Workload::Mixed => Operation::Create,
+            Workload::Creates | Workload::Mixed => Operation::Create,
         };
         let connection = &mut self.connections[place];
         let token = &self.tokens[connection.user];

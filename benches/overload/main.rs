@@ -9,7 +9,7 @@
 mod generator;
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn run(options: &Options) -> Result<()> {
 }
 
 /// Measures one program under one workload, on a new store.
-fn measure(options: &Options, name: &str, program: &PathBuf, workload: Workload) -> Result<()> {
+fn measure(options: &Options, name: &str, program: &Path, workload: Workload) -> Result<()> {
     let server = Server::start(program, options.pin, &options.serve)?;
     let time = Duration::from_secs(options.seconds);
     let mut closed = Generator::connect(server.address, &server.tokens, PEAK_CONNECTIONS)?;
@@ -103,24 +103,23 @@ fn measure(options: &Options, name: &str, program: &PathBuf, workload: Workload)
 }
 
 fn print(name: &str, workload: Workload, offered: &str, report: &Report, peak: f64, server: &Server) {
-    let seconds = report.time.as_secs_f64();
     println!(
         "| {name} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} |",
-        (report.sent as f64) / seconds,
+        report.per_second(report.sent),
         report.goodput(),
         report.goodput() / peak,
-        (report.rejected as f64) / seconds,
+        report.per_second(report.rejected),
         report.failed,
-        report.percentile(0.50),
-        report.percentile(0.99),
-        report.percentile(1.0),
+        report.percentile(50),
+        report.percentile(99),
+        report.percentile(100),
         server.memory_peak_mb(),
     );
     if let Workload::Mixed = workload {
         println!(
             "|  | of which lists, creates |  |  | {:.0}/s, {:.0}/s |  |  |  |  |  |  |  |",
-            (report.lists as f64) / seconds,
-            (report.creates as f64) / seconds
+            report.per_second(report.lists),
+            report.per_second(report.creates)
         );
     }
 }

@@ -373,7 +373,7 @@ fn a_remembered_list_is_a_hit() {
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    wait_for_note_of_use(&site);
+    site.wait_for_note_of_use();
     let lookups = |found| metrics.value("plantstore_list_cache_lookups_total", &[("found", found)]);
     // The first times the version may not be at hand yet.
     wait_for("a list out of memory", || {
