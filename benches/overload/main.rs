@@ -23,8 +23,8 @@ use self::server::Server;
 const PEAK_CONNECTIONS: usize = 64;
 /// A rate that no server reaches: the closed loop sends as soon as a connection is free.
 const UNLIMITED: f64 = 1e9;
-/// How long a server runs before its peak is measured.
-const WARM_UP: Duration = Duration::from_secs(1);
+/// How long a server and its connections are used before a measurement.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 #[derive(Parser)]
 struct Options {
@@ -95,6 +95,8 @@ fn measure(options: &Options, name: &str, program: &Path, workload: Workload) ->
     drop(closed);
     print(name, workload, "peak", &peak, peak.goodput(), &server);
     let mut open = Generator::connect(server.address, &server.tokens, options.connections)?;
+    // So that the burst of new connections is over before the first measurement.
+    open.run(workload, peak.goodput() / 2.0, WARM_UP)?;
     for load in &options.loads {
         let report = open.run(workload, load * peak.goodput(), time)?;
         print(name, workload, &format!("{load}×"), &report, peak.goodput(), &server);
