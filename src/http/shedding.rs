@@ -28,9 +28,9 @@ const DELAY_MIN: Duration = Duration::from_millis(100);
 /// Longest delay of a rejection.
 const DELAY_MAX: Duration = RETRY_AFTER;
 
-/// Tasks per worker that may wait in the runtime's global queue before requests are rejected: more than one batch of
-/// committed writes puts there at once, and a few tens of milliseconds of work.
-const READY_TASKS_MAX: usize = 512;
+/// Tasks per worker that may wait in the runtime's global queue before requests are rejected: about as many as a worker has
+/// room for in its own queue, and some ten milliseconds of work.
+const READY_TASKS_MAX: usize = 256;
 
 /// Detects that the runtime has more tasks ready than it can run soon.
 pub(super) struct Scheduler {
