@@ -450,5 +450,7 @@ mod tests {
         assert!(panicked.contains("ratelimit-policy: ") && panicked.contains("access-control-allow-origin: *"));
         assert!(answers.ends_with(r#"{"status":"live"}"#), "{answers}");
         assert!(!answers.contains("secret"));
+        // Before its file goes: a store whose file is deleted ends the process.
+        app.store.close().await;
     }
 }
