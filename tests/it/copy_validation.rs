@@ -148,15 +148,15 @@ on_every_engine! {
             let output = site.run(&[command, "list"]);
             let table = String::from_utf8(output.stdout.clone()).unwrap();
             assert!(output.status.success(), "{command}: {}", said(&output));
-            assert!(table.contains("b\\nob (invalid)"), "{table}");
-            assert_eq!(table.lines().count(), if command == "share" { 2 } else { 4 }, "{table}");
+            // A cell that is too wide goes on in the next line.
+            assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
             let json = site.run(&[command, "list", "--json"]).stdout;
             let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
             let names = json.as_array().unwrap().iter().flat_map(|row| [&row["name"], &row["user"], &row["owner"]]);
             assert_eq!(names.filter(|name| **name == "b\nob").count(), 1, "{json}");
         }
         let tokens = String::from_utf8(site.run(&["token", "list"]).stdout).unwrap();
-        assert!(tokens.contains("red \\u{1b}[31m"), "{tokens}");
+        assert!(tokens.contains("red") && tokens.contains("\\u{1b}[31m"), "{tokens}");
         let of_ada = site.run(&["token", "list", "--user", "ada"]);
         assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
     }

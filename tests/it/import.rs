@@ -96,32 +96,11 @@ on_every_engine! {
             let range = if before == 0 { "up to 4096".to_owned() } else { format!("from {} to {through}", before + 1) };
             let (next, said) = (through + 1, said(&output));
             let expected = format!("error: interrupted by SIG{name}: all lines {range} are stored, and none after; go on with --from-line {next}\n");
-            assert!(said.contains("stored 4096 plants"), "{said}");
+            assert!(said.contains("stored 4,096 plants"), "{said}");
             assert!(said.ends_with(&expected), "{said}");
         }
         import(site, &["--from-line", "8193"], &text);
         assert_eq!(export(site), text);
-    }
-
-    // Another process holds what it needs, and the first signal has to wait for the commit.
-    fn a_second_signal_ends_an_import_at_once(site) {
-        import(site, &[], &lines(&["ada"], 3));
-        let held = site.hold_writes();
-        // The first signal may come before the commit, and then one is enough.
-        let said = wait_for("an import that waits for its commit", || {
-            let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
-            wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
-            wait_for("its end", || {
-                signal(child.id(), "INT");
-                child.try_wait().unwrap()
-            });
-            let output = child.wait_with_output().unwrap();
-            assert_eq!(output.status.code(), Some(130), "{}", said(&output));
-            Some(said(&output)).filter(|said| said.contains("a second time"))
-        });
-        drop(held);
-        assert_eq!(said, "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n");
     }
 
     fn what_is_said_after_skipped_lines_is_true(site) {
@@ -362,4 +341,27 @@ fn an_import_leaves_one_file() {
     import(&site, &[], &lines(&["ada"], 20_000));
     let files: Vec<_> = std::fs::read_dir(site.directory()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["plants.db"]);
+}
+
+/// Another process holds the write lock, and the first signal has to wait for the commit.
+#[test]
+fn a_second_signal_ends_an_import_at_once() {
+    let site = &Site::new(Engine::Sqlite);
+    import(site, &[], &lines(&["ada"], 3));
+    let held = site.hold_writes();
+    // The first signal may come before the commit, and then one is enough.
+    let said = wait_for("an import that waits for its commit", || {
+        let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
+        wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
+        wait_for("its end", || {
+            signal(child.id(), "INT");
+            child.try_wait().unwrap()
+        });
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+        Some(said(&output)).filter(|said| said.contains("a second time"))
+    });
+    drop(held);
+    assert_eq!(said, "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n");
 }

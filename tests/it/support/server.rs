@@ -15,7 +15,7 @@ use super::{Client, Cluster, Engine, Metrics, PATIENCE, Proxy, wait_for};
 /// A fresh place for a store of one engine; gone with the test.
 pub(crate) struct Site<'a> {
     pub(crate) engine: Engine,
-    directory: TempDir,
+    directory: Arc<TempDir>,
     /// For the engine that has one.
     database: Option<Database<'a>>,
 }
@@ -225,12 +225,13 @@ impl<'a> Site<'a> {
     #[track_caller]
     pub(crate) fn serve_through(&self, wrapper: &[&str], arguments: &[&str]) -> Server {
         let fixed = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
-        Server::start(self.command_through(wrapper, &[&fixed, arguments].concat()))
+        let command = self.command_through(wrapper, &[&fixed, arguments].concat());
+        Server::start_with(command, true, Some(Arc::clone(&self.directory)))
     }
 }
 
-fn temporary() -> TempDir {
-    tempfile::tempdir().expect("a temporary directory")
+fn temporary() -> Arc<TempDir> {
+    Arc::new(tempfile::tempdir().expect("a temporary directory"))
 }
 
 /// The service in a process of its own; ended with the test.
@@ -240,23 +241,25 @@ pub(crate) struct Server {
     output: BufReader<ChildStdout>,
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
+    /// The directory of its store, which must not go before it: a server whose file is deleted ends.
+    _directory: Option<Arc<TempDir>>,
 }
 
 impl Server {
     /// Starts the command and waits until it says where it listens.
     #[track_caller]
     pub(crate) fn start(command: Command) -> Self {
-        Self::start_with(command, true)
+        Self::start_with(command, true, None)
     }
 
     /// The same, with nobody who reads its log.
     #[track_caller]
     pub(crate) fn start_unread(command: Command) -> Self {
-        Self::start_with(command, false)
+        Self::start_with(command, false, None)
     }
 
     #[track_caller]
-    fn start_with(mut command: Command, read_log: bool) -> Self {
+    fn start_with(mut command: Command, read_log: bool, directory: Option<Arc<TempDir>>) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -283,7 +286,7 @@ impl Server {
             let _ = log_reader.map(JoinHandle::join);
             panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
         };
-        Self { child, address, output, log, log_reader }
+        Self { child, address, output, log, log_reader, _directory: directory }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
