@@ -363,5 +363,8 @@ fn a_second_signal_ends_an_import_at_once() {
         Some(said(&output)).filter(|said| said.contains("a second time"))
     });
     drop(held);
-    assert_eq!(said, "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n");
+    assert_eq!(
+        said,
+        "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n"
+    );
 }
