@@ -120,7 +120,7 @@ on_every_engine! {
     }
 
     fn a_client_that_reads_nothing_is_cut_off(site) {
-        let server = site.serve(&["--write-timeout", "300ms"]);
+        let server = site.serve(&["--write-timeout", "300ms", "--store-timeout", "20s"]);
         let ada = server.client(&site.token("ada", &[]));
         let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
         let mut connection = ada.connect();

@@ -22,6 +22,9 @@ fn ids(pages: &[Answer]) -> Vec<i64> {
     pages.iter().flat_map(Answer::ids).collect()
 }
 
+/// Options of a server that waits for a database on a busy machine: these tests store thousands of plants.
+const PATIENT: [&str; 2] = ["--store-timeout", "20s"];
+
 /// Puts plants into the store as fast as it goes, with names of `length` characters.
 fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
     let mut connection = client.connect();
@@ -42,7 +45,7 @@ fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
 
 on_every_engine! {
     fn lists_in_the_order_of_ids(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         assert_snapshot!(ada.get("/plants").wire(), @r"
         200 OK
@@ -78,7 +81,7 @@ on_every_engine! {
     }
 
     fn ids_are_shown_on_request(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
         ada.plant(2, "Fern");
@@ -97,7 +100,7 @@ on_every_engine! {
     }
 
     fn a_limit_is_an_int32_from_zero(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         for id in 1..=3 {
             ada.plant(id, "x");
@@ -122,7 +125,7 @@ on_every_engine! {
     }
 
     fn head_answers_the_same_headers(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         for id in 1..=3 {
             ada.plant(id, "x");
@@ -139,7 +142,7 @@ on_every_engine! {
     }
 
     fn following_next_visits_every_plant_once(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
         fill(&ada, all.iter().copied(), 3);
@@ -151,7 +154,7 @@ on_every_engine! {
     }
 
     fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         let bob = server.client(&site.token("bob", &[]));
         fill(&ada, 1..=6, 3);
@@ -169,7 +172,7 @@ on_every_engine! {
     }
 
     fn the_largest_id_ends_the_list(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         ada.plant(i64::MAX, "last");
         ada.plant(i64::MIN, "first");
@@ -182,7 +185,7 @@ on_every_engine! {
     }
 
     fn a_malformed_cursor_is_refused(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         fill(&ada, 1..=2, 3);
         let next = ada.get("/plants?limit=1").next().expect("a next page");
@@ -195,7 +198,7 @@ on_every_engine! {
     }
 
     fn a_long_list_is_streamed_whole(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         fill(&ada, 1..=2_000, 100);
         // The last bytes of a stream must not be taken for an answer of the HTTP library's own.
@@ -210,7 +213,7 @@ on_every_engine! {
     }
 
     fn long_lists_and_pages_hold_nobody_elses_plants(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
         for (offset, user) in (0..).zip(&users) {
             fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
@@ -225,7 +228,7 @@ on_every_engine! {
     }
 
     fn pages_larger_than_one_step_are_exact(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
         fill(&ada, all.iter().copied(), 200);
@@ -238,7 +241,7 @@ on_every_engine! {
     }
 
     fn pages_stay_exact_while_others_come_and_go(site) {
-        let server = site.serve(&[]);
+        let server = site.serve(&PATIENT);
         let ada = server.client(&site.token("ada", &[]));
         let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
         fill(&ada, steady.iter().copied(), 200);
