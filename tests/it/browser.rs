@@ -118,7 +118,7 @@ fn the_console_keeps_nobody_out() {
     });
 }
 
-/// Runs one part of a script about the console: for ada, with bob, with whom she can share, and with tokens that lack something.
+/// Runs one part of a script about the console: for ada, with bob as a user to share with, and with tokens that lack something.
 fn run_part(script: &str, part: &str) {
     let site = Site::new(Engine::Sqlite);
     let [token, bob] = [site.token("ada", &[]), site.token("bob", &[])];

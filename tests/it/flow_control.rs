@@ -196,7 +196,7 @@ fn a_client_that_acknowledges_every_frame_is_not_cut() {
         (frames, ended) = (frames + 1, frame.flags & END_STREAM != 0);
         let length = u32::try_from(frame.payload.len()).unwrap().max(1).to_be_bytes();
         let updates = [self::frame(WINDOW_UPDATE, 0, 0, &length), self::frame(WINDOW_UPDATE, 0, 1, &length)].concat();
-        // The window of a stream that has ended is nobody's concern.
+        // The window of a stream that has ended is ignored.
         connection.try_send(&updates).unwrap();
     }
     assert!(frames > 1_000, "{frames}");

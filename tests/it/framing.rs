@@ -1,4 +1,4 @@
-//! Header fields that decide where a request ends, for whom it is and how its body is encoded.
+//! Header fields that decide where a request ends, which host it is for and how its body is encoded.
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
 use crate::support::{Answer, Client, Connection, on_every_engine};

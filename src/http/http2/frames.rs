@@ -36,7 +36,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Frames of which each must arrive within `patience`, and of which `flood` is notified when they are too many. The stream
+    /// Frames of which each must arrive within the timeout, and of which `flood` is notified when they are too many. The stream
     /// is given back at the end.
     pub(super) fn new(
         stream: Stream,
