@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::support::{Client, Connection, Engine, Server, Site, Terminal, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Engine, Server, Site, Terminal, free_port, on_every_engine, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -185,7 +185,7 @@ on_every_engine! {
 
     // Whoever started the service may have stopped listening to what it says.
     fn the_service_runs_with_its_output_closed(site) {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         drop(child.stdout.take());
@@ -448,7 +448,7 @@ on_every_engine! {
 #[test]
 fn a_port_alone_is_an_address_of_this_machine() {
     let site = Site::new(Engine::Sqlite);
-    let port = crate::support::free_port().to_string();
+    let port = free_port().to_string();
     let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::Value;
 
-use crate::support::{Cluster, Engine, Server, Site, Stop, on_every_engine, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, Stop, on_every_engine, wait_for};
 
 /// Of the role `plantstore` of every server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -439,15 +439,10 @@ fn what_is_wrong_with_a_database_is_said_at_once() {
     assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
 }
 
-/// A port where nothing listens.
-fn dead_address() -> std::net::SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 #[test]
 fn a_database_that_does_not_listen_is_waited_for_and_then_given_up() {
     let cluster = Cluster::shared();
-    let words = Operator::at(cluster.url_at(dead_address(), "plants")).refusal_to_serve(&[]);
+    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).refusal_to_serve(&[]);
     assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
     assert!(words.contains("Connection refused"), "{words}");
 }
@@ -539,9 +534,9 @@ fn of_several_hosts_the_one_that_takes_writes_is_used() {
         format!("postgres://plantstore:{PASSWORD}@{}/{name}?target_session_attrs=read-write", hosts.join(","))
     };
     let ways = [
-        url(&[dead_address(), primary.address()]),
+        url(&[CLOSED_ADDRESS, primary.address()]),
         url(&[standby.address(), primary.address()]),
-        url(&[primary.address(), standby.address(), dead_address()]),
+        url(&[primary.address(), standby.address(), CLOSED_ADDRESS]),
     ];
     for way in ways {
         let node = Operator::at(way);

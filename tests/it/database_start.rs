@@ -3,17 +3,12 @@
 use std::process::{Child, Stdio};
 
 use crate::support::transfer::{import, lines, said};
-use crate::support::{Cluster, Engine, Proxy, Site, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Proxy, Site, wait_for};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
 /// Far shorter than what happens in these tests lasts.
 const SHORT: &[&str] = &["--store-timeout", "50ms"];
-
-/// A port where nothing listens.
-fn dead_address() -> std::net::SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Sessions of the service in this state on the database, other than the one that asks.
 fn sessions(site: &Site, condition: &str) -> Vec<i64> {
@@ -78,7 +73,7 @@ fn migration_whose_connection_is_lost_is_retried() {
 fn command_on_an_unreachable_database_fails_at_once() {
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 3));
-    let address = dead_address();
+    let address = CLOSED_ADDRESS;
     let dead = Cluster::shared().url_at(address, "plants");
     let expected = format!(
         "error: cannot connect to postgres://plantstore@{address}/plants: error connecting to server: Connection refused\n"
@@ -103,7 +98,7 @@ fn command_on_an_unreachable_database_fails_at_once() {
 #[test]
 fn server_retries_an_unreachable_database_and_names_it() {
     let site = Site::new(Engine::Postgres);
-    let address = dead_address();
+    let address = CLOSED_ADDRESS;
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Command, Output};
 
 use crate::support::broken::{Broken, Reply};
-use crate::support::{Engine, PATIENCE, Server, Site, free_port, on_every_engine, wait_for};
+use crate::support::{CLOSED_ADDRESS, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// The most that `systemd-analyze security` may find exposed.
@@ -192,7 +192,7 @@ fn a_probe_tells_whether_a_server_is_ready() {
     let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
     let unready = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked).with_status(503)));
-    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let nobody = format!("http://{CLOSED_ADDRESS}");
     let silent = Broken::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),

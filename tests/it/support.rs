@@ -28,7 +28,7 @@ pub(crate) use browser::Script;
 pub(crate) use client::{Answer, Client, Connection};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
-pub(crate) use postgres::{Cluster, free_port};
+pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use retrying::{Answered, Retrying};
 pub(crate) use server::{Server, Site, signal};

@@ -1,11 +1,11 @@
 //! PostgreSQL servers of the tests' own, which never outlive them.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::wait_for;
@@ -257,10 +257,17 @@ fn tools() -> PathBuf {
     PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
 }
 
+/// A port that nothing listens on and that the kernel gives to no other socket: it is below the range that sockets
+/// without a chosen port get (32768 and above by default).
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let candidate = || 20_000 + (std::process::id() * 100 + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+    std::iter::repeat_with(candidate).map(|port| port as u16).find(is_free).expect("the iterator has no end")
 }
+
+/// An address where connections are refused: tests do not listen on a reserved port.
+pub(crate) const CLOSED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn log(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
