@@ -12,6 +12,7 @@ mod import;
 mod man;
 mod migrate;
 mod openapi;
+mod options;
 mod probe;
 mod progress;
 mod restore;
@@ -38,9 +39,9 @@ use self::colour::{Colours, Style};
 use self::environment::origin;
 use self::signals::Interrupted;
 use self::words::{count, without_os_codes};
-use crate::config::{CreateOption, StoreOption};
-use crate::store::{OpenOptions, PostgresUrl, Store, StoreUrl};
-use crate::telemetry;
+use crate::cli::options::{CreateOption, StoreOption};
+use plantstore_store::{OpenOptions, PostgresUrl, Store, StoreUrl};
+use plantstore_telemetry::logging;
 
 /// How long a command waits for a server that writes without a pause.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,7 +83,7 @@ enum Command {
 }
 
 /// Parses, runs, and tells the truth in the exit code.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(error) => return report_wrong_use(&error),
@@ -227,7 +228,7 @@ impl StoreOption {
 
     /// Runs one of the operator's commands on the store, beside a running server or without one.
     fn with<T>(&self, change: SchemaChange, work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = logging::start(logging::Format::Human, Level::WARN);
         let url = self.url()?;
         self.warn_of_visible_password();
         run_to_end(async {

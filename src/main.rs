@@ -1,7 +1,9 @@
 //! The `plantstore` command.
 
+mod cli;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    plantstore::cli::main()
+    cli::main()
 }

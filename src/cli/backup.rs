@@ -7,8 +7,8 @@ use tracing::Level;
 
 use super::copy::copy;
 use super::store_file;
-use crate::config::StoreOption;
-use crate::telemetry;
+use crate::cli::options::StoreOption;
+use plantstore_telemetry::logging;
 
 /// Copy the whole store into a file, while servers go on writing
 ///
@@ -28,7 +28,7 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = logging::start(logging::Format::Human, Level::WARN);
         self.store.warn_of_visible_password();
         copy(&self.store.url()?, &store_file(self.file)?, &self.store.named())
     }

@@ -14,9 +14,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::colour::{Colours, Style};
 use super::words::without_os_codes;
 use super::{WrongUse, print, warn};
-use crate::check::{self, Finding, Level, ServerUrl, Verdict};
-use crate::config::duration;
-use crate::token::TOKEN_PREFIX;
+use crate::cli::options::duration;
+use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
+use plantstore_model::token::TOKEN_PREFIX;
 
 /// Where the token is looked for unless a file is named.
 pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
@@ -79,10 +79,10 @@ impl Options {
             warn(&format!("without https:// the token can be read on the way to {url}"));
         }
         let (shown_url, level) = (url.to_string(), self.level.into());
-        let options = check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
+        let options = plantstore_check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        let findings =
-            runtime.block_on(async { Ok::<_, anyhow::Error>(check::run(options, interruptions()?).await?) })?;
+        let findings = runtime
+            .block_on(async { Ok::<_, anyhow::Error>(plantstore_check::run(options, interruptions()?).await?) })?;
         if self.json {
             print_json(&shown_url, level, &findings)?;
         } else {

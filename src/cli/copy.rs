@@ -9,9 +9,9 @@ use super::progress::Bar;
 use super::signals::discard_partial_files_on_end_signal;
 use super::words::grouped;
 use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
-use crate::archive::{self, Tallied};
-use crate::store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
-use crate::telemetry;
+use plantstore_store::archive::{self, Tallied};
+use plantstore_store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
+use plantstore_telemetry::logging;
 
 /// Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
 ///
@@ -33,7 +33,7 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = logging::start(logging::Format::Human, Level::WARN);
         let (from, to) = (store_url("--from", &self.from)?, store_url("--to", &self.to)?);
         warn_of_visible_password("--from", &self.from, "");
         warn_of_visible_password("--to", &self.to, "");

@@ -10,12 +10,12 @@ use tracing::Level;
 use super::progress::Bar;
 use super::signals::discard_partial_files_on_end_signal;
 use super::{PATIENCE, count, is_dash, run_to_end};
-use crate::archive::{self, ExportError, Exported};
-use crate::config::StoreOption;
-use crate::newfile::{NewFile, NewFileError};
-use crate::store::{Selection, Snapshot};
-use crate::telemetry;
-use crate::user::UserName;
+use crate::cli::options::StoreOption;
+use plantstore_model::user::UserName;
+use plantstore_store::archive::{self, ExportError, Exported};
+use plantstore_store::new_file::{NewFile, NewFileError};
+use plantstore_store::{Selection, Snapshot};
+use plantstore_telemetry::logging;
 
 /// Write all plants, or one user's, as lines of JSON; works beside a running server
 ///
@@ -41,7 +41,7 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = logging::start(logging::Format::Human, Level::WARN);
         let url = self.store.url()?;
         self.store.warn_of_visible_password();
         run_to_end(async {

@@ -13,9 +13,9 @@ use super::signals::{EndSignal, Interrupted, first_end_signal};
 use super::value::number;
 use super::words::grouped;
 use super::{count, is_dash, run_to_end};
-use crate::archive::{self, Input, Note, Stop, Summary};
-use crate::config::{CreateOption, StoreOption};
-use crate::store::{Importer, StoreError};
+use crate::cli::options::{CreateOption, StoreOption};
+use plantstore_store::archive::{self, Input, Note, Stop, Summary};
+use plantstore_store::{Importer, StoreError};
 
 /// Bytes of the input that are read at a time.
 const BUFFER: usize = 256 * 1024;

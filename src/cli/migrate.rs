@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::SchemaChange;
-use crate::config::StoreOption;
+use crate::cli::options::StoreOption;
 
 /// Make a store, or bring its schema up to date, for nodes that run with --no-migrate
 #[derive(Args)]

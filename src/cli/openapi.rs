@@ -4,8 +4,6 @@ use std::io::Write;
 
 use clap::Args;
 
-use crate::http;
-
 /// Print the OpenAPI document that the service answers at /openapi.json
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -16,7 +14,7 @@ impl Options {
     #[expect(clippy::unused_self, reason = "commands are run alike")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
         super::print(|output| {
-            serde_json::to_writer_pretty(&mut *output, &http::openapi())?;
+            serde_json::to_writer_pretty(&mut *output, &plantstore_server::openapi())?;
             writeln!(output)
         })
     }

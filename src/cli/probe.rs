@@ -8,8 +8,8 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 
 use super::{WrongUse, print};
-use crate::check::{self, ServerUrl};
-use crate::config::duration;
+use crate::cli::options::duration;
+use plantstore_check::{self, ServerUrl};
 
 /// Ask a server whether it is ready for requests
 #[derive(Args)]
@@ -32,7 +32,7 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
+        runtime.block_on(plantstore_check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
         print(|output| writeln!(output, "ready"))
     }
 }

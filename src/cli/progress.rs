@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::words::grouped;
-use crate::archive::Progress;
+use plantstore_store::archive::Progress;
 
 /// The time between two drawings.
 const REDRAW: Duration = Duration::from_millis(100);

@@ -36,10 +36,10 @@ use super::WrongUse;
 use super::colour::{Colours, Style};
 use super::environment::{self, origin};
 use super::value::{listen_address, number};
-use crate::config::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use crate::http::{self, App, Limits, Settings, Tls};
-use crate::store::{OpenOptions, Store, StoreUrl};
-use crate::telemetry;
+use crate::cli::options::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
+use plantstore_server::{self, App, Limits, Settings, Tls};
+use plantstore_store::{OpenOptions, Store, StoreUrl};
+use plantstore_telemetry::logging;
 
 /// What the store gets to finish its writes when nothing is left of the grace.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
@@ -178,7 +178,7 @@ impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
         let (settings, tls) = (self.settings()?, self.tls.tls()?);
-        let log = telemetry::start(log_format(self.log.log_format), log_level(self.log.log_level));
+        let log = logging::start(log_format(self.log.log_format), log_level(self.log.log_level));
         for warning in environment::warnings() {
             tracing::warn!("{warning}");
         }
@@ -248,7 +248,7 @@ impl Options {
 
         let app = App::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(app, tls.clone(), lines_dropped));
-        let stopped = http::serve(listener, tls, app, shutdown).await;
+        let stopped = plantstore_server::serve(listener, tls, app, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -288,11 +288,11 @@ async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
     })
 }
 
-fn log_format(format: LogFormat) -> telemetry::Format {
+fn log_format(format: LogFormat) -> logging::Format {
     match format {
-        LogFormat::Auto if io::stderr().is_terminal() => telemetry::Format::Human,
-        LogFormat::Human => telemetry::Format::Human,
-        LogFormat::Auto | LogFormat::Json => telemetry::Format::Json,
+        LogFormat::Auto if io::stderr().is_terminal() => logging::Format::Human,
+        LogFormat::Human => logging::Format::Human,
+        LogFormat::Auto | LogFormat::Json => logging::Format::Json,
     }
 }
 

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::words::shown;
 use super::{SchemaChange, WrongUse, print, table};
-use crate::config::StoreOption;
-use crate::store::{Granting, SHARES_MAX, StoredShare};
-use crate::user::{Role, UserName};
+use crate::cli::options::StoreOption;
+use plantstore_model::user::{Role, UserName};
+use plantstore_store::{Granting, SHARES_MAX, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]

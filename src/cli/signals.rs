@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::progress::clear_line;
-use crate::newfile;
+use plantstore_store::new_file;
 
 /// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Interrupted {
 /// Removes the partial files of the process and ends it when a signal asks for that. A file that is complete by then stays.
 pub(super) fn discard_partial_files_on_end_signal() -> anyhow::Result<()> {
     on_end_signal(|signal| {
-        let _discarded = newfile::discard_all();
+        let _discarded = new_file::discard_all();
         Interrupted { signal, details: String::new() }.end_process()
     })
 }

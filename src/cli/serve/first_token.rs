@@ -8,10 +8,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::{WrongUse, token};
-use crate::newfile::{NewFile, NewFileError, beside};
-use crate::store::{Store, StoreUrl};
-use crate::token::{Label, PlainToken, TokenId};
-use crate::user::UserName;
+use plantstore_model::token::{Label, PlainToken, TokenId};
+use plantstore_model::user::UserName;
+use plantstore_store::new_file::{NewFile, NewFileError, beside};
+use plantstore_store::{Store, StoreUrl};
 
 /// The user that a new store starts with.
 const FIRST_USER: &str = "gardener";

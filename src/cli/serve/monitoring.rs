@@ -13,8 +13,8 @@ use super::bind;
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
 use crate::cli::value::listen_address;
-use crate::http::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
-use crate::metrics::{Page, Process};
+use plantstore_server::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
+use plantstore_telemetry::metrics::{Page, Process};
 
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]

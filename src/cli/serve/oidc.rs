@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::{Issuer, IssuerUrl};
+use plantstore_server::{Issuer, IssuerUrl};
 
 #[derive(Args)]
 #[command(next_help_heading = "OpenID Connect")]

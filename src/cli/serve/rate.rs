@@ -5,7 +5,7 @@ use clap::Args;
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
 use crate::cli::value::number;
-use crate::http::{Quota, Rate};
+use plantstore_server::{Quota, Rate};
 
 #[derive(Args)]
 pub(super) struct RateOptions {

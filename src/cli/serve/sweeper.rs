@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::store::{SWEEP_DELAY, Store};
+use plantstore_store::{SWEEP_DELAY, Store};
 
 /// How often what nobody needs any more is looked for, and what others get to write between two steps of removing it.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);

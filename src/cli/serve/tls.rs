@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::{Renewal, Tls, TlsFault};
+use plantstore_server::{Renewal, Tls, TlsFault};
 
 /// How often the files are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);

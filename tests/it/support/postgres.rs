@@ -261,9 +261,9 @@ fn tools() -> PathBuf {
 /// without a chosen port get (32768 and above by default).
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let candidate = || 20_000 + (std::process::id() * 100 + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-    std::iter::repeat_with(candidate).map(|port| port as u16).find(is_free).expect("the iterator has no end")
+    let mut ports = std::iter::repeat_with(candidate).map(|port| u16::try_from(port).expect("a port"));
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port")
 }
 
 /// An address where connections are refused: tests do not listen on a reserved port.

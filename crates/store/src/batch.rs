@@ -1,0 +1,404 @@
+//! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer answers each write
+//! after the commit, and each on its own.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use super::keys::{Claimed, Key, Known, Written};
+use super::{Actor, Creation, Deletion, StoreError};
+use plantstore_model::plant::{NewPlant, PlantId};
+use plantstore_model::token::TokenId;
+use plantstore_model::user::{UserId, UserName};
+use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::spans;
+
+/// Writes that share one commit at the most: bounds how long the first of them waits for the last.
+pub(super) const BATCH_MAX: usize = 512;
+
+/// What a write came to.
+pub(super) type Answer<T> = Result<T, StoreError>;
+
+/// One write that waits for its commit.
+pub(super) enum Job {
+    Create {
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Box<Claimed>>,
+        reply: Reply<Written<Creation>>,
+    },
+    Delete {
+        actor: Actor,
+        id: PlantId,
+        key: Option<Box<Claimed>>,
+        reply: Reply<Written<Deletion>>,
+    },
+    /// Of a request that is refused whatever the store holds: all there is to do is to keep that under its key.
+    Refuse {
+        user: UserId,
+        key: Box<Claimed>,
+        reply: Reply<Written<()>>,
+    },
+    MakeUser {
+        name: UserName,
+        now: Timestamp,
+        reply: Reply<UserId>,
+    },
+    NoteUse {
+        token: TokenId,
+        day: Timestamp,
+    },
+    /// The last: what came before it is still done, what comes after it is refused.
+    Stop,
+}
+
+impl Job {
+    /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so has been told that
+    /// nothing was done.
+    pub(super) fn begin(&self) -> bool {
+        match self {
+            Self::Create { reply, .. } => reply.begin(),
+            Self::Delete { reply, .. } => reply.begin(),
+            Self::Refuse { reply, .. } => reply.begin(),
+            Self::MakeUser { reply, .. } => reply.begin(),
+            Self::NoteUse { .. } | Self::Stop => true,
+        }
+    }
+
+    /// The key of the request, if it has one, and whose it is.
+    pub(super) fn key(&self) -> Option<(UserId, &Key)> {
+        match self {
+            Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
+                key.as_ref().map(|claimed| (actor.user, &claimed.key))
+            }
+            Self::Refuse { user, key, .. } => Some((*user, &key.key)),
+            Self::MakeUser { .. } | Self::NoteUse { .. } | Self::Stop => None,
+        }
+    }
+
+    /// What is to be kept under its key, now that it came to this. Nothing is kept for users who are gone, and what was
+    /// known before stays as it is.
+    pub(super) fn keeping(&self, outcome: &Outcome) -> Option<Keeping<'_>> {
+        let (user, key) = self.key()?;
+        let done = match outcome {
+            Outcome::Create(Creation::Created) | Outcome::Delete(Deletion::Deleted) => true,
+            Outcome::Create(Creation::Duplicate) | Outcome::Delete(Deletion::NoPlant) | Outcome::Refused => false,
+            Outcome::Create(Creation::NoUser | Creation::NoOwner)
+            | Outcome::Delete(Deletion::NoUser | Deletion::NoOwner)
+            | Outcome::Known(_)
+            | Outcome::User(_)
+            | Outcome::Nothing => return None,
+        };
+        let refused = &key.refused;
+        let (outcome, message) = if done { (key.done, None) } else { (refused.number, Some(&*refused.message)) };
+        Some(Keeping { user, key, outcome, message })
+    }
+}
+
+/// A key with the answer that is to be kept under it; a success has no message.
+pub(super) struct Keeping<'a> {
+    pub(super) user: UserId,
+    pub(super) key: &'a Key,
+    pub(super) outcome: i32,
+    pub(super) message: Option<&'a str>,
+}
+
+/// The way back to a caller, who waits for a limited time.
+pub(super) struct Reply<T> {
+    answer: oneshot::Sender<Answer<T>>,
+    turn: Arc<Turn>,
+}
+
+/// Whether a write is still to be begun.
+#[derive(Default)]
+struct Turn {
+    /// One of the three below; leaves the first once, for good.
+    state: AtomicU8,
+    /// When the writer began, where anybody asks.
+    begun: Option<OnceLock<Instant>>,
+}
+
+/// Neither begun nor given up.
+const WAITING: u8 = 0;
+/// The writer has begun.
+const BEGUN: u8 = 1;
+/// The caller has given up.
+const ABANDONED: u8 = 2;
+
+impl Turn {
+    /// Moves to another state, unless the other side came first; true if that is the state now.
+    fn settle_on(&self, state: u8) -> bool {
+        let moved = self.state.compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire);
+        moved.is_ok() || moved == Err(state)
+    }
+
+    /// Notes how long a write that was queued at this moment waited for its turn and for its commit.
+    fn note(&self, queued: Instant) {
+        if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
+            spans::note("wait for the writer", queued, *begun);
+            spans::note("commit", *begun, Instant::now());
+        }
+    }
+}
+
+impl<T> Reply<T> {
+    fn begin(&self) -> bool {
+        let begins = self.turn.settle_on(BEGUN);
+        if let Some(begun) = self.turn.begun.as_ref().filter(|_| begins) {
+            let _ = begun.set(Instant::now());
+        }
+        begins
+    }
+
+    fn send(self, key: Option<Box<Claimed>>, answer: Answer<T>) {
+        // First: whoever has an answer finds the key free.
+        drop(key);
+        // A client that has gone away does not wait for its answer.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// What one job of a committed batch came to.
+#[derive(Clone)]
+pub(super) enum Outcome {
+    Create(Creation),
+    Delete(Deletion),
+    Refused,
+    User(UserId),
+    /// Nothing was done, because of what its key is known for.
+    Known(Known),
+    /// There was nothing to do.
+    Nothing,
+}
+
+/// Whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
+/// cannot be used cannot be used by any of them; trying one by one would keep the last for long.
+pub(super) fn one_may_spoil_it(result: &Answer<Vec<Outcome>>, jobs: usize) -> bool {
+    jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
+}
+
+/// Answers all jobs of a batch with what it came to.
+pub(super) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
+    match result {
+        Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
+        Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
+    }
+}
+
+/// Answers all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
+/// batch whose callers have stopped waiting.
+pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Answer<Vec<Outcome>>) {
+    let result = commit(batch);
+    if !one_may_spoil_it(&result, batch.len()) {
+        return answer_all(batch, result);
+    }
+    for job in batch.drain(..) {
+        let mut alone = vec![job];
+        let result = commit(&mut alone);
+        answer_all(&mut alone, result);
+    }
+}
+
+pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
+    match (job, outcome) {
+        (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => reply.send(key, Ok(Written::Now(creation))),
+        (Job::Create { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
+        (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(key, Ok(Written::Now(deletion))),
+        (Job::Delete { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
+        (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::Refuse { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(Some(key), Ok(Written::Known(known))),
+        (Job::Refuse { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(Written::Now(()))),
+        (Job::Refuse { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
+        (Job::MakeUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
+        (Job::MakeUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
+        (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
+        (Job::Stop, Err(_)) | (_, Ok(_)) => {}
+    }
+}
+
+/// The callers' end of the queue.
+pub(super) struct Queue {
+    sender: mpsc::Sender<Job>,
+    timeouts: Timeouts,
+}
+
+/// Timeouts of a caller, from the moment its write is queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For the write to begin.
+    pub(super) turn: Duration,
+    /// For the outcome of a write that has begun; no less than that for its turn.
+    pub(super) outcome: Duration,
+}
+
+impl Timeouts {
+    pub(super) const fn both(timeout: Duration) -> Self {
+        Self { turn: timeout, outcome: timeout }
+    }
+}
+
+impl Queue {
+    /// A queue of `capacity` writes, and the writer's end of it.
+    pub(super) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (Self { sender, timeouts }, receiver)
+    }
+
+    pub(super) async fn create(
+        &self,
+        actor: Actor,
+        plant: NewPlant,
+        key: Option<Box<Claimed>>,
+    ) -> Answer<Written<Creation>> {
+        self.ask(|reply| Job::Create { actor, plant, key, reply }).await
+    }
+
+    pub(super) async fn delete(
+        &self,
+        actor: Actor,
+        id: PlantId,
+        key: Option<Box<Claimed>>,
+    ) -> Answer<Written<Deletion>> {
+        self.ask(|reply| Job::Delete { actor, id, key, reply }).await
+    }
+
+    pub(super) async fn refuse(&self, user: UserId, key: Box<Claimed>) -> Answer<Written<()>> {
+        self.ask(|reply| Job::Refuse { user, key, reply }).await
+    }
+
+    /// Makes the user unless there is one of this name.
+    pub(super) async fn make_user(&self, name: &UserName, now: Timestamp) -> Answer<UserId> {
+        self.ask(|reply| Job::MakeUser { name: name.clone(), now, reply }).await
+    }
+
+    /// Best effort: when the queue is full the note is dropped.
+    pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
+        let _ = self.submit(Job::NoteUse { token, day });
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
+        page.gauge("plantstore_write_queue_depth", "Writes that wait for the writer.").sample(&[], most - free);
+        page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
+    }
+
+    /// Whether a write that is submitted now finds a free place.
+    pub(super) fn has_capacity(&self) -> bool {
+        self.sender.capacity() > 0
+    }
+
+    /// Whether the writer has stopped.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Waits for a place in the queue: stopping is never refused.
+    pub(super) async fn stop(&self) {
+        // Fails when the writer has stopped already.
+        let _ = self.sender.send(Job::Stop).await;
+    }
+
+    fn submit(&self, job: Job) -> Result<(), StoreError> {
+        self.sender.try_send(job).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => StoreError::Overloaded,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable("the writer has stopped".to_owned()),
+        })
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
+        let (answer, mut coming) = oneshot::channel();
+        let queued = spans::begin().at();
+        let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
+        self.submit(job(Reply { answer, turn: Arc::clone(&turn) }))?;
+        let Timeouts { turn: for_turn, outcome } = self.timeouts;
+        let mut answer = tokio::time::timeout(for_turn, &mut coming).await;
+        if answer.is_err() {
+            // What has not begun never will.
+            if turn.settle_on(ABANDONED) {
+                return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));
+            }
+            answer = tokio::time::timeout(outcome.saturating_sub(for_turn), coming).await;
+        }
+        if let Some(queued) = queued {
+            turn.note(queued);
+        }
+        match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
+            Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
+
+    fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Written<Deletion>>>) {
+        let (answer, coming) = oneshot::channel();
+        let reply = Reply { answer, turn: Arc::default() };
+        (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, coming)
+    }
+
+    /// Settles three deletes of which any batch with id 2 fails as `error` says.
+    fn settle_three(error: &StoreError) -> (usize, Vec<Answer<Written<Deletion>>>) {
+        let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
+        let mut commits = 0;
+        settle(&mut batch, |jobs| {
+            commits += 1;
+            let spoilt = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
+            if spoilt { Err(error.clone()) } else { Ok(vec![Outcome::Delete(Deletion::Deleted); jobs.len()]) }
+        });
+        (commits, answers.into_iter().map(|mut answer| answer.try_recv().expect("an answer")).collect())
+    }
+
+    #[test]
+    fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
+        let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
+        assert_eq!(commits, 4);
+        let deleted = |answer: &Answer<_>| matches!(answer, Ok(Written::Now(Deletion::Deleted)));
+        assert!(deleted(&answers[0]) && matches!(answers[1], Err(StoreError::Internal(_))) && deleted(&answers[2]));
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_used_is_not_tried_once_for_each() {
+        let (commits, answers) = settle_three(&StoreError::Unavailable("locked".to_owned()));
+        assert_eq!(commits, 1);
+        assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
+        let (queue, mut jobs) = Queue::new(1, Timeouts::both(PATIENCE));
+        let vanish = async { drop(jobs.recv().await) };
+        let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1), None), vanish);
+        assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
+        drop(jobs);
+        let refused = queue.delete(ADA, PlantId::new(1), None).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_was_never_begun_is_never_done() {
+        let (queue, mut jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
+        let refused = queue.delete(ADA, PlantId::new(1), None).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        assert!(!jobs.try_recv().expect("the job").begin());
+        let begin = async {
+            let job = jobs.recv().await.expect("the job");
+            assert!(job.begin());
+            std::future::pending::<()>().await;
+            drop(job);
+        };
+        let asking = queue.delete(ADA, PlantId::new(2), None);
+        let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
+        assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
+    }
+}

@@ -1,0 +1,315 @@
+//! The one writer: a thread that drains its queue into one transaction and answers after the commit is on disk.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checkpoint::Checkpointer;
+use super::database_file::DatabaseFile;
+use super::fault::{describe, end_process, is_failed_sync, store_error};
+use super::{SqliteMetrics, connect};
+use crate::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, Timeouts, settle};
+use crate::keys::{KEPT_SECONDS, Key, Known};
+use crate::{Actor, Creation, Deletion, OpenOptions, later};
+use plantstore_model::plant::{NewPlant, PlantId, Tag};
+use plantstore_model::user::{UserId, UserName};
+
+/// Timeout for a commit that has begun (a disk that hangs).
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
+const MARGIN: Duration = Duration::from_millis(300);
+/// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
+pub(super) const CACHE_KIB: i64 = 16_384;
+
+/// The handle on the writer thread.
+pub(super) struct Writer {
+    queue: Queue,
+    /// Resolves when the thread has ended and its connection is closed.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        path: &Path,
+        file: &Arc<DatabaseFile>,
+        options: &OpenOptions,
+        metrics: &Arc<SqliteMetrics>,
+    ) -> rusqlite::Result<Self> {
+        let connection = connect(path)?;
+        connection.busy_timeout(options.timeout)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
+        let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
+        let (queue, jobs) = Queue::new(options.write_queue, timeouts);
+        let (end, ended) = oneshot::channel();
+        let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
+        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
+            let work = AssertUnwindSafe(|| run(connection, jobs, &file, checkpointer, &metrics));
+            if catch_unwind(work).is_err() {
+                end_process("the writer failed", "panic");
+            }
+            let _ = end.send(());
+        });
+        if let Err(error) = started {
+            end_process("cannot start the writer", &error.to_string());
+        }
+        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Closes the queue and waits until all that was in it is answered.
+    pub(super) async fn finish(&self) {
+        self.queue.stop().await;
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+    }
+}
+
+fn run(
+    mut connection: Connection,
+    mut jobs: mpsc::Receiver<Job>,
+    file: &DatabaseFile,
+    mut checkpointer: Checkpointer,
+    metrics: &SqliteMetrics,
+) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while let Some(first) = jobs.blocking_recv() {
+        batch.push(first);
+        // What has queued up while the last commit was under way shares this one; nobody waits for a timer.
+        while batch.len() < BATCH_MAX
+            && let Ok(job) = jobs.try_recv()
+        {
+            batch.push(job);
+        }
+        if batch.iter().any(|job| matches!(job, Job::Stop)) {
+            jobs.close();
+        }
+        settle(&mut batch, |jobs| {
+            let begun = Instant::now();
+            let result = commit(&mut connection, file, jobs);
+            metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
+            result
+        });
+        checkpointer.after_commit(&connection);
+    }
+    checkpointer.finish();
+}
+
+/// Does all jobs in one transaction, or none of them. They begin once the write lock is held: a caller that gives up
+/// before has nothing done.
+fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Answer<Vec<Outcome>> {
+    let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
+        if let Err(error) = file.check_not_lost() {
+            return Ok(Err(error));
+        }
+        batch.retain(Job::begin);
+        let outcomes = apply(&transaction, batch)?;
+        transaction.commit()?;
+        Ok(Ok(outcomes))
+    });
+    let result = result.map_err(|error| {
+        if is_failed_sync(&error) {
+            end_process("the disk failed to keep what was written", &describe(&error));
+        }
+        // Dropping the transaction has rolled it back; if even that failed, the connection's state is unknown.
+        if !connection.is_autocommit() {
+            end_process("a failed transaction could not be rolled back", &describe(&error));
+        }
+        let error = store_error(&error);
+        tracing::warn!(%error, writes = batch.len(), "a commit failed and was rolled back");
+        error
+    });
+    let outcomes = result??;
+    file.confirm(connection)?;
+    Ok(outcomes)
+}
+
+fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {
+    let mut versions = Versions::default();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    let now = Timestamp::now().as_second();
+    for job in batch {
+        let known = match job.key() {
+            // Whoever was deleted is told so, and nothing else.
+            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => recall(transaction, user, key, now)?,
+            _ => None,
+        };
+        let outcome = match known {
+            Some(known) => Outcome::Known(known),
+            None => perform(transaction, &mut versions, job)?,
+        };
+        if let Some(keeping) = job.keeping(&outcome) {
+            keep(transaction, &keeping, now)?;
+        }
+        outcomes.push(outcome);
+    }
+    versions.store(transaction)?;
+    Ok(outcomes)
+}
+
+fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) -> rusqlite::Result<Outcome> {
+    Ok(match job {
+        Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, versions, *actor, plant)?),
+        Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, versions, *actor, *id)?),
+        Job::Refuse { user, .. } => {
+            let exists = versions.next_of(transaction, *user)?.is_some();
+            if exists { Outcome::Refused } else { Outcome::Nothing }
+        }
+        Job::MakeUser { name, now, .. } => Outcome::User(make_user(transaction, name, *now)?),
+        Job::NoteUse { token, day } => {
+            transaction
+                .prepare_cached(
+                    "UPDATE tokens SET last_used_at = ?2
+                     WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                )?
+                .execute([token.get(), day.as_second()])?;
+            Outcome::Nothing
+        }
+        Job::Stop => Outcome::Nothing,
+    })
+}
+
+/// What is kept under a key. What has expired counts as absent, and makes room.
+fn recall(transaction: &Transaction<'_>, user: UserId, key: &Key, now: i64) -> rusqlite::Result<Option<Known>> {
+    let found = transaction
+        .prepare_cached(
+            "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
+        )?
+        .query_row(params![user.get(), key.hash], |row| {
+            let known = key.recall(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            Ok((row.get::<_, i64>(0)?, known))
+        })
+        .optional()?;
+    match found {
+        Some((expires_at, _)) if expires_at <= now => {
+            transaction
+                .prepare_cached("DELETE FROM idempotency_keys WHERE user_id = ?1 AND key = ?2")?
+                .execute(params![user.get(), key.hash])?;
+            Ok(None)
+        }
+        found => Ok(found.map(|(_, known)| known)),
+    }
+}
+
+fn keep(transaction: &Transaction<'_>, keeping: &Keeping<'_>, now: i64) -> rusqlite::Result<()> {
+    let Keeping { user, key, outcome, message } = keeping;
+    transaction
+        .prepare_cached(
+            "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![user.get(), key.hash, key.fingerprint, outcome, message, now + KEPT_SECONDS])?;
+    Ok(())
+}
+
+fn create(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    actor: Actor,
+    plant: &NewPlant,
+) -> rusqlite::Result<Creation> {
+    if versions.next_of(transaction, actor.user)?.is_none() {
+        return Ok(Creation::NoUser);
+    }
+    let Some(version) = versions.next_of(transaction, actor.owner)? else {
+        return Ok(Creation::NoOwner);
+    };
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            actor.owner.get(),
+            plant.id.get(),
+            plant.name.as_str(),
+            plant.tag.as_ref().map(Tag::as_str),
+            version
+        ])?;
+    versions.changed(actor.owner, inserted);
+    Ok(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
+}
+
+fn delete(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    actor: Actor,
+    id: PlantId,
+) -> rusqlite::Result<Deletion> {
+    if versions.next_of(transaction, actor.user)?.is_none() {
+        return Ok(Deletion::NoUser);
+    }
+    if versions.next_of(transaction, actor.owner)?.is_none() {
+        return Ok(Deletion::NoOwner);
+    }
+    let deleted = transaction
+        .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+        .execute([actor.owner.get(), id.get()])?;
+    versions.changed(actor.owner, deleted);
+    Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
+}
+
+fn make_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+    transaction
+        .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
+        .execute(params![name.as_str(), now.as_second()])?;
+    transaction
+        .prepare_cached("SELECT user_id FROM users WHERE name = ?1")?
+        .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
+}
+
+/// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
+#[derive(Default)]
+struct Versions {
+    users: BTreeMap<UserId, Touched>,
+}
+
+struct Touched {
+    next: i64,
+    changed: bool,
+}
+
+impl Versions {
+    /// The version that a change in this batch gets; `None` when there is no such user.
+    fn next_of(&mut self, transaction: &Transaction<'_>, user: UserId) -> rusqlite::Result<Option<i64>> {
+        if let Some(touched) = self.users.get(&user) {
+            return Ok(Some(touched.next));
+        }
+        let version: Option<i64> = transaction
+            .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
+            .query_row([user.get()], |row| row.get(0))
+            .optional()?;
+        let next = version.map(later);
+        if let Some(next) = next {
+            self.users.insert(user, Touched { next, changed: false });
+        }
+        Ok(next)
+    }
+
+    fn changed(&mut self, user: UserId, rows: usize) {
+        if let Some(touched) = self.users.get_mut(&user) {
+            touched.changed |= rows > 0;
+        }
+    }
+
+    fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        for (user, touched) in self.users.iter().filter(|(_, touched)| touched.changed) {
+            transaction
+                .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
+                .execute([user.get(), touched.next])?;
+        }
+        Ok(())
+    }
+}
