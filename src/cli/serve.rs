@@ -37,7 +37,7 @@ use super::colour::{Colours, Style};
 use super::environment::{self, origin};
 use super::value::{listen_address, number};
 use crate::cli::options::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
-use plantstore_server::{self, App, Limits, Settings, Tls};
+use plantstore_server::{ApiLimits, AuthLimits, Server, Settings, Tls, TransportLimits};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
 use plantstore_telemetry::logging;
 
@@ -151,25 +151,35 @@ struct LimitOptions {
 }
 
 impl LimitOptions {
-    fn limits(&self) -> Result<Limits, WrongUse> {
-        Ok(Limits {
+    fn transport(&self) -> TransportLimits {
+        TransportLimits {
             header_timeout: self.header_timeout,
-            request_timeout: self.request_timeout,
             idle_timeout: self.idle_timeout,
             write_timeout: self.write_timeout,
             header_bytes: self.max_header_bytes as usize,
             header_fields: self.max_headers as usize,
-            body_bytes: self.max_body_bytes as usize,
             connections: self.max_connections as usize,
             connections_per_address: self.max_connections_per_address.map(|most| most as usize),
+            shutdown_grace: self.shutdown_grace,
+        }
+    }
+
+    fn api(&self) -> ApiLimits {
+        ApiLimits {
+            request_timeout: self.request_timeout,
+            body_bytes: self.max_body_bytes as usize,
             in_flight: self.max_in_flight as usize,
             waiting: self.max_waiting as usize,
             waiting_timeout: self.waiting_timeout,
-            auth_failures_per_second: self.auth_failure_rate,
-            auth_failures_burst: self.auth_failure_burst,
             list_cache_bytes: self.list_cache_bytes as usize,
+        }
+    }
+
+    fn auth(&self) -> Result<AuthLimits, WrongUse> {
+        Ok(AuthLimits {
+            failures_per_second: self.auth_failure_rate,
+            failures_burst: self.auth_failure_burst,
             user_quota: self.rate.quota()?,
-            shutdown_grace: self.shutdown_grace,
         })
     }
 }
@@ -198,7 +208,9 @@ impl Options {
     /// What the options come to, once they are found to make sense.
     fn settings(&self) -> anyhow::Result<Settings> {
         Ok(Settings {
-            limits: self.limits.limits()?,
+            transport: self.limits.transport(),
+            auth: self.limits.auth()?,
+            api: self.limits.api(),
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
@@ -246,9 +258,9 @@ impl Options {
         let sweeper = Sweeper::start(&store);
         let shutdown = Supervisor::of_this_process().ready_until(shutdown);
 
-        let app = App::new(Arc::clone(&store), settings);
-        let scraped = metrics.map(|metrics| metrics.serve(app, tls.clone(), lines_dropped));
-        let stopped = plantstore_server::serve(listener, tls, app, shutdown).await;
+        let server = Server::new(Arc::clone(&store), settings);
+        let scraped = metrics.map(|metrics| metrics.serve(server, tls.clone(), lines_dropped));
+        let stopped = server.serve(listener, tls, shutdown).await;
         // Whatever is left of the grace, and a moment in any case.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
@@ -259,7 +271,7 @@ impl Options {
         } else {
             tracing::info!("stopped");
         }
-        if tokio::time::timeout_at(deadline.into(), app.flush_traces()).await.is_err() {
+        if tokio::time::timeout_at(deadline.into(), server.flush_traces()).await.is_err() {
             tracing::warn!("the collector did not take the last spans before the grace was over");
         }
         if let Some(scraped) = scraped {
@@ -408,6 +420,8 @@ mod tests {
     fn the_options_start_from_the_limits_of_the_server() {
         let command = LimitOptions::augment_args(Command::new("serve"));
         let options = LimitOptions::from_arg_matches(&command.get_matches_from(["serve"])).expect("defaults");
-        assert_eq!(options.limits().expect("limits"), Limits::default());
+        assert_eq!(options.transport(), TransportLimits::default());
+        assert_eq!(options.api(), ApiLimits::default());
+        assert_eq!(options.auth().expect("limits"), AuthLimits::default());
     }
 }

@@ -10,6 +10,8 @@ use sha2::{Digest, Sha256};
 
 /// What every token starts with.
 pub const TOKEN_PREFIX: &str = "pst_";
+/// Longest JWT that is accepted.
+const JWT_MAX: usize = 16 * 1024;
 const SECRET_CHARS: usize = 32;
 const CHECK_CHARS: usize = 6;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -243,6 +245,16 @@ impl Grant {
     pub fn expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
+}
+
+/// Checks that a text may be a JWT of an issuer: three parts in base64url. A token of the service is none.
+pub fn is_jwt_shaped(text: &str) -> bool {
+    let is_encoded =
+        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    text.len() <= JWT_MAX
+        && !text.starts_with(TOKEN_PREFIX)
+        && text.split('.').count() == 3
+        && text.split('.').all(is_encoded)
 }
 
 #[cfg(test)]

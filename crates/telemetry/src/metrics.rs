@@ -45,6 +45,10 @@ impl Gauge {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    pub fn add(&self, difference: i64) {
+        self.0.fetch_add(difference, Ordering::Relaxed);
+    }
+
     /// One more, until what is handed over is dropped.
     pub fn hold(&self) -> Held<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use super::bind;
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
 use crate::cli::value::listen_address;
-use plantstore_server::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
+use plantstore_server::{Collector, Endpoint, SampleRatio, Server, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Page, Process};
 
 #[derive(Args)]
@@ -78,7 +78,7 @@ impl MetricsListener {
     /// Serves until what is handed over is aborted.
     pub(super) fn serve(
         self,
-        app: &'static App,
+        server: Server,
         tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> JoinHandle<()> {
@@ -93,6 +93,6 @@ impl MetricsListener {
             let help = "Lines of the log that were dropped because nobody read it.";
             page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
-        tokio::spawn(serve_metrics(self.listener, app, more))
+        tokio::spawn(serve_metrics(self.listener, server, more))
     }
 }

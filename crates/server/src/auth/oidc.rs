@@ -1,0 +1,135 @@
+//! Logins by OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of our own.
+//!
+//! [`jwt`] reads a token and checks what it claims; [`keys`] checks who signed it; [`keeper`] holds the issuer's keys, which
+//! are fetched from where [`issuer`] says; [`report`] tells operators about keys and tokens that cannot be used. What a token says of itself never decides how it is checked.
+
+mod issuer;
+mod jwt;
+mod keeper;
+mod keys;
+mod report;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use self::issuer::{IssuerUrl, IssuerUrlFault};
+use self::jwt::{Claims, Expected, Fault, Jwt};
+use self::keeper::{Keeper, Missing};
+pub(crate) use self::keys::KeySet;
+use self::report::RejectionReports;
+use plantstore_client::https::Client;
+use plantstore_client::trust::TrustFault;
+use plantstore_telemetry::metrics::Page;
+
+/// Whose tokens are accepted, and how they are read.
+pub struct Issuer {
+    url: IssuerUrl,
+    expected: Expected,
+    client: Client,
+}
+
+impl Issuer {
+    /// The issuer at `url`, whose tokens must be meant for `audience` and name their user in `user_claim`. It is known by a
+    /// certificate of the authorities in the file, or else of the system's.
+    pub fn new(
+        url: IssuerUrl,
+        audience: String,
+        user_claim: String,
+        authorities: Option<&Path>,
+    ) -> Result<Self, TrustFault> {
+        let client = Client::new(url.discovery(), authorities, "--oidc-ca")?;
+        let expected = Expected { issuer: url.as_str().to_owned(), audience, user_claim };
+        Ok(Self { url, expected, client })
+    }
+}
+
+/// The logins of one issuer, at work.
+pub(crate) struct Logins {
+    expected: Expected,
+    keeper: Keeper,
+    reports: RejectionReports,
+}
+
+/// A token that is what it claims to be.
+pub(crate) struct Verified {
+    pub(crate) claims: Claims,
+    /// The keys of which one has signed it: what it is worth ends with them.
+    pub(crate) keys: Arc<KeySet>,
+}
+
+/// Why a token is not accepted.
+pub(crate) enum Refusal {
+    Invalid(Fault, Lasting),
+    /// The issuer's keys were never there: it may be valid.
+    NoKeys,
+}
+
+/// How long a token that is not accepted stays so.
+#[derive(Clone)]
+pub(crate) enum Lasting {
+    /// For good.
+    Always,
+    /// As long as these are the issuer's keys.
+    With(Arc<KeySet>),
+    /// Nobody knows: time, or a key that is yet to come, may make it valid.
+    Unknown,
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        let lasting = if fault.may_pass() { Lasting::Unknown } else { Lasting::Always };
+        Self::Invalid(fault, lasting)
+    }
+}
+
+impl Logins {
+    /// Begins to fetch the issuer's keys, and goes on for as long as the runtime lives.
+    pub(crate) fn start(issuer: Issuer) -> Self {
+        let keeper = Keeper::start(issuer.url, issuer.client);
+        Self { expected: issuer.expected, keeper, reports: RejectionReports::default() }
+    }
+
+    /// Checks a token. What no key could make valid is refused before any is looked for: only a token that is right in
+    /// all else makes the service ask its issuer.
+    pub(crate) async fn verify(&self, text: &str) -> Result<Verified, Refusal> {
+        let verified = self.check(text).await;
+        if let Err(Refusal::Invalid(fault, _)) = &verified {
+            self.reports.report(fault, &self.expected);
+        }
+        verified
+    }
+
+    /// Reports a bearer token that is neither a token of ours nor a JWT.
+    pub(crate) fn report_opaque(&self) {
+        self.reports.report(&Fault::Malformed, &self.expected);
+    }
+
+    async fn check(&self, text: &str) -> Result<Verified, Refusal> {
+        let jwt = Jwt::parse(text)?;
+        jwt.check(&self.expected, Timestamp::now())?;
+        let keys =
+            self.keeper.keys_with(|keys| keys.fitting(&jwt).next().is_some()).await.map_err(
+                |missing| match missing {
+                    Missing::Key => Fault::UnknownKey.into(),
+                    Missing::Keys => Refusal::NoKeys,
+                },
+            )?;
+        if !keys.fitting(&jwt).any(|key| key.has_signed(&jwt)) {
+            return Err(Refusal::Invalid(Fault::Signature, Lasting::With(keys)));
+        }
+        // Again, because it may have waited for the keys.
+        let claims = jwt.check(&self.expected, Timestamp::now())?;
+        Ok(Verified { claims, keys })
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.keeper.write_metrics(page);
+    }
+
+    /// Whether these are the issuer's keys, as far as is known.
+    pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
+        self.keeper.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
+    }
+}
