@@ -1,5 +1,10 @@
 //! The rules of the house that a machine can check: who may know whom, and what may stand where.
 
+mod cycles;
+mod modules;
+mod source;
+mod workspace;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
