@@ -4,19 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::modules::{Crate, Edges};
 use super::source::Files;
-use super::workspace::{crates, source_files};
+use super::workspace::crates;
 
 #[test]
 fn files_do_not_import_each_other_in_cycles() {
-    let files = source_files();
-    let mut report = String::new();
-    for package in crates() {
-        let found = cycles(&Crate::parse(&package.root_file, &files).edges());
-        for cycle in &found {
-            report += &format!("{}: {cycle}\n", package.name);
-        }
-    }
-    assert!(report.is_empty(), "import cycles between files:\n{report}");
+    let found = crates().iter().flat_map(|package| {
+        let cycles = cycles(&package.parsed.edges());
+        cycles.into_iter().map(|cycle| format!("{}: {cycle}", package.name))
+    });
+    let found: Vec<_> = found.collect();
+    assert!(found.is_empty(), "import cycles between files:\n{}", found.join("\n"));
 }
 
 /// Finds the shortest cycle of every dependency that is part of one, and leaves out those that share a dependency with a
@@ -75,12 +72,11 @@ fn shortest_path<'a>(
 }
 
 fn describe(cycle: &[&str], edges: &Edges) -> String {
-    let mut text = cycle[0].to_owned();
-    for (from, to) in dependencies(cycle) {
+    let steps = dependencies(cycle).map(|(from, to)| {
         let items: Vec<_> = edges[&(from.to_owned(), to.to_owned())].iter().map(String::as_str).collect();
-        text += &format!(" -> {to} ({})", items.join(", "));
-    }
-    text
+        format!(" -> {to} ({})", items.join(", "))
+    });
+    steps.fold(cycle[0].to_owned(), |text, step| text + &step)
 }
 
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {

@@ -113,7 +113,10 @@ impl Crate {
         match &*path[0] {
             "crate" => self.descend(0, &path[1..], pending),
             _ if is_local => self.descend(module, path, pending),
-            _ => BTreeSet::from([Target::External(path.to_vec())]),
+            // `std::io::{self}` is `std::io`.
+            _ => {
+                BTreeSet::from([Target::External(path.iter().filter(|segment| *segment != "self").cloned().collect())])
+            }
         }
     }
 

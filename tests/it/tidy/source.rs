@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
-use quote::ToTokens as _;
+use quote::ToTokens;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, ImplItem, Item, Meta, Token, TraitItem, UseTree};
 
@@ -48,6 +48,11 @@ pub(super) fn files(directory: &str, extension: &str) -> Files {
 pub(super) fn parse(path: &str, text: &str) -> Vec<Item> {
     let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
     without_tests(file.items)
+}
+
+/// Tokens of a file without the items that only tests compile.
+pub(super) fn code_tokens(path: &str, text: &str) -> TokenStream {
+    parse(path, text).iter().map(ToTokens::to_token_stream).collect()
 }
 
 fn without_tests(items: Vec<Item>) -> Vec<Item> {
