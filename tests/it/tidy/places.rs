@@ -19,7 +19,7 @@ const RULES: &[(Thing, &[&str])] = &[
     (Thing::StatusNumber, &["crates/server/src/api", "crates/check"]),
     (Thing::Sequence(&["fn", "into_response"]), &["crates/server/src/api/error"]),
     (Thing::Path("axum"), &["crates/server"]),
-    (Thing::Path("utoipa"), &["crates/server/src/api"]),
+    (Thing::Path("utoipa"), &["crates/server/src/api", "crates/server/src/routes", "crates/server/src/web/docs"]),
     (Thing::Path("h2"), &["crates/server/src/transport/http2"]),
     (Thing::Path("rustls"), &["crates/client", "crates/store/src/postgres", "crates/server/src/transport/tls"]),
     (Thing::Path("ring"), &["crates/server/src/auth/oidc"]),
