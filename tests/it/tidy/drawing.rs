@@ -14,9 +14,9 @@ const END: &str = "<!-- end of module graph -->";
 fn draw() -> String {
     let imports = rooms::server_imports();
     let rooms: BTreeSet<_> = imports.keys().flat_map(|(from, to)| [*from, *to]).collect();
-    let label = |room| if room == ROOT { "lib.rs" } else { room };
+    let label = |room: &'static str| if room == ROOT { "lib.rs" } else { room };
     let mut lines = vec!["```mermaid".to_owned(), "flowchart TD".to_owned(), "  subgraph server".to_owned()];
-    lines.extend(rooms.iter().map(|room| format!("    server_{room}[{}]", label(room))));
+    lines.extend(rooms.into_iter().map(|room| format!("    server_{room}[{}]", label(room))));
     lines.extend(imports.keys().map(|(from, to)| format!("    server_{from} --> server_{to}")));
     lines.push("  end".to_owned());
     for package in crates() {
