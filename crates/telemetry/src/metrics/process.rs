@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Page, float};
+use super::page::{Page, float};
 
 /// This process.
 #[derive(Debug)]

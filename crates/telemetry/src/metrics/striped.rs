@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::Counter;
+use super::instruments::Counter;
 
 /// Stripes at the most: further threads share them.
 const STRIPES_MAX: usize = 8;
