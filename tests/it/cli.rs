@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Client, Connection, Engine, Server, Site, Terminal, free_port, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Engine, Server, Site, Terminal, assert_snapshot, free_port, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -30,174 +30,212 @@ fn tokens(site: &Site) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-on_every_engine! {
-    fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &["--label", "balcony"]);
-        let ada = server.client(&token);
-        assert_eq!(ada.get("/plants").status, 200, "at once");
-        let id = tokens(site)[0]["id"].to_string();
-        assert_eq!(ada.get("/plants").status, 200);
-        let start = std::time::Instant::now();
-        let output = site.run(&["token", "revoke", &id]);
-        assert!(output.status.success(), "{}", errors(&output));
-        assert!(errors(&output).contains("revoked"));
-        let mut connection = ada.connect();
-        let refused = wait_for("the revocation", || {
-            connection.send(ada.bytes("GET", "/plants", &[], None));
-            Some(connection.answer(false)).filter(|answer| answer.status != 200)
-        });
-        assert_eq!(refused.error(), 40101);
-        assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
-        assert_eq!(tokens(site)[0]["state"], "revoked");
-        let revoked = tokens(site)[0]["revoked"].clone();
-        assert!(site.run(&["token", "revoke", &id]).status.success());
-        assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
-        let another = server.client(&site.token("ada", &[]));
-        assert_eq!(another.get("/plants").status, 200);
+#[rstest]
+fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &["--label", "balcony"]);
+    let ada = server.client(&token);
+    assert_eq!(ada.get("/plants").status, 200, "at once");
+    let id = tokens(site)[0]["id"].to_string();
+    assert_eq!(ada.get("/plants").status, 200);
+    let start = std::time::Instant::now();
+    let output = site.run(&["token", "revoke", &id]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(errors(&output).contains("revoked"));
+    let mut connection = ada.connect();
+    let refused = wait_for("the revocation", || {
+        connection.send(ada.bytes("GET", "/plants", &[], None));
+        Some(connection.answer(false)).filter(|answer| answer.status != 200)
+    });
+    assert_eq!(refused.error(), 40101);
+    assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
+    assert_eq!(tokens(site)[0]["state"], "revoked");
+    let revoked = tokens(site)[0]["revoked"].clone();
+    assert!(site.run(&["token", "revoke", &id]).status.success());
+    assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
+    let another = server.client(&site.token("ada", &[]));
+    assert_eq!(another.get("/plants").status, 200);
+}
+
+#[rstest]
+fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
+    site.token("bob", &["--expires", "never"]);
+    let eves = site.token("eve", &["--expires", "1ms"]);
+    let server = site.serve(&[]);
+    let all = tokens(site);
+    let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
+    assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
+    assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
+    assert_eq!(bob["scopes"], serde_json::json!(["plants:read", "plants:write", "plants:delete"]));
+    assert_eq!((&bob["expires"], &bob["last_used"], &bob["revoked"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(eve["state"], "expired");
+    let days = |token: &Value| {
+        let [created, expires] =
+            ["created", "expires"].map(|name| token[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+        expires.duration_since(created).as_hours() / 24
+    };
+    assert_eq!(days(ada), 90);
+    let table = text(&site.run(&["token", "list", "--user", "ada"]));
+    assert_eq!(table.lines().count(), 2, "{table}");
+    for word in [
+        "ID",
+        "USER",
+        "LABEL",
+        "SCOPES",
+        "CREATED",
+        "EXPIRES",
+        "LAST USED",
+        "STATE",
+        "ada",
+        "balcony 🌵",
+        "read",
+        "delete",
+        "active",
+    ] {
+        assert!(table.contains(word), "{word} in {table}");
     }
+    assert!(!table.contains("bob"));
+    let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
+    assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
+    drop(server);
+}
 
-    fn tokens_are_listed(site) {
-        site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
-        site.token("bob", &["--expires", "never"]);
-        let eves = site.token("eve", &["--expires", "1ms"]);
-        let server = site.serve(&[]);
-        let all = tokens(site);
-        let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
-        assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
-        assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
-        assert_eq!(bob["scopes"], serde_json::json!(["plants:read", "plants:write", "plants:delete"]));
-        assert_eq!((&bob["expires"], &bob["last_used"], &bob["revoked"]), (&Value::Null, &Value::Null, &Value::Null));
-        assert_eq!(eve["state"], "expired");
-        let days = |token: &Value| {
-            let [created, expires] = ["created", "expires"].map(|name| token[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
-            expires.duration_since(created).as_hours() / 24
-        };
-        assert_eq!(days(ada), 90);
-        let table = text(&site.run(&["token", "list", "--user", "ada"]));
-        assert_eq!(table.lines().count(), 2, "{table}");
-        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "ada", "balcony 🌵", "read", "delete", "active"] {
-            assert!(table.contains(word), "{word} in {table}");
-        }
-        assert!(!table.contains("bob"));
-        let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
-        assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
-        drop(server);
+#[rstest]
+fn the_last_use_is_noted_by_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(tokens(site)[0]["last_used"], Value::Null);
+    assert_eq!(ada.get("/plants").status, 200);
+    let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
+    assert_eq!(day.len(), "2026-01-01".len(), "{day}");
+    let row = text(&site.run(&["token", "list"]));
+    assert!(row.contains(&day), "{row}");
+    assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
+}
+
+#[rstest]
+fn a_new_token_is_alone_on_standard_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let output = site.run(&["token", "create", "--create", "--user", "ada"]);
+    let token = text(&output);
+    assert_eq!(token.len(), 43, "{token}");
+    assert!(token.starts_with("pst_") && token.ends_with('\n'));
+    assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
+    assert!(!errors(&output).contains("pst_"));
+    let server = site.serve(&[]);
+    assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
+}
+
+#[rstest]
+fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bob = server.client(&site.token("bob", &[]));
+    for id in 0..30 {
+        ada.plant(id, "ada's");
     }
+    bob.plant(1, "bob's");
+    let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
+    assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
+    assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
+    assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
 
-    fn the_last_use_is_noted_by_day(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(tokens(site)[0]["last_used"], Value::Null);
-        assert_eq!(ada.get("/plants").status, 200);
-        let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
-        assert_eq!(day.len(), "2026-01-01".len(), "{day}");
-        let row = text(&site.run(&["token", "list"]));
-        assert!(row.contains(&day), "{row}");
-        assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
+    let unconfirmed = site.run(&["user", "delete", "ada"]);
+    assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
+    assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
+    let confirm = |answer: &str| {
+        let mut child =
+            site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    assert_eq!(confirm("yes\n").status.code(), Some(1));
+    assert_eq!(ada.ids().len(), 30);
+    let deleted = confirm("ada\n");
+    assert!(deleted.status.success(), "{}", errors(&deleted));
+    assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
+
+    assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
+    assert_eq!(ada.delete(29).error(), 40101);
+    wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+    assert_eq!(bob.ids(), [1], "others keep theirs");
+    let counts =
+        ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
+    assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
+    let again = server.client(&site.token("ada", &[]));
+    assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
+    again.plant(1, "new");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    let unknown = site.run(&["user", "delete", "--yes", "ada"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(errors(&unknown).contains("there is no user ada"));
+}
+
+#[rstest]
+fn every_option_is_also_in_the_environment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let mut command = site.command(&["serve"]);
+    command
+        .env("PLANTSTORE_LISTEN", "127.0.0.1:0")
+        .env("PLANTSTORE_MAX_BODY_BYTES", "100")
+        .env("PLANTSTORE_NO_FIRST_TOKEN", "1");
+    let server = Server::start(command);
+    assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
+    let help = text(&site.run(&["serve", "--help"]));
+    let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert!(options.len() > 15, "{help}");
+    for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
+        let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
+        assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
     }
+}
 
-    fn a_new_token_is_alone_on_standard_output(site) {
-        let output = site.run(&["token", "create", "--create", "--user", "ada"]);
-        let token = text(&output);
-        assert_eq!(token.len(), 43, "{token}");
-        assert!(token.starts_with("pst_") && token.ends_with('\n'));
-        assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
-        assert!(!errors(&output).contains("pst_"));
-        let server = site.serve(&[]);
-        assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
+#[rstest]
+fn a_reader_that_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for user in 0..50 {
+        site.token(&format!("user-{user}"), &[]);
     }
+    let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+}
 
-    fn users_are_listed_and_deleted_with_all_they_have(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bob = server.client(&site.token("bob", &[]));
-        for id in 0..30 {
-            ada.plant(id, "ada's");
-        }
-        bob.plant(1, "bob's");
-        let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
-        assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
-        assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
-        assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
+#[rstest]
+fn a_token_that_nobody_got_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
+    assert_eq!(tokens(site)[0]["state"], "revoked");
+}
 
-        let unconfirmed = site.run(&["user", "delete", "ada"]);
-        assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
-        assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
-        let confirm = |answer: &str| {
-            let mut child = site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
-            child.wait_with_output().unwrap()
-        };
-        assert_eq!(confirm("yes\n").status.code(), Some(1));
-        assert_eq!(ada.ids().len(), 30);
-        let deleted = confirm("ada\n");
-        assert!(deleted.status.success(), "{}", errors(&deleted));
-        assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
-
-        assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
-        assert_eq!(ada.delete(29).error(), 40101);
-        wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
-        assert_eq!(bob.ids(), [1], "others keep theirs");
-        let counts = ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
-        assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
-        let again = server.client(&site.token("ada", &[]));
-        assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
-        again.plant(1, "new");
-        assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-        let unknown = site.run(&["user", "delete", "--yes", "ada"]);
-        assert_eq!(unknown.status.code(), Some(1));
-        assert!(errors(&unknown).contains("there is no user ada"));
-    }
-
-    fn every_option_is_also_in_the_environment(site) {
-        let token = site.token("ada", &[]);
-        let mut command = site.command(&["serve"]);
-        command.env("PLANTSTORE_LISTEN", "127.0.0.1:0").env("PLANTSTORE_MAX_BODY_BYTES", "100").env("PLANTSTORE_NO_FIRST_TOKEN", "1");
-        let server = Server::start(command);
-        assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
-        let help = text(&site.run(&["serve", "--help"]));
-        let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
-        assert!(options.len() > 15, "{help}");
-        for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
-            let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
-            assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
-        }
-    }
-
-    fn a_reader_that_has_seen_enough_is_no_failure(site) {
-        for user in 0..50 {
-            site.token(&format!("user-{user}"), &[]);
-        }
-        let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
-    }
-
-    fn a_token_that_nobody_got_is_revoked(site) {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
-        assert_eq!(tokens(site)[0]["state"], "revoked");
-    }
-
-    // Whoever started the service may have stopped listening to what it says.
-    fn the_service_runs_with_its_output_closed(site) {
-        let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        drop(child.stdout.take());
-        wait_for("an answer", || {
-            let mut connection = Connection::try_open(free).ok()?;
-            connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-            connection.try_answer(false).ok().filter(|answer| answer.status == 200)
-        });
-        assert!(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+// Whoever started the service may have stopped listening to what it says.
+#[rstest]
+fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    wait_for("an answer", || {
+        let mut connection = Connection::try_open(free).ok()?;
+        connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Somebody who closes the window of their terminal does not want the service to go on in secret.
@@ -433,16 +471,22 @@ fn help_and_version() {
     ");
 }
 
-on_every_engine! {
-    fn token_list_fits_80_columns(site) {
-        site.token("ada", &["--label", "balcony"]);
-        site.token(&"u".repeat(255), &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"]);
-        let table = text(&site.run(&["token", "list"]));
-        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-        let whole: String = table.split_whitespace().collect();
-        assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
-        assert!(table.lines().nth(1).is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("all")), "{table}");
-    }
+#[rstest]
+fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &["--label", "balcony"]);
+    site.token(
+        &"u".repeat(255),
+        &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"],
+    );
+    let table = text(&site.run(&["token", "list"]));
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let whole: String = table.split_whitespace().collect();
+    assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
+    assert!(
+        table.lines().nth(1).is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("all")),
+        "{table}"
+    );
 }
 
 #[test]

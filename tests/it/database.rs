@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, Stop, on_every_engine, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, Stop, wait_for};
 
 /// Of the role `plantstore` of every server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -233,57 +234,64 @@ fn an_empty_database_is_left_empty_by_those_who_only_look() {
     works(&server, &site.token("ada", &[]));
 }
 
-on_every_engine! {
-    fn a_migration_of_what_is_up_to_date_changes_nothing(site) {
-        let first = site.run(&["migrate"]);
-        assert!(first.status.success(), "{}", errors(&first));
-        assert!(errors(&first).starts_with("made a new store: "), "{}", errors(&first));
-        let token = site.token("ada", &[]);
-        let server = site.serve(&[]);
-        server.client(&token).plant(1, "Rose");
-        for _ in 0..2 {
-            let again = site.run(&["migrate"]);
-            assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
-        }
-        works(&server, &token);
-        assert_eq!(server.client(&token).ids(), [1]);
+#[rstest]
+fn a_migration_of_what_is_up_to_date_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let first = site.run(&["migrate"]);
+    assert!(first.status.success(), "{}", errors(&first));
+    assert!(errors(&first).starts_with("made a new store: "), "{}", errors(&first));
+    let token = site.token("ada", &[]);
+    let server = site.serve(&[]);
+    server.client(&token).plant(1, "Rose");
+    for _ in 0..2 {
+        let again = site.run(&["migrate"]);
+        assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
     }
+    works(&server, &token);
+    assert_eq!(server.client(&token).ids(), [1]);
+}
 
-    // Names are bytes and ids are numbers, whatever a language or a library makes of them.
-    fn what_was_stored_is_what_is_listed(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
-        let plants = [
-            (i64::MIN, "Ångström", Some("")),
-            (-1, "A\u{30a}ngstro\u{308}m", None),
-            (0, "'; DROP TABLE plants; --", Some("\\x00 $1 %s \"")),
-            (1, "\u{10ffff}\u{fffd}", Some("日本語")),
-            (i64::MAX, "🌵👩‍🌾", Some(" ")),
-        ];
-        for (id, name, tag) in plants.iter().rev() {
-            let mut plant = serde_json::json!({ "id": id, "name": name });
-            if let Some(tag) = tag {
-                plant["tag"] = (*tag).into();
-            }
-            let answer = ada.post(plant.to_string());
-            assert_eq!(answer.status, 200, "{plant}: {}", answer.text());
+// Names are bytes and ids are numbers, whatever a language or a library makes of them.
+#[rstest]
+fn what_was_stored_is_what_is_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
+    let plants = [
+        (i64::MIN, "Ångström", Some("")),
+        (-1, "A\u{30a}ngstro\u{308}m", None),
+        (0, "'; DROP TABLE plants; --", Some("\\x00 $1 %s \"")),
+        (1, "\u{10ffff}\u{fffd}", Some("日本語")),
+        (i64::MAX, "🌵👩‍🌾", Some(" ")),
+    ];
+    for (id, name, tag) in plants.iter().rev() {
+        let mut plant = serde_json::json!({ "id": id, "name": name });
+        if let Some(tag) = tag {
+            plant["tag"] = (*tag).into();
         }
-        let listed = ada.get("/plants?include=id").json();
-        let listed: Vec<_> = listed.as_array().unwrap().iter()
-            .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap(), plant["tag"].as_str()))
-            .collect();
-        assert_eq!(listed, plants);
-        assert_eq!(ada.delete(i64::MIN).status, 204);
-        assert_eq!(ada.delete(i64::MAX).status, 204);
-        assert_eq!(ada.ids(), [-1, 0, 1]);
+        let answer = ada.post(plant.to_string());
+        assert_eq!(answer.status, 200, "{plant}: {}", answer.text());
     }
+    let listed = ada.get("/plants?include=id").json();
+    let listed: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap(), plant["tag"].as_str()))
+        .collect();
+    assert_eq!(listed, plants);
+    assert_eq!(ada.delete(i64::MIN).status, 204);
+    assert_eq!(ada.delete(i64::MAX).status, 204);
+    assert_eq!(ada.ids(), [-1, 0, 1]);
+}
 
-    fn users_are_listed_in_the_order_of_bytes(site) {
-        for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
-            site.token(user, &[]);
-        }
-        assert_eq!(listed_users(&site.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
+#[rstest]
+fn users_are_listed_in_the_order_of_bytes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
+        site.token(user, &[]);
     }
+    assert_eq!(listed_users(&site.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
 }
 
 fn listed_users(output: &Output) -> Vec<String> {

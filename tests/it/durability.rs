@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::support::{Client, Connection, Engine, Server, Site, Stop, on_every_engine, wait_for};
+use rstest::rstest;
+
+use crate::support::{Client, Connection, Engine, Server, Site, Stop, wait_for};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const WORKERS: usize = 8;
@@ -87,31 +89,31 @@ fn integrity(site: &Site) {
     }
 }
 
-on_every_engine! {
-    fn acknowledged_writes_survive_sigkill(site) {
-        let token = site.token("ada", &[]);
-        let known = Mutex::new(BTreeMap::new());
-        let done = AtomicUsize::new(0);
-        for kill in 0..kills() {
-            let mut server = site.serve(&["--log-level", "warn"]);
-            let ada = server.client(&token);
-            settle(&ada, &known);
-            let stop = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let _stop = Stop(&stop);
-                for worker in 0..WORKERS {
-                    let (ada, known, done, stop) = (&ada, &known, &done, &stop);
-                    scope.spawn(move || work(ada, worker, known, done, stop));
-                }
-                // After a different number of writes each time, in the midst of others.
-                let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
-                wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
-                server.kill();
-            });
-            integrity(site);
-        }
-        settle(&site.serve(&[]).client(&token), &known);
+#[rstest]
+fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let known = Mutex::new(BTreeMap::new());
+    let done = AtomicUsize::new(0);
+    for kill in 0..kills() {
+        let mut server = site.serve(&["--log-level", "warn"]);
+        let ada = server.client(&token);
+        settle(&ada, &known);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for worker in 0..WORKERS {
+                let (ada, known, done, stop) = (&ada, &known, &done, &stop);
+                scope.spawn(move || work(ada, worker, known, done, stop));
+            }
+            // After a different number of writes each time, in the midst of others.
+            let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
+            wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+            server.kill();
+        });
+        integrity(site);
     }
+    settle(&site.serve(&[]).client(&token), &known);
 }
 
 /// Makes system calls of a running server fail, from now on, as the description for strace says.

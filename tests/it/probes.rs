@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Instant;
 
-use crate::support::{Client, Engine, Site, on_every_engine, wait_for};
+use rstest::rstest;
+
+use crate::support::{Client, Engine, Site, wait_for};
 
 /// Milliseconds that one look at the store serves for.
 const SHARED_FOR: u128 = 100;
@@ -56,32 +58,38 @@ fn abandoned_readiness_probes_share_one_store_query() {
     assert!(asked <= most, "{asked} queries, more than {most}");
 }
 
-on_every_engine! {
-    fn readiness_follows_the_store_within_a_moment(site) {
-        let server = site.serve(&[]);
-        let ready = |expected: bool| {
-            wait_for("the state of the store", || {
-                let answer = server.anonymous().get("/readyz");
-                if expected { (answer.status == 200).then_some(()) } else { (answer.status >= 500).then_some(()).inspect(|()| assert!(answer.error() >= 50000)) }
-            });
-        };
-        for _ in 0..3 {
-            ready(true);
-            site.execute("ALTER TABLE users RENAME TO gone");
-            ready(false);
-            site.execute("ALTER TABLE gone RENAME TO users");
-        }
-        ready(true);
-    }
-
-    fn many_probes_at_once_are_all_told_the_same(site) {
-        let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
-        let held = site.hold_writes();
-        thread::scope(|scope| {
-            for _ in 0..32 {
-                scope.spawn(|| ask_repeatedly(&server.anonymous(), 20));
+#[rstest]
+fn readiness_follows_the_store_within_a_moment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ready = |expected: bool| {
+        wait_for("the state of the store", || {
+            let answer = server.anonymous().get("/readyz");
+            if expected {
+                (answer.status == 200).then_some(())
+            } else {
+                (answer.status >= 500).then_some(()).inspect(|()| assert!(answer.error() >= 50000))
             }
         });
-        drop(held);
+    };
+    for _ in 0..3 {
+        ready(true);
+        site.execute("ALTER TABLE users RENAME TO gone");
+        ready(false);
+        site.execute("ALTER TABLE gone RENAME TO users");
     }
+    ready(true);
+}
+
+#[rstest]
+fn many_probes_at_once_are_all_told_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
+    let held = site.hold_writes();
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| ask_repeatedly(&server.anonymous(), 20));
+        }
+    });
+    drop(held);
 }
