@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Answer, Client, Cluster, Engine, Proxy, Site, Stop, wait_for};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Answer, Client, Cluster, Engine, JSON, Proxy, Site, Stop, wait_for};
 
 fn other(engine: Engine) -> Engine {
     match engine {

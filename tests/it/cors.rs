@@ -2,9 +2,8 @@
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, assert_snapshot};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const ORIGIN: (&str, &str) = ("Origin", "https://app.example");
 const OTHER: (&str, &str) = ("Origin", "https://evil.example");
 const ASKS: (&str, &str) = ("Access-Control-Request-Method", "DELETE");

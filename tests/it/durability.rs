@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, Server, Site, Stop, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stop, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
 

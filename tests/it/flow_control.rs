@@ -6,9 +6,8 @@ use crate::support::http2::{
     DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, HEADERS, Http2, INITIAL_WINDOW, PING, PRIORITY,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, head, setting,
 };
-use crate::support::{Engine, Server, Site, wait_for};
+use crate::support::{Engine, JSON, Server, Site, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The head of a request without a body.
 const WHOLE: u8 = END_HEADERS | END_STREAM;
 /// A window that nothing in these tests fills.

@@ -3,9 +3,8 @@
 use rstest::rstest;
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Answer, Client, Connection, Engine, Site};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Site};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
 /// Why HTTP/2 resets a stream whose request is malformed.

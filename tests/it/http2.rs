@@ -10,9 +10,8 @@ use crate::support::http2::{
     INITIAL_WINDOW, NO_ERROR, PING, PREFACE, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head,
     setting,
 };
-use crate::support::{Connection, Engine, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Connection, Engine, JSON, Server, Site, assert_snapshot, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The largest window there can be, and the one that a connection starts with.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 const FIRST_WINDOW: u32 = 65_535;

@@ -6,9 +6,8 @@ use std::time::Duration;
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// For requests that wait for a lock longer than a request should.
 const PATIENT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
 

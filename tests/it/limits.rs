@@ -6,9 +6,7 @@ use std::thread;
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, assert_snapshot, wait_for};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, assert_snapshot, wait_for};
 
 /// A connection from one of this machine's addresses.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {

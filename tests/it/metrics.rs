@@ -8,9 +8,8 @@ use rstest::rstest;
 
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Cluster, Connection, Engine, Scrape, Server, Site, wait_for};
+use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
 /// The addresses that a process listens on, as the kernel has them.
@@ -490,7 +489,7 @@ fn the_keys_of_an_issuer_are_watched() {
     #[expect(clippy::cast_possible_truncation, reason = "seconds of this century")]
     let now = now() as i64;
     assert!((now - 120..=now).contains(&last), "{last} is not now, {now}");
-    issuer.stop();
+    issuer.server.stop();
     // A token with a key that is not known makes the service ask.
     let other = SigningKey::ed25519("another key");
     wait_for("a fetch that fails", || {
@@ -504,7 +503,7 @@ fn the_keys_of_an_issuer_are_watched() {
 #[test]
 fn keys_that_were_never_there_have_no_time() {
     let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
-    issuer.stop();
+    issuer.server.stop();
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();

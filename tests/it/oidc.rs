@@ -442,7 +442,7 @@ fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engi
     let server = serve(site, &issuer, &[]);
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
-    issuer.stop();
+    issuer.server.stop();
     assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key stays unknown");
     wait_for_log(&server, FAILED);
     // Past the time for which anything is remembered, and past more than one attempt.
@@ -453,7 +453,7 @@ fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engi
     });
     assert_eq!(server.client(&key.token(&issuer.claims("bob"))).get("/plants").status, 200, "newcomers included");
     issuer.publish(&[&key, &later]);
-    issuer.restart();
+    issuer.server.restart();
     wait_for("the new key", || (call(&server, &later.token(&issuer.claims("ada"))).status == 200).then_some(()));
     assert_eq!(ada.ids(), [1]);
     wait_for_log(&server, BACK);
@@ -467,7 +467,7 @@ fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let mut issuer = Issuer::start(&[&key]);
-    issuer.stop();
+    issuer.server.stop();
     let server = serve(site, &issuer, &[]);
     let token = key.token(&issuer.claims("ada"));
     let answer = call(&server, &token);
@@ -489,7 +489,7 @@ fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
     let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
     assert_eq!(call(&server, &elsewhere).error(), 40101, "no key could make it valid");
     wait_for_log(&server, FAILED);
-    issuer.restart();
+    issuer.server.restart();
     wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
 }
 
@@ -498,15 +498,15 @@ fn a_silent_issuer_holds_up_nobody_for_long(#[values(Engine::Sqlite, Engine::Pos
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
-    issuer.be_silent(true);
+    issuer.server.be_silent(true);
     let server = serve(site, &issuer, &[]);
     assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200);
     let token = key.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).error(), 50300);
-    issuer.be_silent(false);
+    issuer.server.be_silent(false);
     wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
     wait_for_log(&server, "the issuer did not answer in time");
-    issuer.be_silent(true);
+    issuer.server.be_silent(true);
     assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101, "after a while");
     assert_eq!(call(&server, &token).status, 200);
 }

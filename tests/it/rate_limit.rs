@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, assert_snapshot};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
 
 /// So slow that no request is added to the bucket while a test runs.
 fn serve_with_burst(site: &Site, burst: &str) -> Server {

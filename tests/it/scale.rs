@@ -15,7 +15,8 @@ fn plant_a_million(site: &Site) -> String {
     let token = site.token("ada", &[]);
     site.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MILLION})
-         INSERT INTO plants (user_id, plant_id, name, tag, version) SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
+         INSERT INTO plants (user_id, plant_id, name, tag, version)
+         SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
     ));
     token
 }

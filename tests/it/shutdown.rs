@@ -2,9 +2,17 @@
 
 use rstest::rstest;
 
-use crate::support::{Connection, Engine, Site, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Site, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+/// Sends the head of a create; the server has read it and waits for the body.
+#[track_caller]
+fn unfinished_create(client: &Client) -> Connection {
+    let mut connection = client.connect();
+    let headers = [JSON, ("Content-Length", "100"), ("Expect", "100-continue")];
+    connection.send(client.bytes("POST", "/plants", &headers, None));
+    assert_eq!(connection.answer(false).status, 100, "its head was read and its body is awaited");
+    connection
+}
 
 /// An embedded store that was closed is one file: nothing of it waits beside.
 #[test]
@@ -79,10 +87,7 @@ fn idle_connections_do_not_hold_it_up(#[values(Engine::Sqlite, Engine::Postgres)
 fn after_the_grace_what_is_unfinished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "300ms"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut unfinished = ada.connect();
-    unfinished.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100"), ("Expect", "100-continue")], None));
-    assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
+    let mut unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
     assert_eq!(server.stop().code(), Some(0));
     assert!(unfinished.is_closed_by_server());
     assert!(server.log().contains(r#""connections":1,"store_closed":true"#), "{}", server.log());
@@ -92,10 +97,7 @@ fn after_the_grace_what_is_unfinished_is_cut(#[values(Engine::Sqlite, Engine::Po
 fn a_second_signal_ends_it_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut unfinished = ada.connect();
-    unfinished.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100"), ("Expect", "100-continue")], None));
-    assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
+    let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
     server.signal("TERM");
     wait_for("the first signal", || server.log().contains("stopping").then_some(()));
     assert!(server.ended().is_none());

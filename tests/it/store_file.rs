@@ -88,8 +88,10 @@ fn the_file_is_as_the_contract_says() {
         |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap();
     assert_eq!(pragma("journal_mode"), "wal".to_owned().into());
     assert_eq!(pragma("page_size"), 4096.into());
+    let own_tables = "SELECT name, wr, strict FROM pragma_table_list
+                      WHERE schema = 'main' AND name NOT LIKE 'sqlite_%' ORDER BY name";
     let tables: Vec<(String, bool, bool)> = file
-        .prepare("SELECT name, wr, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%' ORDER BY name")
+        .prepare(own_tables)
         .unwrap()
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .unwrap()

@@ -25,7 +25,7 @@ mod workload;
 use std::time::{Duration, Instant};
 
 pub(crate) use browser::Script;
-pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use client::{Answer, Client, Connection, JSON};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port};

@@ -13,9 +13,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, Terminal, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, Terminal, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "showing a new certificate";
 const NOT_RENEWED: &str = "the certificate is not renewed, and the one before goes on";

@@ -6,11 +6,10 @@ use serde_json::Value;
 use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, Server, Site, wait_for};
+use crate::support::{Engine, JSON, Server, Site, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 fn line(server: &Server, id: &str) -> Value {
     let mark = format!(r#""request_id":"{id}""#);
@@ -269,9 +268,9 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     collector.wait_for_request("later");
     wait_for("the word that it is over", || server.log().contains("the collector takes spans again").then_some(()));
 
-    collector.stop();
+    collector.server.stop();
     get("while-away");
-    collector.restart();
+    collector.server.restart();
     collector.wait_for_request("while-away");
 
     collector.be_unwilling(Some("400 Bad Request"));
@@ -283,10 +282,10 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     assert!(collector.request("refused").is_none(), "what is refused is not sent again");
 
     // Silent: one batch is with it, and what does not fit into the queue any more is dropped.
-    collector.be_silent(true);
-    let attempts = collector.attempts();
+    collector.server.be_silent(true);
+    let attempts = collector.server.connections();
     get("unheard");
-    wait_for("an attempt", || (collector.attempts() > attempts).then_some(()));
+    wait_for("an attempt", || (collector.server.connections() > attempts).then_some(()));
     let batch = server.anonymous().bytes("GET", "/livez", &[], None).repeat(100);
     wait_for("a full queue", || {
         let mut connection = server.anonymous().connect();
@@ -304,12 +303,12 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
         collector.be_unwilling(Some(&format!("{status}\r\nRetry-After: 0")));
         let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
-        let before = collector.attempts();
+        let before = collector.server.connections();
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
-        wait_for("the first attempt", || (collector.attempts() > before).then_some(()));
+        wait_for("the first attempt", || (collector.server.connections() > before).then_some(()));
         assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
-        let attempts = collector.attempts() - before;
+        let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
         collector.be_unwilling(None);
         collector.wait_for_request(id);
@@ -332,7 +331,7 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
     assert_eq!(away.stop().code(), Some(0), "nobody is there: nothing is waited for");
 
     let silent = Collector::start();
-    silent.be_silent(true);
+    silent.server.be_silent(true);
     let mut server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
