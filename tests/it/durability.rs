@@ -10,6 +10,8 @@ use rstest::rstest;
 
 use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stop, wait_for};
 
+/// Options for what is not about time, on a machine that is busy with other tests.
+const PATIENT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
 
@@ -95,7 +97,7 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
     for kill in 0..kills() {
-        let mut server = site.serve(&["--log-level", "warn"]);
+        let mut server = site.serve(PATIENT);
         let ada = server.client(&token);
         settle(&ada, &known);
         let stop = AtomicBool::new(false);
