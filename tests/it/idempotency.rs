@@ -1,12 +1,14 @@
 //! `Idempotency-Key`: what is sent again with its key is not done again, and gets its first answer again.
 
+mod nodes;
+mod storage;
+
 use std::io;
 use std::time::Duration;
 
 use rstest::rstest;
-use sha2::{Digest, Sha256};
 
-use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Site, assert_snapshot, wait_for};
 
 /// For requests that wait for a lock longer than a request should.
 const PATIENT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
@@ -290,41 +292,6 @@ fn another_request_with_the_key_is_refused(#[values(Engine::Sqlite, Engine::Post
     assert_eq!(ada.ids(), [1]);
 }
 
-// The fingerprint of a request to the caller's own plants, as 0.3 to 0.4 computed it.
-#[rstest]
-fn keys_stored_by_an_earlier_release_are_recognised(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-    let blob = |bytes: &[u8]| match site.engine {
-        Engine::Sqlite => format!("X'{}'", hex(bytes)),
-        Engine::Postgres => format!("decode('{}', 'hex')", hex(bytes)),
-    };
-    for (key, path) in [("own", "/plants"), ("named", "/plants?owner=ada")] {
-        let body = plant(1, "Rose");
-        let mut fingerprint = Sha256::new();
-        let mut part = |part: &[u8], values: &[u8]| {
-            fingerprint.update(values.iter().flat_map(|count| u64::from(*count).to_be_bytes()).collect::<Vec<_>>());
-            fingerprint.update(u64::try_from(part.len()).unwrap().to_be_bytes());
-            fingerprint.update(part);
-        };
-        part(b"POST", &[]);
-        part(path.as_bytes(), &[]);
-        part(b"application/json", &[1]);
-        part(body.as_bytes(), &[0]);
-        site.execute(&format!(
-            "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
-             VALUES (1, {}, {}, 200, NULL, 9999999999)",
-            blob(&Sha256::digest(key)),
-            blob(&fingerprint.finalize())
-        ));
-        let again = ada.call("POST", path, &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()));
-        assert!(again.status == 200 && is_replayed(&again), "{}", again.wire());
-    }
-    assert_eq!(ada.ids(), [0_i64; 0], "nothing is done again");
-}
-
 #[rstest]
 fn keys_are_a_users_own(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -431,71 +398,6 @@ fn a_key_is_printable_bare_or_quoted(#[values(Engine::Sqlite, Engine::Postgres)]
 }
 
 #[rstest]
-fn after_a_day_a_key_is_forgotten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
-    let in_a_day = if matches!(site.engine, Engine::Sqlite) { "unixepoch()" } else { "extract(epoch FROM now())" };
-    let left = site.rows(&format!("SELECT CAST(expires_at - {in_a_day} AS bigint) FROM idempotency_keys"))[0];
-    assert!((86_300..=86_401).contains(&left), "{left}");
-    let over = "UPDATE idempotency_keys SET expires_at = 1";
-    site.execute(over);
-    assert_eq!(ada.delete(1).status, 204);
-    let anew = post(&ada, "k1", &plant(1, "Rose"));
-    assert!(anew.status == 200 && !is_replayed(&anew), "{}", anew.wire());
-    site.execute(over);
-    let other = delete(&ada, "k1", 1);
-    assert!(other.status == 204 && !is_replayed(&other), "for whatever it is used now: {}", other.wire());
-    assert_replays(&other, &delete(&ada, "k1", 1));
-    site.execute(over);
-    assert_eq!(post(&ada, "k1", "nonsense").error(), 40000);
-    assert_eq!(site.rows(KEPT), [1]);
-}
-
-#[rstest]
-fn what_has_expired_is_swept_away(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    let random = if matches!(site.engine, Engine::Sqlite) { "randomblob(32)" } else { "sha256(n::text::bytea)" };
-    site.execute(&format!(
-        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000)
-         INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
-         SELECT 1, {random}, {random}, 200, n FROM numbers"
-    ));
-    // Several sweep at the same time.
-    let servers = [site.serve(&[]), site.serve(&[])];
-    assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
-    wait_for("the sweep", || (site.rows(KEPT) == [1]).then_some(()));
-    assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "what is kept stays");
-}
-
-#[rstest]
-fn keys_go_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (server.client(&site.token("ada", &[])), server.client(&site.token("bob", &[])));
-    for (id, key) in [(1, "k1"), (2, "k2"), (3, "k3")] {
-        assert_eq!(post(&ada, key, &plant(id, "Rose")).status, 200);
-    }
-    assert_eq!(post(&bob, "k1", &plant(1, "Fern")).status, 200);
-    let gone = std::thread::scope(|scope| {
-        let deletion = scope.spawn(|| site.run(&["user", "delete", "--yes", "ada"]));
-        // The server believes the token for a moment more; nothing is done or repeated for it, and nothing kept.
-        wait_for("the deletion", || (site.rows("SELECT count(*) FROM users") == [1]).then_some(()));
-        for answer in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)] {
-            assert_eq!(answer.error(), 40101, "{}", answer.wire());
-        }
-        let _ = post(&ada, "k6", "nonsense");
-        deletion.join().expect("its end")
-    });
-    assert!(gone.status.success());
-    assert_eq!(site.rows(KEPT), [1]);
-    assert_eq!(site.rows("SELECT count(*) FROM departed_users"), [0]);
-    assert!(is_replayed(&post(&bob, "k1", &plant(1, "Fern"))));
-}
-
-#[rstest]
 fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(PATIENT);
@@ -544,27 +446,6 @@ fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
     assert_eq!(ada.ids(), [0_i64; 0]);
     if matches!(site.engine, Engine::Postgres) {
         wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
-    }
-}
-
-#[rstest]
-fn a_restart_forgets_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let mut server = site.serve(&[]);
-    let token = site.token("ada", &[]);
-    let first = post(&server.client(&token), "k1", &plant(1, "Rose"));
-    let refused = post(&server.client(&token), "k2", "nonsense");
-    for kill in [false, true] {
-        if kill {
-            server.kill();
-        } else {
-            server.stop();
-        }
-        server = site.serve(&[]);
-        let ada = server.client(&token);
-        assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
-        assert_replays(&refused, &post(&ada, "k2", "nonsense"));
-        assert_eq!(ada.ids(), [1]);
     }
 }
 
@@ -629,131 +510,4 @@ fn of_many_with_one_key_one_is_done(#[values(Engine::Sqlite, Engine::Postgres)] 
         assert_eq!(fresh, 1);
     }
     assert_eq!(ada.ids(), (0..20).collect::<Vec<i64>>());
-}
-
-#[rstest]
-fn keys_are_kept_as_hashes_and_never_logged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-level", "trace"]);
-    let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(post(&ada, "somebodys-secret-key", &plant(1, "Rose")).status, 200);
-    assert_eq!(post(&ada, "somebodys-secret-key", &plant(2, "Rose")).error(), 42200);
-    assert_eq!(site.rows(KEPT), [1]);
-    server.stop();
-    let contents = site.contents();
-    assert!(!String::from_utf8_lossy(&contents).contains("somebodys-secret-key"));
-    assert!(!server.log().contains("somebodys-secret-key"));
-}
-
-/// Two nodes on one database, and a client of each.
-fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
-    let nodes = [site.serve(PATIENT), site.serve(PATIENT)];
-    let token = site.token("ada", &[]);
-    let clients = [nodes[0].client(&token), nodes[1].client(&token)];
-    // What every request needs is there.
-    for client in &clients {
-        assert_eq!(client.ids(), [0_i64; 0]);
-    }
-    (nodes, clients)
-}
-
-#[test]
-fn what_is_in_flight_on_one_node_is_so_on_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
-    let mut first = in_flight(&one, &other, create_bytes("k1", plant(1, "Rose")));
-    for client in [&one, &other] {
-        assert_eq!(post(client, "k1", &plant(1, "Rose")).error(), 40901);
-        assert_eq!(post(client, "k1", "nonsense").error(), 40901);
-        assert_eq!(delete(client, "k1", 1).error(), 40901);
-    }
-    drop(held);
-    let answer = first.answer(false);
-    assert_eq!(answer.status, 200, "{}", answer.wire());
-    for client in [&one, &other] {
-        assert_replays(&answer, &post(client, "k1", &plant(1, "Rose")));
-        assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
-    }
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
-}
-
-/// Whoever has an answer gets it again from every node, and is not told to wait for a lock that is about to go.
-#[test]
-fn what_was_answered_by_one_node_is_repeated_by_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
-    for id in 0..100 {
-        let key = format!("key {id}");
-        let answer = post(&one, &key, &plant(id, "Rose"));
-        assert_eq!(answer.status, 200, "{}", answer.wire());
-        assert_replays(&answer, &post(&other, &key, &plant(id, "Rose")));
-    }
-}
-
-/// What it had begun never happens, and does not keep others from the key.
-#[test]
-fn a_node_that_is_killed_lets_go_of_its_keys() {
-    let site = Site::new(Engine::Postgres);
-    let ([mut node, _other_node], [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
-    // Of two by the same node: so it is that node which has it.
-    let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_for("its lock", || (site.rows(LOCKS) == [1]).then_some(()));
-    assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
-    node.kill();
-    drop(cut);
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
-    let mut second = other.connect();
-    second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_for("it to be in flight", || (site.rows(LOCKS) == [1]).then_some(()));
-    drop(held);
-    let answer = second.answer(false);
-    assert!(answer.status == 200 && !is_replayed(&answer), "{}", answer.wire());
-    assert_eq!(other.ids(), [1]);
-    assert_replays(&answer, &post(&other, "k1", &plant(1, "Rose")));
-}
-
-/// No node does this, and if one did: what is kept under a key is never replaced, and nothing happens without its key.
-#[test]
-fn a_key_that_comes_out_of_nowhere_stops_the_write() {
-    const APPEAR: &str = "
-        CREATE FUNCTION appear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-          INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
-          VALUES (1, sha256('k1'), sha256(''), 200, 9999999999) ON CONFLICT DO NOTHING;
-          RETURN NEW;
-        END $$;
-        GRANT EXECUTE ON FUNCTION appear() TO plantstore;
-        CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
-    let ada = server.client(&site.token("ada", &[]));
-    site.execute(APPEAR);
-    let refused = post(&ada, "k1", &plant(1, "Rose"));
-    assert_eq!(refused.error(), 50300, "{}", refused.wire());
-    assert_eq!((ada.ids(), site.rows(KEPT)), (vec![], vec![0]), "{}", server.log());
-    site.execute("DROP TRIGGER appear ON plants");
-    let created = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
-    assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
-}
-
-/// The database asks after the connection that holds the locks: otherwise a machine that lost its power would hold them for
-/// hours.
-#[test]
-fn a_node_that_vanishes_is_missed_within_seconds() {
-    const HOLDER: &str = "SELECT client_port FROM pg_stat_activity WHERE datname = current_database() AND \
-                          query LIKE 'SELECT pg_advisory_unlock%'";
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, _]) = two_nodes(&site);
-    assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
-    let port = wait_for("the connection", || site.rows(HOLDER).first().copied());
-    // The server's end of it, with the timer that the kernel shows: 02 is that of keepalives, in hundredths of a second.
-    let from = format!(":{port:04X} 01 ");
-    let timer = wait_for("the timer", || {
-        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
-        let socket = sockets.lines().find(|line| line.contains(&from))?.to_owned();
-        let timer = socket.split_whitespace().nth(5)?.strip_prefix("02:")?.to_owned();
-        i64::from_str_radix(&timer, 16).ok()
-    });
-    assert!(timer <= 500, "{timer}");
 }
