@@ -193,7 +193,8 @@ impl Authority {
         self.openssl(&format!("genpkey -quiet -algorithm {algorithm} -out {name}.key"));
         self.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
         self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions -out {name}.crt"
+            "x509 -req -in {name}.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions \
+             -out {name}.crt"
         ));
     }
 
@@ -220,7 +221,7 @@ impl Authority {
 /// An issuer with a port to itself, which can go down and come back on it.
 pub(crate) struct Issuer {
     shared: Arc<Shared>,
-    server: StandIn,
+    pub(crate) server: StandIn,
 }
 
 struct Shared {
@@ -259,20 +260,6 @@ impl Issuer {
             move |stream: &mut dyn Duplex| shared.speak(stream)
         });
         Self { shared, server }
-    }
-
-    /// Goes down: nobody listens on its port any more.
-    pub(crate) fn stop(&mut self) {
-        self.server.stop();
-    }
-
-    pub(crate) fn restart(&mut self) {
-        self.server.restart();
-    }
-
-    /// Takes connections, and says nothing on them.
-    pub(crate) fn be_silent(&self, silent: bool) {
-        self.server.be_silent(silent);
     }
 
     pub(crate) fn url(&self) -> &str {
