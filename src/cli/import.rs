@@ -1,4 +1,4 @@
-//! `plantstore import`: lines of JSON into a store.
+//! `plantstore import`: stores plants from lines of JSON.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 
-use super::progress::Bar;
+use super::format::{count, group_digits};
+use super::progress::ProgressBar;
+use super::runtime::block_on;
 use super::signals::{EndSignal, Interrupted, first_end_signal};
-use super::value::number;
-use super::words::grouped;
-use super::{count, is_dash, run_to_end};
-use crate::cli::options::{CreateOption, StoreOption};
+use super::stdio::is_dash;
+use super::store_options::{CreateOption, StoreOption};
+use super::value_parser::number;
 use plantstore_store::archive::{self, Input, Note, Stop, Summary};
 use plantstore_store::{Importer, StoreError};
 
-/// Bytes of the input that are read at a time.
-const BUFFER: usize = 256 * 1024;
-/// Skipped lines of which it is told that they differ from what is stored.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Skipped lines that are reported as different from what is stored; others are only counted.
 const DIFFERENT_SHOWN: u64 = 10;
 
 /// Store plants from lines of JSON; works beside a running server
@@ -63,9 +63,9 @@ enum OnConflict {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let input = self.input()?;
-        let mut talk = Talk { bar: Bar::new(), different: 0 };
+        let mut talk = Talk { bar: ProgressBar::new(), different: 0 };
         if self.check {
-            let summary = run_to_end(async { Ok(archive::check(input, |note| talk.note(&note)).await) })?;
+            let summary = block_on(async { Ok(archive::check(input, |note| talk.note(&note)).await) })?;
             drop(talk);
             return report_check(summary);
         }
@@ -87,7 +87,7 @@ impl Options {
                 if io::stdin().is_terminal() {
                     writeln!(io::stderr(), "reading lines from this terminal; Ctrl-D ends them")?;
                 }
-                (Box::new(BufReader::with_capacity(BUFFER, io::stdin())), None)
+                (Box::new(BufReader::with_capacity(BUFFER_BYTES, io::stdin())), None)
             }
             Some(path) => {
                 let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -96,7 +96,7 @@ impl Options {
                     bail!("cannot read {}: it is a directory", path.display());
                 }
                 let size = metadata.filter(std::fs::Metadata::is_file).map(|file| file.len());
-                (Box::new(BufReader::with_capacity(BUFFER, file)), size)
+                (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), size)
             }
         };
         Ok(Input { lines, size, from_line: self.from_line, faults_max: self.max_faults })
@@ -106,8 +106,8 @@ impl Options {
         let Summary { stored, same, different, new_users, .. } = summary;
         let told = [
             (new_users, format!("made {}", count(new_users, "user"))),
-            (same, format!("skipped {} that are there just so", grouped(same))),
-            (different, format!("skipped {} that are there with another name or tag", grouped(different))),
+            (same, format!("skipped {} that are there just so", group_digits(same))),
+            (different, format!("skipped {} that are there with another name or tag", group_digits(different))),
         ];
         let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
         let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();
@@ -185,7 +185,7 @@ fn report_check(summary: Summary) -> anyhow::Result<()> {
 
 /// Says what there is to say while it goes on.
 struct Talk {
-    bar: Bar,
+    bar: ProgressBar,
     /// Lines so far that were skipped although they differ.
     different: u64,
 }

@@ -1,14 +1,16 @@
-//! `plantstore probe`: whether a server is ready; the health check of a container that has no other program in it.
+//! `plantstore probe`: the readiness check of a server, for containers that hold no other program.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 
-use super::{WrongUse, print};
-use crate::cli::options::duration;
+use super::exit::UsageError;
+use super::runtime::current_thread_runtime;
+use super::stdio::print;
+use super::value_parser::duration;
 use plantstore_check::{self, ServerUrl};
 
 /// Ask a server whether it is ready for requests
@@ -30,8 +32,8 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
+        let runtime = current_thread_runtime()?;
         runtime.block_on(plantstore_check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
         print(|output| writeln!(output, "ready"))
     }

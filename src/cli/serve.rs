@@ -1,17 +1,18 @@
-//! `plantstore serve`: the service itself.
+//! `plantstore serve`: runs the service.
 
+mod announcement;
 mod cors;
 mod first_token;
+mod listener;
+mod log_options;
 mod monitoring;
 mod notify;
 mod oidc;
-mod rate;
-mod stop;
+mod rate_limit;
+mod shutdown_signal;
 mod sweeper;
 mod tls;
 
-use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,31 +21,28 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::net::TcpListener;
-use tracing::Level;
 
+use self::announcement::announce;
 use self::cors::CorsOptions;
-use self::first_token::FirstToken;
-use self::monitoring::{MetricsListener, MonitoringOptions};
+use self::listener::bind;
+use self::log_options::LogOptions;
+use self::monitoring::MonitoringOptions;
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
-use self::rate::RateOptions;
-use self::stop::stop_signal;
+use self::rate_limit::RateLimitOptions;
+use self::shutdown_signal::shutdown_signal;
 use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
-use super::WrongUse;
-use super::colour::{Colours, Style};
-use super::environment::{self, origin};
-use super::value::{listen_address, number};
-use crate::cli::options::{LogFormat, LogLevel, LogOptions, StoreOption, duration};
+use super::exit::UsageError;
+use super::store_options::StoreOption;
+use super::value_parser::{duration, listen_address, number};
 use plantstore_server::{ApiLimits, AuthLimits, Server, Settings, Tls, TransportLimits};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
-use plantstore_telemetry::logging;
 
-/// What the store gets to finish its writes when nothing is left of the grace.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long the first token waits for others that write.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Least time for the store to finish its writes when the shutdown grace is used up.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time that the start waits for other processes that write to the store.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tasks that a worker runs before it takes one from the runtime's global queue. Every completed write is in that queue,
 /// because the writer is a thread of its own; with the runtime's default, a worker whose own queue never runs empty takes
 /// only a few of them, and completed writes wait behind new requests.
@@ -144,7 +142,7 @@ struct LimitOptions {
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<u32>(0..=u32::MAX))]
     list_cache_bytes: u32,
     #[command(flatten)]
-    rate: RateOptions,
+    rate: RateLimitOptions,
     /// From the signal to stop until what is unfinished is cut
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -175,7 +173,7 @@ impl LimitOptions {
         }
     }
 
-    fn auth(&self) -> Result<AuthLimits, WrongUse> {
+    fn auth(&self) -> Result<AuthLimits, UsageError> {
         Ok(AuthLimits {
             failures_per_second: self.auth_failure_rate,
             failures_burst: self.auth_failure_burst,
@@ -185,11 +183,11 @@ impl LimitOptions {
 }
 
 impl Options {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
+    pub(super) fn run(&self, warnings: &[String]) -> anyhow::Result<()> {
         let url = self.store.url()?;
         let (settings, tls) = (self.settings()?, self.tls.tls()?);
-        let log = logging::start(log_format(self.log.log_format), log_level(self.log.log_level));
-        for warning in environment::warnings() {
+        let log = self.log.start_log();
+        for warning in warnings {
             tracing::warn!("{warning}");
         }
         self.store.warn_of_visible_password();
@@ -200,12 +198,11 @@ impl Options {
             .build()
             .context("cannot start")?;
         let served = runtime.block_on(self.serve(&url, settings, tls, log.dropped()));
-        // Cuts the connections that outlived the grace, and waits for nobody: a name that is being looked up may take long.
+        // Cuts the connections that outlived the grace, and waits for no task: a DNS lookup in progress may take long.
         runtime.shutdown_background();
         served
     }
 
-    /// What the options come to, once they are found to make sense.
     fn settings(&self) -> anyhow::Result<Settings> {
         Ok(Settings {
             transport: self.limits.transport(),
@@ -225,7 +222,7 @@ impl Options {
         tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> anyhow::Result<()> {
-        // The ports first: a store is not made for a server that cannot start.
+        // The ports are bound first: no store is created for a server that cannot start.
         let listener = bind(&self.listen, "--listen").await?;
         let metrics = self.monitoring.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
@@ -236,7 +233,7 @@ impl Options {
             migrate: !self.no_migrate,
             write_queue,
             readers,
-            patience: PATIENCE,
+            patience: OPEN_TIMEOUT,
             timeout: self.limits.store_timeout,
             await_server: true,
         };
@@ -245,8 +242,8 @@ impl Options {
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not answer yet: not ready");
         }
-        let shutdown = stop_signal()?;
-        tls::keep(tls.as_ref())?;
+        let shutdown = shutdown_signal()?;
+        tls::start_reloading(tls.as_ref())?;
         let first = if self.no_first_token { None } else { first_token::issue(&store, url).await? };
         if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
             // A token that is neither shown nor in a file must not stay valid.
@@ -256,13 +253,13 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
-        let shutdown = Supervisor::of_this_process().ready_until(shutdown);
+        let shutdown = Supervisor::from_environment().ready_until(shutdown);
 
         let server = Server::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(server, tls.clone(), lines_dropped));
         let stopped = server.serve(listener, tls, shutdown).await;
-        // Whatever is left of the grace, and a moment in any case.
-        let deadline = stopped.deadline.max(Instant::now() + CLOSE_PATIENCE);
+        // The rest of the grace, and at least `CLOSE_TIMEOUT`.
+        let deadline = stopped.deadline.max(Instant::now() + CLOSE_TIMEOUT);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
         let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();
         if stopped.cut > 0 || !store_closed {
@@ -275,7 +272,7 @@ impl Options {
             tracing::warn!("the collector did not take the last spans before the grace was over");
         }
         if let Some(scraped) = scraped {
-            // Until now, so that the end can be watched.
+            // Served until now, so that the shutdown can be observed.
             scraped.abort();
             let _ = scraped.await;
         }
@@ -283,42 +280,7 @@ impl Options {
     }
 }
 
-/// Takes an address that was given with this option.
-async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
-    let option = origin(option);
-    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with {option}")
-        }
-        io::ErrorKind::PermissionDenied => {
-            anyhow::anyhow!("this user may not listen on {listen}: choose a port above 1023 with {option}")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            anyhow::anyhow!("this machine has no address {listen}: choose one it has with {option}")
-        }
-        _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with {option}"),
-    })
-}
-
-fn log_format(format: LogFormat) -> logging::Format {
-    match format {
-        LogFormat::Auto if io::stderr().is_terminal() => logging::Format::Human,
-        LogFormat::Human => logging::Format::Human,
-        LogFormat::Auto | LogFormat::Json => logging::Format::Json,
-    }
-}
-
-fn log_level(level: LogLevel) -> Level {
-    match level {
-        LogLevel::Error => Level::ERROR,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    }
-}
-
-/// Lets the process open as many connections as its limits allow, as far as the system does.
+/// Raises the limit of open files to what `connections` need, as far as the system allows.
 fn raise_file_limit(connections: u64) {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = connections + OTHER_FILES;
@@ -330,83 +292,6 @@ fn raise_file_limit(connections: u64) {
     if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
         tracing::warn!(files = allowed, wanted, "the system allows fewer open files than --max-connections needs");
     }
-}
-
-/// Says where the service listens and where the first token is; on a terminal the banner shows it. The log never holds it.
-fn announce(
-    socket: SocketAddr,
-    tls: &TlsOptions,
-    url: &StoreUrl,
-    first: Option<&FirstToken>,
-    console: bool,
-    metrics: Option<&MetricsListener>,
-) -> anyhow::Result<()> {
-    let address = format!("{}://{socket}", tls.scheme());
-    let terminal = io::stderr().is_terminal();
-    if terminal {
-        let colours = Colours::of(&io::stderr());
-        let name = colours.paint(Style::Strong, concat!("plantstore ", env!("CARGO_PKG_VERSION")));
-        writeln!(io::stderr(), "{name} keeps its plants in {}", colours.paint(Style::Address, &url.to_string()))?;
-        if console {
-            let page = colours.paint(Style::Address, &format!("{address}/"));
-            writeln!(io::stderr(), "and shows them in a browser at {page}")?;
-        }
-        if first.is_none() {
-            writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;
-        }
-    }
-    let mut file_note = String::new();
-    match first {
-        Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
-        Some(FirstToken { user, file: Some(file), .. }) => {
-            let file = file.display().to_string();
-            file_note = format!("\nThe first token, for the user {user}, is in {file}");
-            tracing::info!(user = user.as_str(), file, "a new store was made; its first token is in this file");
-        }
-        Some(FirstToken { file: None, .. }) | None => {}
-    }
-    // Last, because whoever waits for it goes on to use all of the above. Whether anybody does is not our concern.
-    let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
-    let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
-    tracing::info!(address, store = %url, "listening");
-    if !socket.ip().is_loopback() && !tls.given() {
-        tracing::warn!(
-            "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
-             TLS in front"
-        );
-    }
-    if let Some(metrics) = metrics {
-        metrics.log();
-    }
-    Ok(())
-}
-
-fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
-    let file_note = first.file.as_ref().map_or_else(String::new, |file| {
-        format!(
-            "\nIt is also in the file {}, which only its owner can read.\n\
-             Delete the file once the token is stored elsewhere.\n",
-            file.display()
-        )
-    });
-    format!(
-        r#"
-A new store was made, with the user {user} and this token, shown only this once:
-
-  export TOKEN={token}
-{file_note}
-Create, list and delete a plant:
-
-  curl {address}/plants -H "Authorization: Bearer $TOKEN" \
-    -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
-  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
-  curl -X DELETE {address}/plants/1 -H "Authorization: Bearer $TOKEN"
-{hint}
-"#,
-        user = first.user,
-        token = first.token.reveal(),
-        hint = tls.trust_hint(),
-    )
 }
 
 #[cfg(test)]

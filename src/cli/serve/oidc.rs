@@ -1,12 +1,12 @@
-//! The options about logins by OpenID Connect.
+//! Options of `plantstore serve`: OpenID Connect.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::cli::WrongUse;
 use crate::cli::environment::origin;
+use crate::cli::exit::UsageError;
 use plantstore_server::{Issuer, IssuerUrl};
 
 #[derive(Args)]
@@ -32,6 +32,6 @@ impl OidcOptions {
             return Ok(None);
         };
         let issuer = Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref());
-        Ok(Some(issuer.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--oidc-ca"))))?))
+        Ok(Some(issuer.map_err(|fault| UsageError(format!("{}: {fault}", origin("--oidc-ca"))))?))
     }
 }

@@ -1,4 +1,4 @@
-//! When to stop: on a signal, and when the terminal it was started on is gone.
+//! The shutdown signal of the service: SIGTERM, SIGINT, or the end of the terminal that it was started on.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::signals::is_ignored;
 
-/// Resolves at the first signal to stop, or when the terminal is gone; another signal ends the process at once. To be called
-/// before anybody else listens for SIGHUP.
-pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+/// Resolves at the first signal to stop, or when the terminal is gone; another signal ends the process at once. Must be called
+/// before another part of the process listens for SIGHUP.
+pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminal = Terminal::of_this_process()?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -19,16 +19,16 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     };
-    let (told, stop) = tokio::sync::oneshot::channel();
+    let (sender, stop) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         tokio::select! {
             () = next() => {}
-            () = terminal.gone() => {}
+            () = terminal.closed() => {}
         }
         tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
-        let _ = told.send(());
+        let _ = sender.send(());
         next().await;
-        // An error, because the process waits for those to be written.
+        // Logged as an error, because the process waits until errors are written.
         tracing::error!("stopped at once");
         std::process::exit(1);
     });
@@ -37,25 +37,26 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// The terminal that the service was started on, if it was, and is to end with. SIGHUP means two things: that the certificate is
-/// to be read again, which [`super::tls`] sees to, and that somebody has closed the window.
+/// The terminal that the service was started on, if any. SIGHUP has two meanings: the certificate is to be read again, which
+/// [`super::tls`] does, or the terminal was closed.
 struct Terminal {
     hangup: Signal,
-    there: bool,
+    /// True if the service ends with its terminal.
+    attached: bool,
 }
 
 impl Terminal {
     fn of_this_process() -> anyhow::Result<Self> {
-        // `nohup` and the like have SIGHUP ignored.
-        let there = has_terminal() && !is_ignored(SignalKind::hangup());
+        // `nohup` and similar programs make the process ignore SIGHUP.
+        let attached = has_terminal() && !is_ignored(SignalKind::hangup());
         let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-        Ok(Self { hangup, there })
+        Ok(Self { hangup, attached })
     }
 
-    /// Resolves when there was one and it is no more.
-    async fn gone(&mut self) {
+    /// Resolves when the terminal was closed.
+    async fn closed(&mut self) {
         while self.hangup.recv().await.is_some() {
-            if self.there && !has_terminal() {
+            if self.attached && !has_terminal() {
                 return;
             }
         }
@@ -63,7 +64,7 @@ impl Terminal {
     }
 }
 
-/// Whether the process has a terminal, wherever its output goes.
+/// Reports whether the process has a controlling terminal, wherever its output goes.
 fn has_terminal() -> bool {
     fs::File::open("/dev/tty").is_ok()
 }

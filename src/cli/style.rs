@@ -1,9 +1,8 @@
-//! Colours for a terminal. None where the output goes elsewhere, the terminal knows none, or `NO_COLOR` is set
+//! Styled text for terminals. Plain where the output goes elsewhere, the terminal has no styles, or `NO_COLOR` is set
 //! (<https://no-color.org>).
 
 use std::io::IsTerminal;
 
-/// Looks of a text.
 #[derive(Clone, Copy)]
 pub(super) enum Style {
     Address,
@@ -15,7 +14,7 @@ pub(super) enum Style {
 }
 
 impl Style {
-    /// The parameters of the escape sequence that begins it.
+    /// Returns the parameters of the escape sequence that starts the style.
     const fn parameters(self) -> &'static str {
         match self {
             Self::Address => "36",
@@ -28,22 +27,23 @@ impl Style {
     }
 }
 
-/// Whether an output shows colours.
+/// Applies styles to text for one output stream.
 #[derive(Clone, Copy)]
-pub(super) struct Colours(bool);
+pub(super) struct Styler {
+    enabled: bool,
+}
 
-impl Colours {
-    pub(super) fn of(output: &impl IsTerminal) -> Self {
+impl Styler {
+    pub(super) fn new(output: &impl IsTerminal) -> Self {
         #[expect(clippy::disallowed_methods, reason = "conventions of terminals; they are no options of ours")]
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self(
-            output.is_terminal()
-                && variable("NO_COLOR").is_none()
-                && variable("TERM").is_none_or(|term| term != "dumb"),
-        )
+        let enabled = output.is_terminal()
+            && variable("NO_COLOR").is_none()
+            && variable("TERM").is_none_or(|term| term != "dumb");
+        Self { enabled }
     }
 
-    pub(super) fn paint(self, style: Style, text: &str) -> String {
-        if self.0 { format!("\x1b[{}m{text}\x1b[0m", style.parameters()) } else { text.to_owned() }
+    pub(super) fn apply(self, style: Style, text: &str) -> String {
+        if self.enabled { format!("\x1b[{}m{text}\x1b[0m", style.parameters()) } else { text.to_owned() }
     }
 }
