@@ -1,13 +1,7 @@
 //! Formatting of numbers, times and error messages for people.
 
 use jiff::Timestamp;
-
-/// Formats a number with a comma between groups of three digits.
-pub(super) fn group_digits(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
-    groups.collect::<Vec<_>>().join(",")
-}
+pub(super) use plantstore_server::value_parser::group_digits;
 
 /// Formats a number and what it counts: `1 plant`, `2,000 plants`.
 pub(super) fn count(number: u64, thing: &str) -> String {

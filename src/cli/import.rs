@@ -40,10 +40,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
     /// Pass over the lines before this one
-    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number(1..=u64::MAX))]
+    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number::<u64>(1..=u64::MAX))]
     from_line: u64,
     /// Stop looking for more after so many faulty lines
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number(1..=u64::MAX))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number::<u64>(1..=u64::MAX))]
     max_faults: u64,
     /// Check all lines by themselves, not whether ids are taken, and store nothing
     #[arg(long)]

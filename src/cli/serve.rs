@@ -8,7 +8,6 @@ mod log_options;
 mod monitoring;
 mod notify;
 mod oidc;
-mod rate_limit;
 mod shutdown_signal;
 mod sweeper;
 mod tls;
@@ -29,10 +28,10 @@ use self::log_options::LogOptions;
 use self::monitoring::MonitoringOptions;
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
-use self::rate_limit::RateLimitOptions;
 use self::shutdown_signal::shutdown_signal;
 use self::sweeper::Sweeper;
 use self::tls::TlsOptions;
+use super::environment::origin;
 use super::exit::UsageError;
 use super::store_options::StoreOption;
 use super::value_parser::{duration, listen_address, number};
@@ -90,95 +89,28 @@ pub(super) struct Options {
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitOptions {
-    /// For the head of a request to arrive
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_HEADER_TIMEOUT", default_value = "10s", value_parser = duration)]
-    header_timeout: Duration,
-    /// For a whole request to arrive
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_REQUEST_TIMEOUT", default_value = "30s", value_parser = duration)]
-    request_timeout: Duration,
-    /// Between two requests of a connection
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_IDLE_TIMEOUT", default_value = "75s", value_parser = duration)]
-    idle_timeout: Duration,
-    /// For a client to take some of its answer
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_WRITE_TIMEOUT", default_value = "30s", value_parser = duration)]
-    write_timeout: Duration,
-    /// Bytes of a request's head
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_HEADER_BYTES", default_value_t = 16_384, value_parser = number::<u32>(1_024..=262_144))]
-    max_header_bytes: u32,
-    /// Header fields of a request
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_HEADERS", default_value_t = 100, value_parser = number::<u32>(10..=10_000))]
-    max_headers: u32,
-    /// Bytes of a request's body
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = number::<u32>(1..=16_777_216))]
-    max_body_bytes: u32,
-    /// Connections open at the same time
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = number::<u32>(1..=1_000_000))]
-    max_connections: u32,
-    /// Those of one client address (IPv6: one /64); half of them by default, and from this machine all
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS_PER_ADDRESS", value_parser = number::<u32>(1..=1_000_000))]
-    max_connections_per_address: Option<u32>,
-    /// Lists that may read the store concurrently
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = number::<u32>(1..=100_000))]
-    max_in_flight: u32,
-    /// Lists that may wait for one of those to finish; others get 503
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = number::<u32>(0..=100_000))]
-    max_waiting: u32,
-    /// How long they wait
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
-    waiting_timeout: Duration,
+    #[command(flatten)]
+    transport: TransportLimits,
+    #[command(flatten)]
+    api: ApiLimits,
     /// Creates and deletes that may wait for their commit; others get 503
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<u32>(1..=1_000_000))]
-    write_queue: u32,
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<usize>(1..=1_000_000))]
+    write_queue: usize,
     /// How long a request waits for a database server, or for the write lock of a file; then it is answered 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_STORE_TIMEOUT", default_value = "2s", value_parser = duration)]
     store_timeout: Duration,
-    /// Failed authentications a second of one client address; others are answered 429
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = number::<u32>(1..=1_000_000))]
-    auth_failure_rate: u32,
-    /// Failed authentications at once of one client address
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = number::<u32>(1..=1_000_000))]
-    auth_failure_burst: u32,
-    /// Bytes of lists that are remembered until they change, on an embedded store; 0 for none
-    #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<u32>(0..=u32::MAX))]
-    list_cache_bytes: u32,
     #[command(flatten)]
-    rate: RateLimitOptions,
-    /// From the signal to stop until what is unfinished is cut
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
-    shutdown_grace: Duration,
+    auth: AuthLimits,
 }
 
 impl LimitOptions {
-    fn transport(&self) -> TransportLimits {
-        TransportLimits {
-            header_timeout: self.header_timeout,
-            idle_timeout: self.idle_timeout,
-            write_timeout: self.write_timeout,
-            header_bytes: self.max_header_bytes as usize,
-            header_fields: self.max_headers as usize,
-            connections: self.max_connections as usize,
-            connections_per_address: self.max_connections_per_address.map(|most| most as usize),
-            shutdown_grace: self.shutdown_grace,
+    fn check(&self) -> Result<(), UsageError> {
+        match (self.auth.rate_limit, self.auth.rate_burst) {
+            (None, Some(_)) => {
+                Err(UsageError(format!("{} needs a --rate-limit, for example 100/s", origin("--rate-burst"))))
+            }
+            _ => Ok(()),
         }
-    }
-
-    fn api(&self) -> ApiLimits {
-        ApiLimits {
-            request_timeout: self.request_timeout,
-            body_bytes: self.max_body_bytes as usize,
-            in_flight: self.max_in_flight as usize,
-            waiting: self.max_waiting as usize,
-            waiting_timeout: self.waiting_timeout,
-            list_cache_bytes: self.list_cache_bytes as usize,
-        }
-    }
-
-    fn auth(&self) -> Result<AuthLimits, UsageError> {
-        Ok(AuthLimits {
-            failures_per_second: self.auth_failure_rate,
-            failures_burst: self.auth_failure_burst,
-            user_quota: self.rate.quota()?,
-        })
     }
 }
 
@@ -191,7 +123,7 @@ impl Options {
             tracing::warn!("{warning}");
         }
         self.store.warn_of_visible_password();
-        raise_file_limit(u64::from(self.limits.max_connections));
+        raise_file_limit(self.limits.transport.max_connections as u64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .global_queue_interval(GLOBAL_QUEUE_INTERVAL)
@@ -204,10 +136,11 @@ impl Options {
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
+        self.limits.check()?;
         Ok(Settings {
-            transport: self.limits.transport(),
-            auth: self.limits.auth()?,
-            api: self.limits.api(),
+            transport: self.limits.transport.clone(),
+            auth: self.limits.auth.clone(),
+            api: self.limits.api.clone(),
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
@@ -227,7 +160,7 @@ impl Options {
         let metrics = self.monitoring.listen().await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
-        let write_queue = self.limits.write_queue as usize;
+        let write_queue = self.limits.write_queue;
         let options = OpenOptions {
             create: true,
             migrate: !self.no_migrate,
@@ -291,22 +224,5 @@ fn raise_file_limit(connections: u64) {
     limit.current = Some(allowed);
     if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
         tracing::warn!(files = allowed, wanted, "the system allows fewer open files than --max-connections needs");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{Command, FromArgMatches};
-
-    use super::*;
-
-    /// The defaults stand twice, as options read them and as the server has them: they must be the same.
-    #[test]
-    fn the_options_start_from_the_limits_of_the_server() {
-        let command = LimitOptions::augment_args(Command::new("serve"));
-        let options = LimitOptions::from_arg_matches(&command.get_matches_from(["serve"])).expect("defaults");
-        assert_eq!(options.transport(), TransportLimits::default());
-        assert_eq!(options.api(), ApiLimits::default());
-        assert_eq!(options.auth().expect("limits"), AuthLimits::default());
     }
 }

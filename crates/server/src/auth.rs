@@ -4,6 +4,7 @@
 mod caller;
 mod error;
 mod host;
+mod limits;
 mod oidc;
 mod rate_limit;
 mod sessions;
@@ -13,8 +14,8 @@ mod user_quota;
 pub(crate) use self::caller::{AnyScope, Caller, Delete, Public, Read, RequiredScope, Write};
 pub(crate) use self::error::AuthError;
 pub(crate) use self::host::check_host;
+pub use self::limits::AuthLimits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
-pub use self::rate_limit::{Quota, Rate, RateFault};
+pub use self::rate_limit::{Rate, RateFault};
 pub(crate) use self::sessions::Session;
 pub(crate) use self::state::Auth;
-pub use self::state::AuthLimits;

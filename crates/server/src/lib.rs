@@ -8,16 +8,18 @@
 
 mod api;
 mod auth;
+mod defaults;
 mod metrics_listener;
 mod observe;
 mod routes;
 mod server;
 mod service;
 mod transport;
+pub mod value_parser;
 mod web;
 
 pub use self::api::{ApiLimits, Cors, OriginFault};
-pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Quota, Rate, RateFault};
+pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
 pub use self::routes::openapi;

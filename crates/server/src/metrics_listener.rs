@@ -41,7 +41,7 @@ pub async fn serve_metrics(
         header_timeout: TIMEOUT,
         idle_timeout: TIMEOUT,
         write_timeout: TIMEOUT,
-        connections: CONNECTIONS_MAX,
+        max_connections: CONNECTIONS_MAX,
         ..TransportLimits::default()
     };
     let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };

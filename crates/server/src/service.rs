@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::api::ApiLimits;
-    use crate::auth::{AuthLimits, Quota, Rate};
+    use crate::auth::AuthLimits;
     use crate::transport::{self, TransportLimits};
 
     async fn panicking() {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn state(store: &Arc<Store>) -> State {
-        let auth = AuthLimits { user_quota: Some(Quota::new(Rate::per_second(1), 1)), ..AuthLimits::default() };
+        let auth = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
         State {
             transport: Box::leak(Box::new(Transport::new(TransportLimits::default()))),
             observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),

@@ -23,10 +23,10 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn new(limits: &ApiLimits) -> Self {
         Self {
-            slots: Semaphore::new(limits.in_flight),
-            slots_max: limits.in_flight,
+            slots: Semaphore::new(limits.max_in_flight),
+            slots_max: limits.max_in_flight,
             waiting: AtomicUsize::new(0),
-            waiting_max: limits.waiting,
+            waiting_max: limits.max_waiting,
             timeout: limits.waiting_timeout,
             rejected: Counter::default(),
         }

@@ -34,7 +34,7 @@ where
         let limits = &<&'static Api>::from_ref(app).limits;
         let (parts, body) = request.into_parts();
         let deadline = Context::of(&parts).arrived + limits.request_timeout;
-        let limit = limits.body_bytes;
+        let limit = limits.max_body_bytes;
         // A client that asks first has not sent anything yet, and need not.
         let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
         let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))

@@ -56,7 +56,7 @@ impl Api {
             Rejection::Malformed => ApiError::BadRequest("the request is not well-formed HTTP/1.1"),
             Rejection::HeadTimeout => ApiError::RequestTimeout,
             Rejection::HeadTooLarge => ApiError::HeadersTooLarge,
-            Rejection::BodyTooLarge => ApiError::BodyTooLarge { limit: self.limits.body_bytes, close: true },
+            Rejection::BodyTooLarge => ApiError::BodyTooLarge { limit: self.limits.max_body_bytes, close: true },
             Rejection::TransferEncoding => ApiError::BadTransferEncoding,
             Rejection::Overloaded => ApiError::Overloaded,
             Rejection::NotEncrypted => {

@@ -26,12 +26,12 @@ pub struct Rate {
 
 impl Rate {
     /// So many a second; at least one, and no more than there can be.
-    pub fn per_second(number: u32) -> Self {
+    pub(super) fn per_second(number: u32) -> Self {
         Self { number: number.clamp(1, RATE_MAX), period: Duration::from_secs(1) }
     }
 
-    /// How many in its unit of time.
-    pub fn number(self) -> u32 {
+    /// Returns the number in its unit of time.
+    pub(super) fn number(self) -> u32 {
         self.number
     }
 }
@@ -70,14 +70,14 @@ pub enum RateFault {
 
 /// A rate, and how many may come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub(super) struct Quota {
     rate: Rate,
     pub(super) burst: u32,
 }
 
 impl Quota {
     /// This rate in the long run; `burst` at once, after a time without any, and one at the least.
-    pub fn new(rate: Rate, burst: u32) -> Self {
+    pub(super) fn new(rate: Rate, burst: u32) -> Self {
         Self { rate, burst: burst.max(1) }
     }
 }

@@ -5,25 +5,12 @@ use std::sync::Arc;
 use plantstore_store::Store;
 use plantstore_telemetry::metrics::{Counter, Page};
 
+use super::limits::AuthLimits;
 use super::oidc::Issuer;
-use super::rate_limit::{Quota, Rate, RateLimiter};
+use super::rate_limit::RateLimiter;
 use super::sessions::Sessions;
 use super::user_quota::UserQuota;
 use crate::transport::ClientAddress;
-
-/// Limits on failed authentications of one client address, and on requests of one user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthLimits {
-    pub failures_per_second: u32,
-    pub failures_burst: u32,
-    pub user_quota: Option<Quota>,
-}
-
-impl Default for AuthLimits {
-    fn default() -> Self {
-        Self { failures_per_second: 10, failures_burst: 100, user_quota: None }
-    }
-}
 
 pub(crate) struct Auth {
     pub(super) store: Arc<Store>,
@@ -36,12 +23,11 @@ pub(crate) struct Auth {
 
 impl Auth {
     pub(crate) fn new(store: Arc<Store>, issuer: Option<Issuer>, limits: &AuthLimits) -> Self {
-        let failures = Quota::new(Rate::per_second(limits.failures_per_second), limits.failures_burst);
         Self {
             store,
             sessions: Sessions::new(issuer),
-            failure_limit: RateLimiter::new(failures),
-            user_quota: limits.user_quota.map(UserQuota::new),
+            failure_limit: RateLimiter::new(limits.failure_quota()),
+            user_quota: limits.user_quota().map(UserQuota::new),
             failures: Counter::default(),
             limited_addresses: Counter::default(),
         }

@@ -138,14 +138,14 @@ async fn drive_http1<H: Handler>(
 
     let mut http = http1::Builder::new();
     // The stream enforces the deadlines instead: the library has one timeout for the wait between requests and for their heads.
-    http.header_read_timeout(None).half_close(true).max_header_size(limits.header_bytes);
+    http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
     // Every response has one already, which follows the clock.
     http.auto_date_header(false);
     // What waits for a slow reader, for each connection.
-    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.header_bytes));
+    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
     if transport.has_own_field_limit {
         // Only when configured: the library then allocates for every request.
-        http.max_headers(limits.header_fields);
+        http.max_headers(limits.max_headers);
     }
     let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
     // Polled only when it is woken, not with every request: polling takes a lock that all connections share.

@@ -25,7 +25,7 @@ pub(crate) enum Exceeded {
 
 impl ConnectionLimit {
     pub(super) fn new(limits: &TransportLimits) -> Self {
-        let total = limits.connections;
+        let total = limits.max_connections;
         Self { total, permits: Semaphore::new(total), by_address: Mutex::default() }
     }
 

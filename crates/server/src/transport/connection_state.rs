@@ -63,7 +63,7 @@ impl CloseReason {
     pub(super) fn with_unparsed(self, unparsed: &[u8], limits: &TransportLimits) -> Self {
         let is_method = unparsed.first().is_some_and(u8::is_ascii_alphabetic);
         let lines = unparsed.split(|byte| *byte == b'\n').count();
-        let is_large_head = is_method && (unparsed.len() >= limits.header_bytes || lines > limits.header_fields);
+        let is_large_head = is_method && (unparsed.len() >= limits.max_header_bytes || lines > limits.max_headers);
         match self {
             Self::HeadTooLarge if !is_large_head => Self::BodyTooLarge,
             reason => reason,

@@ -117,7 +117,7 @@ fn close_reason(error: &h2::Error, stream: Option<&Stream>) -> Option<CloseReaso
 }
 
 fn builder(limits: &TransportLimits) -> Builder {
-    let heads = HEAD_TOLERANCE * limits.header_bytes + FIELD_WEIGHT * limits.header_fields;
+    let heads = HEAD_TOLERANCE * limits.max_header_bytes + FIELD_WEIGHT * limits.max_headers;
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(STREAMS_MAX)
@@ -292,7 +292,7 @@ fn rejection(request: &Parts, limits: &TransportLimits, streams: &Streams) -> Op
         count += 1;
         size += name.len() + length + FIELD_SEPARATORS;
     }
-    if size > limits.header_bytes || count > limits.header_fields {
+    if size > limits.max_header_bytes || count > limits.max_headers {
         return Some(Rejection::HeadTooLarge);
     }
     streams.exceed_in_flight().then_some(Rejection::Overloaded)

@@ -16,7 +16,7 @@ pub(crate) struct Transport {
 
 impl Transport {
     pub(crate) fn new(limits: TransportLimits) -> Self {
-        let has_own_field_limit = limits.header_fields != TransportLimits::default().header_fields;
+        let has_own_field_limit = limits.max_headers != TransportLimits::default().max_headers;
         let connections = ConnectionLimit::new(&limits);
         Self { limits, connections, requests: RequestTracker::default(), has_own_field_limit }
     }

@@ -30,7 +30,7 @@ pub(super) fn anybody() -> impl Iterator<Item = ApiError> {
         ApiError::BadRequest("send exactly one `Host` header"),
         ApiError::BadTransferEncoding,
         ApiError::RequestTimeout,
-        ApiError::BodyTooLarge { limit: ApiLimits::default().body_bytes, close: true },
+        ApiError::BodyTooLarge { limit: ApiLimits::default().max_body_bytes, close: true },
         ApiError::HeadersTooLarge,
         ApiError::Internal(String::new()),
         ApiError::Draining,

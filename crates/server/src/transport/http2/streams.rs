@@ -39,20 +39,20 @@ impl Streams {
     /// be connections, and this one has more than an equal share. Blocked responses do not count: they hold next to nothing.
     pub(super) fn exceed_in_flight(&self) -> bool {
         let requests = &self.transport.requests;
-        requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.connections
+        requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 
     /// The same for blocked responses, whose small cost is limited in total by that.
     pub(super) fn exceed_blocked(&self) -> bool {
-        count(&self.transport.requests.blocked) > self.transport.limits.connections
+        count(&self.transport.requests.blocked) > self.transport.limits.max_connections
             && count(&self.blocked) > self.share()
     }
 
     /// Returns the number of requests that each connection may have, whatever the others do.
     fn share(&self) -> usize {
         let open = NonZeroUsize::new(self.transport.connections.count()).unwrap_or(NonZeroUsize::MIN);
-        (self.transport.limits.connections / open).max(1)
+        (self.transport.limits.max_connections / open).max(1)
     }
 }
 
