@@ -9,8 +9,8 @@ use super::progress::Bar;
 use super::signals::discard_partial_files_on_end_signal;
 use super::words::grouped;
 use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
-use plantstore_store::archive::{self, Tallied};
-use plantstore_store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
+use plantstore_store::archive::{self, ContentDigest};
+use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 use plantstore_telemetry::logging;
 
 /// Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
@@ -49,8 +49,8 @@ pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, named: &str) -> anyhow::Resul
         // First of all: for one that is not there, nothing is begun.
         let snapshot =
             Snapshot::open(from, Selection::Everything, PATIENCE).await.map_err(|error| advise(error, named))?;
-        let filling = Filling::begin(to, PATIENCE).await?;
-        Ok(archive::copy(snapshot, filling, |progress| bar.update(progress)).await?)
+        let target = RestoreTarget::begin(to, PATIENCE).await?;
+        Ok(archive::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);
     show(&copied?)?;
@@ -66,7 +66,7 @@ fn advise(error: OpenError, named: &str) -> anyhow::Error {
     }
 }
 
-fn show(copied: &Tallied) -> anyhow::Result<()> {
+fn show(copied: &ContentDigest) -> anyhow::Result<()> {
     let counts = copied.counts;
     let row = |what: &str, count, digest: archive::Digest| [what.to_owned(), grouped(count), digest.to_string()];
     let rows = [

@@ -57,7 +57,7 @@ fn things_stand_where_they_belong() {
         (&["anyhow"], "src/cli"),
         (&["utoipa"], "crates/server/"),
         (&["use ring", "base64"], "crates/server/src/oidc/ crates/client/src/trust.rs"),
-        (&["process::exit"], "src/cli crates/store/src/sqlite/fault.rs crates/store/src/postgres/writer.rs"),
+        (&["process::exit"], "src/cli crates/store/src/sqlite/database_error.rs crates/store/src/postgres/writer.rs"),
         (&["stderr()"], "src/cli crates/telemetry/src/logging.rs"),
         (
             &["getrandom"],

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-use super::keys::{Claimed, Key, Known, Written};
-use super::{Actor, Creation, Deletion, StoreError};
+use crate::error::StoreError;
+use crate::keys::{Claimed, Key, Known, Written};
+use crate::plants::{Actor, Creation, Deletion};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
@@ -17,13 +18,13 @@ use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
 /// Writes that share one commit at the most: bounds how long the first of them waits for the last.
-pub(super) const BATCH_MAX: usize = 512;
+pub(crate) const BATCH_MAX: usize = 512;
 
 /// What a write came to.
-pub(super) type Answer<T> = Result<T, StoreError>;
+pub(crate) type Answer<T> = Result<T, StoreError>;
 
 /// One write that waits for its commit.
-pub(super) enum Job {
+pub(crate) enum Job {
     Create {
         actor: Actor,
         plant: NewPlant,
@@ -58,7 +59,7 @@ pub(super) enum Job {
 impl Job {
     /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so has been told that
     /// nothing was done.
-    pub(super) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         match self {
             Self::Create { reply, .. } => reply.begin(),
             Self::Delete { reply, .. } => reply.begin(),
@@ -69,7 +70,7 @@ impl Job {
     }
 
     /// The key of the request, if it has one, and whose it is.
-    pub(super) fn key(&self) -> Option<(UserId, &Key)> {
+    pub(crate) fn key(&self) -> Option<(UserId, &Key)> {
         match self {
             Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
                 key.as_ref().map(|claimed| (actor.user, &claimed.key))
@@ -81,7 +82,7 @@ impl Job {
 
     /// What is to be kept under its key, now that it came to this. Nothing is kept for users who are gone, and what was
     /// known before stays as it is.
-    pub(super) fn keeping(&self, outcome: &Outcome) -> Option<Keeping<'_>> {
+    pub(crate) fn keeping(&self, outcome: &Outcome) -> Option<Keeping<'_>> {
         let (user, key) = self.key()?;
         let done = match outcome {
             Outcome::Create(Creation::Created) | Outcome::Delete(Deletion::Deleted) => true,
@@ -99,15 +100,15 @@ impl Job {
 }
 
 /// A key with the answer that is to be kept under it; a success has no message.
-pub(super) struct Keeping<'a> {
-    pub(super) user: UserId,
-    pub(super) key: &'a Key,
-    pub(super) outcome: i32,
-    pub(super) message: Option<&'a str>,
+pub(crate) struct Keeping<'a> {
+    pub(crate) user: UserId,
+    pub(crate) key: &'a Key,
+    pub(crate) outcome: i32,
+    pub(crate) message: Option<&'a str>,
 }
 
 /// The way back to a caller, who waits for a limited time.
-pub(super) struct Reply<T> {
+pub(crate) struct Reply<T> {
     answer: oneshot::Sender<Answer<T>>,
     turn: Arc<Turn>,
 }
@@ -163,7 +164,7 @@ impl<T> Reply<T> {
 
 /// What one job of a committed batch came to.
 #[derive(Clone)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Create(Creation),
     Delete(Deletion),
     Refused,
@@ -176,12 +177,12 @@ pub(super) enum Outcome {
 
 /// Whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
 /// cannot be used cannot be used by any of them; trying one by one would keep the last for long.
-pub(super) fn one_may_spoil_it(result: &Answer<Vec<Outcome>>, jobs: usize) -> bool {
+pub(crate) fn one_may_spoil_it(result: &Answer<Vec<Outcome>>, jobs: usize) -> bool {
     jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
 }
 
 /// Answers all jobs of a batch with what it came to.
-pub(super) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
+pub(crate) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
     match result {
         Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
         Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
@@ -190,7 +191,7 @@ pub(super) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
 
 /// Answers all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
 /// batch whose callers have stopped waiting.
-pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Answer<Vec<Outcome>>) {
+pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Answer<Vec<Outcome>>) {
     let result = commit(batch);
     if !one_may_spoil_it(&result, batch.len()) {
         return answer_all(batch, result);
@@ -202,7 +203,7 @@ pub(super) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>)
     }
 }
 
-pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
+pub(crate) fn answer(job: Job, outcome: Answer<Outcome>) {
     match (job, outcome) {
         (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => reply.send(key, Ok(Written::Now(creation))),
         (Job::Create { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
@@ -221,34 +222,34 @@ pub(super) fn answer(job: Job, outcome: Answer<Outcome>) {
 }
 
 /// The callers' end of the queue.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     sender: mpsc::Sender<Job>,
     timeouts: Timeouts,
 }
 
 /// Timeouts of a caller, from the moment its write is queued.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
+pub(crate) struct Timeouts {
     /// For the write to begin.
-    pub(super) turn: Duration,
+    pub(crate) turn: Duration,
     /// For the outcome of a write that has begun; no less than that for its turn.
-    pub(super) outcome: Duration,
+    pub(crate) outcome: Duration,
 }
 
 impl Timeouts {
-    pub(super) const fn both(timeout: Duration) -> Self {
+    pub(crate) const fn both(timeout: Duration) -> Self {
         Self { turn: timeout, outcome: timeout }
     }
 }
 
 impl Queue {
     /// A queue of `capacity` writes, and the writer's end of it.
-    pub(super) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
+    pub(crate) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self { sender, timeouts }, receiver)
     }
 
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &self,
         actor: Actor,
         plant: NewPlant,
@@ -257,7 +258,7 @@ impl Queue {
         self.ask(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
-    pub(super) async fn delete(
+    pub(crate) async fn delete(
         &self,
         actor: Actor,
         id: PlantId,
@@ -266,38 +267,38 @@ impl Queue {
         self.ask(|reply| Job::Delete { actor, id, key, reply }).await
     }
 
-    pub(super) async fn refuse(&self, user: UserId, key: Box<Claimed>) -> Answer<Written<()>> {
+    pub(crate) async fn refuse(&self, user: UserId, key: Box<Claimed>) -> Answer<Written<()>> {
         self.ask(|reply| Job::Refuse { user, key, reply }).await
     }
 
     /// Makes the user unless there is one of this name.
-    pub(super) async fn make_user(&self, name: &UserName, now: Timestamp) -> Answer<UserId> {
+    pub(crate) async fn make_user(&self, name: &UserName, now: Timestamp) -> Answer<UserId> {
         self.ask(|reply| Job::MakeUser { name: name.clone(), now, reply }).await
     }
 
     /// Best effort: when the queue is full the note is dropped.
-    pub(super) fn note_use(&self, token: TokenId, day: Timestamp) {
+    pub(crate) fn note_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::NoteUse { token, day });
     }
 
-    pub(super) fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
         let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
         page.gauge("plantstore_write_queue_depth", "Writes that wait for the writer.").sample(&[], most - free);
         page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
     }
 
     /// Whether a write that is submitted now finds a free place.
-    pub(super) fn has_capacity(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.sender.capacity() > 0
     }
 
     /// Whether the writer has stopped.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
     /// Waits for a place in the queue: stopping is never refused.
-    pub(super) async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         // Fails when the writer has stopped already.
         let _ = self.sender.send(Job::Stop).await;
     }

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::StoreError;
+use crate::error::StoreError;
 use plantstore_model::user::UserId;
 
 /// How long an answer is kept under its key, in seconds.
-pub(super) const KEPT_SECONDS: i64 = 24 * 60 * 60;
+pub(crate) const KEPT_SECONDS: i64 = 24 * 60 * 60;
 
 /// The idempotency key of a request, and what will be kept under it.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub enum Written<T> {
 
 impl Key {
     /// What a request with this key is told of what is kept under it: a success has no message.
-    pub(super) fn recall(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> Known {
+    pub(crate) fn recall(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> Known {
         if fingerprint != self.fingerprint {
             return Known::Reused;
         }
@@ -73,13 +73,13 @@ impl Key {
 
 /// The keys at work in this process.
 #[derive(Default)]
-pub(super) struct AtWork(Arc<Mutex<HashSet<Entry>>>);
+pub(crate) struct AtWork(Arc<Mutex<HashSet<Entry>>>);
 
 type Entry = (UserId, [u8; 32]);
 
 impl AtWork {
     /// Claims a key of this user; [`StoreError::InFlight`] when somebody has it.
-    pub(super) fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
+    pub(crate) fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
         let entry = (user, key.hash);
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
             return Err(StoreError::InFlight);
@@ -90,11 +90,11 @@ impl AtWork {
 }
 
 /// A key that a request is at work with, until this is dropped.
-pub(super) struct Claimed {
-    pub(super) key: Key,
+pub(crate) struct Claimed {
+    pub(crate) key: Key,
     /// What shows it to other nodes. Stands before the place, and so goes before it: whoever comes next in this process
     /// must not meet what is about to go.
-    pub(super) elsewhere: Option<Box<dyn Send + Sync>>,
+    pub(crate) elsewhere: Option<Box<dyn Send + Sync>>,
     _place: Place,
 }
 

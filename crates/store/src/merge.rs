@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
-use super::Span;
+use crate::range::Span;
 use plantstore_model::plant::PlantId;
 
 /// Plants that the first look reads of all lists together, about.
@@ -21,7 +21,7 @@ const LOOK_MAX: usize = 1_024;
 const TOO_FEW: usize = 64;
 
 /// How many plants to read of each span in order to hand over `rows`; one more tells whether there are more.
-pub(super) fn looks(spans: &[Span], rows: usize) -> Vec<usize> {
+pub(crate) fn looks(spans: &[Span], rows: usize) -> Vec<usize> {
     let live = spans.iter().filter(|span| !span.is_empty()).count();
     let first = FIRST_LOOK / live.max(1);
     let look = |span: &Span| if span.look == 0 { first } else { span.look };
@@ -29,24 +29,24 @@ pub(super) fn looks(spans: &[Span], rows: usize) -> Vec<usize> {
 }
 
 /// A plant as it was read.
-pub(super) struct Found {
-    pub(super) id: i64,
-    pub(super) name: String,
-    pub(super) tag: Option<String>,
+pub(crate) struct Found {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) tag: Option<String>,
 }
 
 /// The first plants of one list.
 #[derive(Default)]
-pub(super) struct Stretch {
-    pub(super) plants: Vec<Found>,
+pub(crate) struct Stretch {
+    pub(crate) plants: Vec<Found>,
     /// Whether others follow them.
-    pub(super) more: bool,
+    pub(crate) more: bool,
     wanted: usize,
 }
 
 impl Stretch {
     /// Of these plants, which are one more than wanted if there are more.
-    pub(super) fn new(mut plants: Vec<Found>, wanted: usize) -> Self {
+    pub(crate) fn new(mut plants: Vec<Found>, wanted: usize) -> Self {
         let more = plants.len() > wanted;
         plants.truncate(wanted);
         Self { plants, more, wanted }
@@ -66,7 +66,7 @@ impl Stretch {
 
 /// Hands over plants until `rows` of them were, or `each` breaks, or nothing is known of what comes next, and takes them out
 /// of the spans. True when there are more.
-pub(super) fn merge(
+pub(crate) fn merge(
     spans: &mut [Span],
     stretches: &[Stretch],
     rows: usize,

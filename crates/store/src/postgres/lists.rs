@@ -7,9 +7,13 @@ use futures_util::{TryStreamExt, pin_mut};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::{Postgres, get};
+use super::engine::Postgres;
+use super::rows::get;
+use crate::error::StoreError;
 use crate::merge::{Found, Stretch, looks, merge};
-use crate::{Listed, Span, StoreError, Version};
+use crate::plants::ListStep;
+use crate::range::Span;
+use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
@@ -27,7 +31,7 @@ impl Postgres {
         spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ListStep, StoreError> {
         let [span] = spans else {
             return self.list_many(spans, rows, each).await;
         };
@@ -41,10 +45,10 @@ impl Postgres {
         };
         let Some(version) = get::<Option<i64>>(first, 0)? else {
             // Plants without an owner are left over from one who was deleted.
-            return Ok(Listed { more: false, versions: vec![None] });
+            return Ok(ListStep { more: false, versions: vec![None] });
         };
         let more = hand_over(span, &found, most, each)? || unread;
-        Ok(Listed { more, versions: vec![Some(Version(version))] })
+        Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
     }
 
     /// The first rows of the span, and whether some of those asked for were left out.
@@ -78,7 +82,7 @@ impl Postgres {
         spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ListStep, StoreError> {
         let looks = looks(spans, rows);
         let column = |value: fn(&Span) -> i64| spans.iter().map(value).collect::<Vec<_>>();
         let columns = [
@@ -96,13 +100,13 @@ impl Postgres {
             })
             .await?;
         let (versions, stretches) = stretches(&found, &looks)?;
-        Ok(Listed { more: merge(spans, &stretches, rows, each), versions })
+        Ok(ListStep { more: merge(spans, &stretches, rows, each), versions })
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
         let found = self.rows(|session| &session.statements.versions, [ids]).await?;
-        let known = found.iter().map(|row| Ok((get(row, 0)?, Version(get(row, 1)?))));
+        let known = found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?))));
         let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
         Ok(users.iter().map(|user| known.get(&user.get()).copied()).collect())
     }
@@ -154,7 +158,7 @@ fn stretches(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, V
     for row in found {
         let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < wanted.len());
         let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
-        versions[place] = Some(Version(get(row, 1)?));
+        versions[place] = Some(Version::new(get(row, 1)?));
         if let Some(id) = get(row, 2)? {
             plants[place].push(Found { id, name: get(row, 3)?, tag: get(row, 4)? });
         }

@@ -1,10 +1,13 @@
-//! Shares: whose plants somebody else may read or change.
+//! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
 use tokio_postgres::{Client, Error, Row};
 
-use super::{Postgres, get, stored_name, user_name};
-use crate::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, timestamp};
+use super::engine::Postgres;
+use super::rows::{get, stored_name, user_name};
+use crate::accounts::{Collection, Granting, StoredShare, timestamp};
+use crate::error::StoreError;
+use crate::limits::SHARES_MAX;
 use plantstore_model::user::{Role, UserId, UserName};
 
 impl Postgres {

@@ -5,9 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use super::link::{Connector, Role, backoff};
+use super::connector::{Connector, backoff};
+use super::role::ConnectionRole;
 use super::schema;
-use crate::{OpenError, OpenOptions, StoreUrl};
+use crate::error::OpenError;
+use crate::options::OpenOptions;
+use crate::url::StoreUrl;
 
 /// How long a database that cannot be reached yet is retried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,7 +43,7 @@ async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> R
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let mut failures = 0;
     loop {
-        match connector.connect(Role::Operate).await {
+        match connector.connect(ConnectionRole::Operate).await {
             Ok((client, driver)) => {
                 tokio::spawn(driver);
                 return Ok(client);

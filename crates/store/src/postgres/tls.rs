@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::url::{PostgresUrl, Trust};
+use crate::url::{PostgresUrl, Trust};
 use plantstore_client::trust;
 
 /// Makes the connector that the URL asks for, or says what is wrong with the certificates to be trusted.

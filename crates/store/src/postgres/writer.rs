@@ -17,18 +17,20 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::PostgresMetrics;
-use super::fault::{Fault, certainly_not_committed, describe, refuses};
-use super::link::{Connector, Link, Role, SILENT, Session};
+use super::connection::{Connection, Session};
+use super::connector::Connector;
+use super::database_error::{DatabaseError, SILENT, certainly_not_committed, describe, is_rejection};
+use super::metrics::PostgresMetrics;
+use super::role::ConnectionRole;
 use super::writes::{Answers, Keepings, Writes};
-use crate::StoreError;
 use crate::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, Timeouts, answer, answer_all, one_may_spoil_it};
+use crate::error::StoreError;
 
 /// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// How much longer than anything else a commit may take, because giving it up leaves a doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
-/// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
+/// Time that a caller waits beyond the timeout of the writer, so that it is the writer who reports the outcome.
 const MARGIN: Duration = Duration::from_millis(300);
 /// Commits that take at least this long are worth waiting for company.
 const SLOW_COMMIT: Duration = Duration::from_millis(2);
@@ -38,36 +40,36 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// The handle on the writer.
 pub(super) struct Writer {
     queue: Queue,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
-        let (queue, jobs) = Queue::new(capacity, Timeouts::both(connector.patience + MARGIN));
-        let link = Arc::new(Link::new(connector, Role::Write));
+        let (queue, jobs) = Queue::new(capacity, Timeouts::both(connector.timeout + MARGIN));
+        let connection = Arc::new(Connection::new(connector, ConnectionRole::Write));
         let worker = Worker {
-            link: Arc::clone(&link),
-            patience: connector.patience,
+            connection: Arc::clone(&connection),
+            timeout: connector.timeout,
             id: random(),
             last: 0,
             took: Duration::ZERO,
             metrics: Arc::clone(metrics),
         };
         let task = tokio::spawn(watch_over(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO })));
-        Self { queue, link, task: Mutex::new(Some(task)) }
+        Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Whether the writer is at work and has its connection.
+    /// Checks that the writer is running and has its connection.
     pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.queue.is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
-        self.link.session(deadline).await.map(|_| ())
+        self.connection.session(deadline).await.map(|_| ())
     }
 
     /// Closes the queue and waits until all that was in it is answered.
@@ -93,8 +95,8 @@ fn random() -> i64 {
 }
 
 struct Worker {
-    link: Arc<Link>,
-    patience: Duration,
+    connection: Arc<Connection>,
+    timeout: Duration,
     /// The number of its row; another one after an outcome that stayed unknown.
     id: i64,
     /// The last commit that its row is known to hold.
@@ -113,7 +115,7 @@ impl Worker {
                 continue;
             }
             // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
-            match self.link.session(Instant::now() + self.patience).await {
+            match self.connection.session(Instant::now() + self.timeout).await {
                 Ok(_) => {
                     let notes = take_notes(&mut batch);
                     batch.retain(Job::begin);
@@ -129,7 +131,7 @@ impl Worker {
 
     /// Notes the uses of tokens. They may be lost: nothing waits for them, neither the standby nor, for long, the writer.
     async fn note_uses(&self, (tokens, days): (Vec<i64>, Vec<i64>)) {
-        let Some(session) = self.link.ready().filter(|_| !tokens.is_empty()) else {
+        let Some(session) = self.connection.ready().filter(|_| !tokens.is_empty()) else {
             return;
         };
         let noting = async {
@@ -137,13 +139,13 @@ impl Worker {
             session.client.execute(&session.statements.note_uses, &[&tokens, &days]).await?;
             session.client.batch_execute("COMMIT").await
         };
-        match timeout(self.patience, noting).await {
+        match timeout(self.timeout, noting).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(error = describe(&error), "the use of tokens was not noted");
-                session.condemn();
+                session.discard();
             }
-            Err(_) => session.condemn(),
+            Err(_) => session.discard(),
         }
     }
 
@@ -170,12 +172,12 @@ impl Worker {
 
     /// Does all jobs in one transaction, or none of them, trying again for as long as there is time.
     async fn try_to_commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let commit = random();
         // The outcomes of a commit that was sent and not answered.
         let mut doubt = None;
         loop {
-            let session = match self.link.session(deadline).await {
+            let session = match self.connection.session(deadline).await {
                 Ok(session) => session,
                 Err(error) => return Err(self.give_up(doubt.is_some(), error)),
             };
@@ -184,18 +186,18 @@ impl Worker {
                     self.last = commit;
                     return Ok(outcomes);
                 }
-                Attempt::Doubtful => session.condemn(),
+                Attempt::Doubtful => session.discard(),
                 Attempt::Rewound => {
                     // The database has forgotten a commit of ours: it was put back to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
                     (self.id, self.last, doubt) = (random(), 0, None);
                 }
                 Attempt::NotDone(fault) => match fault {
-                    Fault::Lasting(error) => return Err(self.give_up(doubt.is_some(), error)),
+                    DatabaseError::Permanent(error) => return Err(self.give_up(doubt.is_some(), error)),
                     fault if Instant::now() >= deadline => {
                         return Err(self.give_up(doubt.is_some(), fault.into_error()));
                     }
-                    Fault::Lost(_) | Fault::Again(_) => {}
+                    DatabaseError::ConnectionLost(_) | DatabaseError::Retryable(_) => {}
                 },
             }
         }
@@ -220,26 +222,26 @@ impl Worker {
         doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Attempt {
-        let not_done = |fault: Fault| {
+        let not_done = |fault: DatabaseError| {
             // Whatever is open on the connection goes with it.
-            session.condemn();
+            session.discard();
             Attempt::NotDone(fault)
         };
         let staged = match timeout_at(deadline, self.stage(session, commit, batch)).await {
             Ok(Ok(staged)) => staged,
-            Ok(Err(error)) => match Fault::of(&error) {
-                fault @ Fault::Lost(_) => return not_done(fault),
+            Ok(Err(error)) => match DatabaseError::classify(&error) {
+                fault @ DatabaseError::ConnectionLost(_) => return not_done(fault),
                 fault => {
                     return self.roll_back(session, deadline).await.map_or_else(not_done, |()| Attempt::NotDone(fault));
                 }
             },
-            Err(_) => return not_done(Fault::Lost(SILENT.to_owned())),
+            Err(_) => return not_done(DatabaseError::ConnectionLost(SILENT.to_owned())),
         };
         let outcomes = match staged {
             Staged::Ready(outcomes) => outcomes,
             Staged::Marked => return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done),
             Staged::AtOdds => {
-                let again = || Attempt::NotDone(Fault::Again("a key changed under its lock".to_owned()));
+                let again = || Attempt::NotDone(DatabaseError::Retryable("a key changed under its lock".to_owned()));
                 return self.roll_back(session, deadline).await.map_or_else(not_done, |()| again());
             }
         };
@@ -295,7 +297,7 @@ impl Worker {
         commit: i64,
         doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
-    ) -> Result<Attempt, Fault> {
+    ) -> Result<Attempt, DatabaseError> {
         self.roll_back(session, deadline).await?;
         let look = async {
             session.client.batch_execute(BEGIN).await?;
@@ -303,23 +305,23 @@ impl Worker {
             session.client.batch_execute("COMMIT").await?;
             row.map(|row| row.try_get::<_, i64>(0)).transpose()
         };
-        let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost(SILENT.to_owned()))?;
-        let found = found.map_err(|error| Fault::of(&error))?;
+        let found = timeout_at(deadline, look).await.map_err(|_| DatabaseError::ConnectionLost(SILENT.to_owned()))?;
+        let found = found.map_err(|error| DatabaseError::classify(&error))?;
         let happened = doubt.take_if(|_| found == Some(commit));
         Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))
     }
 
-    async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), Fault> {
+    async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), DatabaseError> {
         match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Fault::of(&error)),
-            Err(_) => Err(Fault::Lost(SILENT.to_owned())),
+            Ok(Err(error)) => Err(DatabaseError::classify(&error)),
+            Err(_) => Err(DatabaseError::ConnectionLost(SILENT.to_owned())),
         }
     }
 }
 
 /// Keeps the answers under their keys and commits. An error without a fault leaves a doubt.
-async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Result<(), Option<Fault>> {
+async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Result<(), Option<DatabaseError>> {
     let keepings = Keepings::of(batch, outcomes);
     let (kept, committed) = join!(
         query(keepings.any(), &session.client, &session.statements.keep, keepings.values()),
@@ -328,11 +330,11 @@ async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Resul
     match (kept, committed) {
         // What follows a refused statement in a transaction does not happen, whatever is said of the commit.
         (Err(error), _) if error.code() == Some(&SqlState::NOT_NULL_VIOLATION) => {
-            Err(Some(Fault::Again("a key came in between".to_owned())))
+            Err(Some(DatabaseError::Retryable("a key came in between".to_owned())))
         }
-        (Err(error), _) if refuses(&error) => Err(Some(Fault::of(&error))),
+        (Err(error), _) if is_rejection(&error) => Err(Some(DatabaseError::classify(&error))),
         (Ok(_), Ok(())) => Ok(()),
-        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(Fault::of(&error))),
+        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(DatabaseError::classify(&error))),
         (Err(_), _) | (_, Err(_)) => Err(None),
     }
 }
@@ -355,7 +357,7 @@ enum Attempt {
     Doubtful,
     /// The row of the writer holds an earlier commit than it must.
     Rewound,
-    NotDone(Fault),
+    NotDone(DatabaseError),
 }
 
 /// Takes what has queued up. Where commits are slow (a slow disk, a standby far away), callers who were answered together

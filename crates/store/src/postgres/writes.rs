@@ -7,7 +7,7 @@ use tokio_postgres::{Error, Row};
 
 use crate::batch::{Job, Keeping, Outcome};
 use crate::keys::{Claimed, KEPT_SECONDS, Key, Known};
-use crate::{Actor, Creation, Deletion};
+use crate::plants::{Actor, Creation, Deletion};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
 

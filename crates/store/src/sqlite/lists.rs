@@ -4,9 +4,12 @@ use std::ops::ControlFlow;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_iter};
 
-use super::Sqlite;
+use super::engine::Sqlite;
+use crate::error::StoreError;
 use crate::merge::{Found, Stretch, looks, merge};
-use crate::{Listed, Span, StoreError, Version};
+use crate::plants::ListStep;
+use crate::range::Span;
+use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
@@ -20,30 +23,30 @@ impl Sqlite {
         spans: &mut [Span],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
-    ) -> Result<Listed, StoreError> {
-        let moment = self.watch.moment();
+    ) -> Result<ListStep, StoreError> {
+        let header = self.wal_index.header();
         let listed = self.read(|connection| match &mut *spans {
             [span] => list_one(connection, span, rows, each),
             spans => list_many(connection, spans, rows, each),
         })?;
-        self.watch.learn(moment, spans.iter().map(|span| span.owner).zip(listed.versions.iter().copied()));
+        self.wal_index.cache_versions(header, spans.iter().map(|span| span.owner).zip(listed.versions.iter().copied()));
         Ok(listed)
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        let moment = self.watch.moment();
+        let header = self.wal_index.header();
         let versions: Vec<_> = self.read(|connection| {
             // One transaction, so that all are from one moment.
             let moment = connection.unchecked_transaction()?;
             users.iter().map(|user| version(&moment, *user)).collect()
         })?;
-        self.watch.learn(moment, users.iter().copied().zip(versions.iter().copied()));
+        self.wal_index.cache_versions(header, users.iter().copied().zip(versions.iter().copied()));
         Ok(versions)
     }
 
     pub(crate) fn versions_at_hand(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
-        let moment = self.watch.moment()?;
-        users.iter().map(|user| self.watch.version(&moment, *user).map(Some)).collect()
+        let header = self.wal_index.header()?;
+        users.iter().map(|user| self.wal_index.cached_version(&header, *user).map(Some)).collect()
     }
 
     pub(crate) async fn boundary(&self, mut span: Span, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -81,7 +84,7 @@ impl Sqlite {
 
 fn version(connection: &Connection, user: UserId) -> rusqlite::Result<Option<Version>> {
     let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
-    statement.query_row([user.get()], |row| row.get(0).map(Version)).optional()
+    statement.query_row([user.get()], |row| row.get(0).map(Version::new)).optional()
 }
 
 /// Hands the first rows of the span to `each` until it breaks. They come with the owner's version, and so there is one
@@ -109,7 +112,7 @@ fn query(
     let mut version = None;
     while let Some(row) = found.next()? {
         if version.is_none() {
-            version = Some(Version(row.get(0)?));
+            version = Some(Version::new(row.get(0)?));
         }
         if row.get_ref(1)?.as_i64_or_null()?.is_some() && each(row)?.is_break() {
             break;
@@ -123,7 +126,7 @@ fn list_one(
     span: &mut Span,
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
-) -> rusqlite::Result<Listed> {
+) -> rusqlite::Result<ListStep> {
     // One row more than asked for tells whether there are more.
     let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
     let (mut handed_over, mut stopped, mut more) = (0, false, false);
@@ -140,7 +143,7 @@ fn list_one(
         Ok(ControlFlow::Continue(()))
     })?;
     *span = last.map_or(*span, |last| span.past(last));
-    Ok(Listed { more, versions: vec![version] })
+    Ok(ListStep { more, versions: vec![version] })
 }
 
 fn list_many(
@@ -148,7 +151,7 @@ fn list_many(
     spans: &mut [Span],
     rows: usize,
     each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
-) -> rusqlite::Result<Listed> {
+) -> rusqlite::Result<ListStep> {
     let moment = connection.unchecked_transaction()?;
     let mut versions = Vec::with_capacity(spans.len());
     let mut stretches = Vec::with_capacity(spans.len());
@@ -160,5 +163,5 @@ fn list_many(
         })?);
         stretches.push(Stretch::new(plants, look));
     }
-    Ok(Listed { more: merge(spans, &stretches, rows, each), versions })
+    Ok(ListStep { more: merge(spans, &stretches, rows, each), versions })
 }

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use super::{connect, fault, reader};
-use crate::{OpenError, StoreUrl};
+use super::connection::{connect, connect_reader};
+use super::database_error::describe;
+use crate::error::OpenError;
+use crate::url::StoreUrl;
 
 /// Numbered from 1, never changed once released: a change of the schema is another file.
 const MIGRATIONS: &[&str] = &[
@@ -24,9 +26,9 @@ const TABLES: &[&[&str]] = &[&["users", "departed_users", "tokens", "plants"], &
 /// Marks a file as ours, in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;
 
-/// How long a file that others hold is tried again, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Timeout for a file that other processes have locked, and the pause between two attempts.
+const LOCKED_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Makes the file if there is none and `create` allows it, and brings its schema up to date. True when it is new.
 pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
@@ -43,7 +45,9 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     loop {
         match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection, create)) {
             // Changing the journal of a file that others are making ready, too, is refused at once instead of waited for.
-            Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < PATIENCE => thread::park_timeout(PAUSE),
+            Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < LOCKED_TIMEOUT => {
+                thread::park_timeout(RETRY_PAUSE);
+            }
             prepared => return prepared.map_err(|stop| stop.into_error(path)),
         }
     }
@@ -59,7 +63,7 @@ pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), 
     if !path.exists() {
         return Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned())));
     }
-    let recognised = reader(path).map_err(Stop::from).and_then(|connection| {
+    let recognised = connect_reader(path).map_err(Stop::from).and_then(|connection| {
         let version = recognise(&connection)?;
         check_tables(&connection, version)?;
         if for_copy {
@@ -141,7 +145,7 @@ impl Stop {
             Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
                 OpenError::Foreign(url, "it is not an SQLite database".to_owned())
             }
-            Self::Failed(error) => OpenError::Unusable(url, fault::describe(&error)),
+            Self::Failed(error) => OpenError::Unusable(url, describe(&error)),
         }
     }
 }

@@ -1,10 +1,14 @@
-//! Shares: whose plants somebody else may read or change.
+//! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{Sqlite, stored_name, user_name};
-use crate::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, later, timestamp};
+use super::engine::Sqlite;
+use super::rows::{stored_name, user_name};
+use crate::accounts::{Collection, Granting, StoredShare, timestamp};
+use crate::error::StoreError;
+use crate::limits::SHARES_MAX;
+use crate::version::next_version;
 use plantstore_model::user::{Role, UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -98,7 +102,7 @@ fn user_id(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<
 fn move_version(connection: &Connection, user: i64) -> rusqlite::Result<()> {
     let find = "SELECT version FROM users WHERE user_id = ?1";
     let version: i64 = connection.query_row(find, [user], |row| row.get(0))?;
-    connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, later(version)]).map(|_| ())
+    connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, next_version(version)]).map(|_| ())
 }
 
 fn role(row: &Row<'_>, column: usize) -> rusqlite::Result<Role> {

@@ -12,12 +12,15 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Checkpointer;
+use super::connection::connect_writer;
+use super::database_error::{describe, end_process, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;
-use super::fault::{describe, end_process, is_failed_sync, store_error};
-use super::{SqliteMetrics, connect};
+use super::metrics::SqliteMetrics;
 use crate::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, Timeouts, settle};
 use crate::keys::{KEPT_SECONDS, Key, Known};
-use crate::{Actor, Creation, Deletion, OpenOptions, later};
+use crate::options::OpenOptions;
+use crate::plants::{Actor, Creation, Deletion};
+use crate::version::next_version;
 use plantstore_model::plant::{NewPlant, PlantId, Tag};
 use plantstore_model::user::{UserId, UserName};
 
@@ -25,8 +28,6 @@ use plantstore_model::user::{UserId, UserName};
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
 const MARGIN: Duration = Duration::from_millis(300);
-/// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
-pub(super) const CACHE_KIB: i64 = 16_384;
 
 /// The handle on the writer thread.
 pub(super) struct Writer {
@@ -42,9 +43,8 @@ impl Writer {
         options: &OpenOptions,
         metrics: &Arc<SqliteMetrics>,
     ) -> rusqlite::Result<Self> {
-        let connection = connect(path)?;
+        let connection = connect_writer(path)?;
         connection.busy_timeout(options.timeout)?;
-        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
         let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
         let (queue, jobs) = Queue::new(options.write_queue, timeouts);
@@ -291,7 +291,7 @@ impl Versions {
             .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
             .query_row([user.get()], |row| row.get(0))
             .optional()?;
-        let next = version.map(later);
+        let next = version.map(next_version);
         if let Some(next) = next {
             self.users.insert(user, Touched { next, changed: false });
         }

@@ -1,10 +1,10 @@
-//! What the store tells of tokens, users and shares.
+//! Users, tokens and shares, as the store returns them.
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-use super::StoreError;
+use crate::error::StoreError;
 use plantstore_model::token::{Grant, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
@@ -18,7 +18,7 @@ pub enum StoredName {
 }
 
 impl StoredName {
-    pub(super) fn from_stored(text: &str) -> Self {
+    pub(crate) fn from_stored(text: &str) -> Self {
         UserName::parse(text).map_or_else(|_| Self::Invalid(text.to_owned()), Self::Valid)
     }
 
@@ -49,78 +49,69 @@ impl fmt::Display for StoredName {
     }
 }
 
-/// A token as the store knows it, revoked and expired ones included.
+/// A token, which may be revoked or expired.
 #[derive(Clone, Debug)]
 pub struct StoredToken {
-    /// The number operators name it by.
     pub id: TokenId,
-    /// Whom it acts for.
     pub user: StoredName,
-    /// The store's number of that user.
     pub user_id: UserId,
-    /// Label, scopes and times.
     pub grant: Grant,
-    /// When it was revoked, if it was.
     pub revoked: Option<Timestamp>,
     /// The day it was last used, if it was.
     pub last_used: Option<Timestamp>,
-    /// Whether somebody shares their plants with that user.
+    /// True when another user shares their plants with that user.
     pub shared_with: bool,
 }
 
-/// A user and what they have.
+/// A user, with the numbers of their tokens and plants.
 #[derive(Clone, Debug)]
 pub struct StoredUser {
-    /// Their name.
     pub name: StoredName,
     /// When they were first given a token, or first came with one of an issuer.
     pub created: Timestamp,
     /// Tokens that are not revoked.
     pub tokens: u64,
-    /// Plants.
     pub plants: u64,
 }
 
-/// All plants of one owner, as somebody sees them who may at least read them.
+/// All plants of one owner, as a user sees them who may at least read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Whose they are.
     pub owner: UserName,
-    /// The store's number of the owner.
     pub owner_id: UserId,
-    /// What that somebody may do with them.
+    /// The rights of that user.
     pub role: Role,
 }
 
 /// A share as operators see it.
 #[derive(Clone, Debug)]
 pub struct StoredShare {
-    /// Whose plants are shared.
     pub owner: StoredName,
-    /// With whom.
     pub grantee: StoredName,
-    /// What they may do.
     pub role: Role,
-    /// Since when they are shared.
     pub created: Timestamp,
 }
 
 impl StoredShare {
     /// Both names, as shares are ordered.
-    pub(super) fn names(&self) -> (&str, &str) {
+    pub(crate) fn names(&self) -> (&str, &str) {
         (self.owner.as_str(), self.grantee.as_str())
     }
 }
 
-/// What became of a grant.
+/// Result of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granting {
     /// The plants are shared, in this role.
     Granted,
-    /// There is no such owner.
     NoOwner,
-    /// There is nobody of the other name.
     NoGrantee,
-    /// [`super::SHARES_MAX`] owners share with them already.
+    /// [`SHARES_MAX`](crate::SHARES_MAX) owners share with them already.
     TooMany,
+}
+
+/// Returns the time with this stored value, or the furthest that there is in its direction.
+pub(crate) fn timestamp(seconds: i64) -> Timestamp {
+    let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_second(seconds).unwrap_or(furthest)
 }

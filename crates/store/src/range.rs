@@ -1,18 +1,18 @@
 //! Stretches of plants: what of a list is to be read.
 
-use super::Version;
+use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
 /// A stretch of one owner's plants in the order of their ids.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    pub(super) owner: UserId,
-    pub(super) from: i64,
-    pub(super) through: i64,
-    pub(super) as_of: i64,
+    pub(crate) owner: UserId,
+    pub(crate) from: i64,
+    pub(crate) through: i64,
+    pub(crate) as_of: i64,
     /// How many plants the next look at several spans reads of this one; 0 before the first.
-    pub(super) look: usize,
+    pub(crate) look: usize,
 }
 
 impl Span {
@@ -54,22 +54,22 @@ impl Span {
     /// The same span without the plants created after `version`; without any when there was no owner.
     #[must_use]
     pub fn as_of(self, version: Option<Version>) -> Self {
-        version.map_or_else(|| self.emptied(), |version| Self { as_of: version.0, ..self })
+        version.map_or_else(|| self.emptied(), |version| Self { as_of: version.get(), ..self })
     }
 
     /// The same span without any plants.
     #[must_use]
-    pub(super) fn emptied(self) -> Self {
+    pub(crate) fn emptied(self) -> Self {
         Self { from: i64::MAX, through: i64::MIN, ..self }
     }
 
     /// Whether it is known to hold nothing.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.from > self.through
     }
 
     /// Whether it ends anywhere but with the owner's last plant.
-    pub(super) fn is_bounded(&self) -> bool {
+    pub(crate) fn is_bounded(&self) -> bool {
         self.through < i64::MAX || self.as_of < i64::MAX
     }
 }

@@ -14,7 +14,7 @@ const PORT: u16 = 5432;
 
 /// How far the database's certificate is to be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(crate) enum Trust {
     /// Encrypted, with whatever certificate (`prefer`, `require`).
     Anybody,
     /// A certificate of a known authority, whatever its name (`verify-ca`).
@@ -26,10 +26,10 @@ pub(super) enum Trust {
 /// A database of PostgreSQL: one or more hosts of one cluster. Shown without its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
-    pub(super) config: Config,
-    pub(super) trust: Trust,
+    pub(crate) config: Config,
+    pub(crate) trust: Trust,
     /// A file of certificates to trust instead of the system's.
-    pub(super) authorities: Option<PathBuf>,
+    pub(crate) authorities: Option<PathBuf>,
     /// Whether the system's were asked for by name.
     system: bool,
 }
@@ -153,7 +153,7 @@ impl PostgresUrl {
     }
 
     /// The hosts with their ports.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
         let ports = self.config.get_ports();
         let port = move |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
         self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
