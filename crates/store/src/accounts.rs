@@ -5,7 +5,8 @@ use std::fmt;
 use jiff::Timestamp;
 
 use crate::error::StoreError;
-use plantstore_model::token::{Grant, TokenId};
+use crate::row::RowSource;
+use plantstore_model::token::{Grant, Label, Scopes, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
 /// A user name as it is stored. One that another program wrote may break the rules; it is shown, so that it can be corrected.
@@ -18,7 +19,11 @@ pub enum StoredName {
 }
 
 impl StoredName {
-    pub(crate) fn from_stored(text: &str) -> Self {
+    fn read<R: RowSource>(row: &R, column: usize) -> Result<Self, R::Error> {
+        row.lossy_text(column).map(|text| Self::from_stored(&text))
+    }
+
+    fn from_stored(text: &str) -> Self {
         UserName::parse(text).map_or_else(|_| Self::Invalid(text.to_owned()), Self::Valid)
     }
 
@@ -63,6 +68,26 @@ pub struct StoredToken {
     pub shared_with: bool,
 }
 
+impl StoredToken {
+    pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
+        let time = |column| Ok(row.field::<Option<i64>>(column)?.map(timestamp));
+        Ok(Self {
+            id: TokenId::new(row.field(0)?),
+            user_id: UserId::new(row.field(1)?),
+            user: StoredName::read(row, 2)?,
+            grant: Grant {
+                label: Label::from_stored(&row.lossy_text(3)?),
+                scopes: Scopes::from_names(&row.field::<String>(4)?),
+                created: timestamp(row.field(5)?),
+                expires: time(6)?,
+            },
+            revoked: time(7)?,
+            last_used: time(8)?,
+            shared_with: row.field(9)?,
+        })
+    }
+}
+
 /// A user, with the numbers of their tokens and plants.
 #[derive(Clone, Debug)]
 pub struct StoredUser {
@@ -74,6 +99,17 @@ pub struct StoredUser {
     pub plants: u64,
 }
 
+impl StoredUser {
+    pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
+        Ok(Self {
+            name: StoredName::read(row, 0)?,
+            created: timestamp(row.field(1)?),
+            tokens: row.field::<i64>(2)?.unsigned_abs(),
+            plants: row.field::<i64>(3)?.unsigned_abs(),
+        })
+    }
+}
+
 /// All plants of one owner, as a user sees them who may at least read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
@@ -81,6 +117,13 @@ pub struct Collection {
     pub owner_id: UserId,
     /// The rights of that user.
     pub role: Role,
+}
+
+impl Collection {
+    pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
+        let owner = UserName::parse(&row.field::<String>(0)?).map_err(|fault| R::invalid(0, fault.to_string()))?;
+        Ok(Self { owner, owner_id: UserId::new(row.field(1)?), role: role(row, 2)? })
+    }
 }
 
 /// A share as operators see it.
@@ -93,6 +136,15 @@ pub struct StoredShare {
 }
 
 impl StoredShare {
+    pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
+        Ok(Self {
+            owner: StoredName::read(row, 0)?,
+            grantee: StoredName::read(row, 1)?,
+            role: role(row, 2)?,
+            created: timestamp(row.field(3)?),
+        })
+    }
+
     /// Both names, as shares are ordered.
     pub(crate) fn names(&self) -> (&str, &str) {
         (self.owner.as_str(), self.grantee.as_str())
@@ -110,8 +162,13 @@ pub enum Granting {
     TooMany,
 }
 
+fn role<R: RowSource>(row: &R, column: usize) -> Result<Role, R::Error> {
+    let name: String = row.field(column)?;
+    Role::from_name(&name).ok_or_else(|| R::invalid(column, format!("unknown role {name}")))
+}
+
 /// Returns the time with this stored value, or the furthest that there is in its direction.
-pub(crate) fn timestamp(seconds: i64) -> Timestamp {
+fn timestamp(seconds: i64) -> Timestamp {
     let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_second(seconds).unwrap_or(furthest)
 }

@@ -15,6 +15,7 @@ mod options;
 mod plants;
 mod postgres;
 mod range;
+mod row;
 mod sqlite;
 mod store;
 mod transfer;

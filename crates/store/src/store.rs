@@ -8,8 +8,9 @@ use std::ops::ControlFlow;
 use jiff::Timestamp;
 
 use crate::accounts::{Collection, Granting, StoredShare, StoredToken, StoredUser};
+use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{Key, Written};
+use crate::keys::{Claimed, Key, Written};
 use crate::options::OpenOptions;
 use crate::plants::{Actor, Creation, Deletion, ListStep};
 use crate::postgres::Postgres;
@@ -66,23 +67,26 @@ impl Store {
         plant: NewPlant,
         key: Option<Key>,
     ) -> Result<Written<Creation>, StoreError> {
-        dispatch!(self, engine => engine.create(actor, plant, key).await)
+        let key = self.claim(actor.user, key).await?;
+        self.queue().create(actor, plant, key).await
     }
 
     /// Whether the queue of writes has a free place.
     pub fn has_write_capacity(&self) -> bool {
-        dispatch!(self, engine => engine.has_write_capacity())
+        self.queue().has_capacity()
     }
 
     /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
     pub async fn delete(&self, actor: Actor, id: PlantId, key: Option<Key>) -> Result<Written<Deletion>, StoreError> {
-        dispatch!(self, engine => engine.delete(actor, id, key).await)
+        let key = self.claim(actor.user, key).await?;
+        self.queue().delete(actor, id, key).await
     }
 
     /// Keeps the refusal of a request that never came to a write, unless its key is known already. For a user who was
     /// deleted meanwhile nothing is kept.
     pub async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
-        dispatch!(self, engine => engine.refuse(user, key).await)
+        let key = dispatch!(self, engine => engine.claim(user, key).await)?;
+        self.queue().refuse(user, key).await
     }
 
     /// Hands the first plants of the spans to `each`, with the place of their span, in ascending order of id and then of
@@ -152,7 +156,7 @@ impl Store {
 
     /// Notes, some time soon, that the token was used on `day`. Costs the caller nothing and may be lost.
     pub fn note_use(&self, token: TokenId, day: Timestamp) {
-        dispatch!(self, engine => engine.note_use(token, day));
+        self.queue().note_use(token, day);
     }
 
     /// Makes a token, and its user if there is none of that name; [`StoreError::NewUserName`] when a new user cannot have it.
@@ -173,7 +177,7 @@ impl Store {
             return Ok(user);
         }
         name.check_new().map_err(StoreError::NewUserName)?;
-        dispatch!(self, engine => engine.make_user(name).await)
+        self.queue().make_user(name, Timestamp::now()).await
     }
 
     async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
@@ -261,6 +265,7 @@ impl Store {
             Self::Postgres(_) => "postgres",
         };
         page.info("plantstore_store_info", "What the plants are kept in.", &[("engine", engine.into())]);
+        self.queue().write_metrics(page);
         dispatch!(self, engine => engine.write_metrics(page));
     }
 
@@ -268,5 +273,14 @@ impl Store {
     /// database server end with the process.
     pub async fn close(&self) {
         dispatch!(self, engine => engine.close().await);
+    }
+
+    fn queue(&self) -> &Queue {
+        dispatch!(self, engine => engine.queue())
+    }
+
+    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
+        let Some(key) = key else { return Ok(None) };
+        dispatch!(self, engine => engine.claim(user, key).await).map(Some)
     }
 }

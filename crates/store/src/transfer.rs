@@ -12,4 +12,4 @@ pub use self::records::{Chunk, Counts, KeyRecord, LastIds, PlantRecord, ShareRec
 pub(crate) use self::records::{ChunkBuilder, Record};
 pub(crate) use self::snapshot::Message;
 pub use self::snapshot::{Selection, Snapshot};
-pub(crate) use self::table::{Column, Field, Kind, RowSource, Value, hex, names};
+pub(crate) use self::table::{Column, Kind, Value, hex, names};

@@ -1,14 +1,13 @@
 //! Users and tokens.
 
 use jiff::Timestamp;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::engine::Postgres;
-use super::rows::{get, stored_name};
-use crate::accounts::{StoredToken, StoredUser, timestamp};
+use super::rows::get;
+use crate::accounts::{StoredToken, StoredUser};
 use crate::error::StoreError;
-use plantstore_model::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
 /// Attempts to make a token while its user is deleted concurrently.
@@ -18,7 +17,7 @@ impl Postgres {
     pub(crate) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         let hash = hash.as_bytes().to_vec();
         let found = self.rows(|session| &session.statements.find_token, [hash]).await?;
-        found.first().map(stored_token).transpose()
+        found.first().map(StoredToken::read).transpose()
     }
 
     pub(crate) async fn create_token(
@@ -59,7 +58,7 @@ impl Postgres {
             FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
             WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
         let user = user.map(UserName::as_str);
-        self.operate(async |client| client.query(ALL, &[&user]).await).await?.iter().map(stored_token).collect()
+        self.operate(async |client| client.query(ALL, &[&user]).await).await?.iter().map(StoredToken::read).collect()
     }
 
     pub(crate) async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
@@ -82,7 +81,7 @@ impl Postgres {
             FROM plantstore.users WHERE $1::text IS NULL OR name = $1";
         let name = name.map(UserName::as_str);
         let found = self.operate(async |client| client.query(ALL, &[&name]).await).await?;
-        let mut users = found.iter().map(stored_user).collect::<Result<Vec<_>, _>>()?;
+        let mut users = found.iter().map(StoredUser::read).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
         users.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
         Ok(users)
@@ -110,30 +109,4 @@ impl Postgres {
         })
         .await
     }
-}
-
-fn stored_token(row: &Row) -> Result<StoredToken, StoreError> {
-    Ok(StoredToken {
-        id: TokenId::new(get(row, 0)?),
-        user_id: UserId::new(get(row, 1)?),
-        user: stored_name(row, 2)?,
-        grant: Grant {
-            label: Label::from_stored(get(row, 3)?),
-            scopes: Scopes::from_names(get(row, 4)?),
-            created: timestamp(get(row, 5)?),
-            expires: get::<Option<i64>>(row, 6)?.map(timestamp),
-        },
-        revoked: get::<Option<i64>>(row, 7)?.map(timestamp),
-        last_used: get::<Option<i64>>(row, 8)?.map(timestamp),
-        shared_with: get(row, 9)?,
-    })
-}
-
-fn stored_user(row: &Row) -> Result<StoredUser, StoreError> {
-    Ok(StoredUser {
-        name: stored_name(row, 0)?,
-        created: timestamp(get(row, 1)?),
-        tokens: get::<i64>(row, 2)?.unsigned_abs(),
-        plants: get::<i64>(row, 3)?.unsigned_abs(),
-    })
 }

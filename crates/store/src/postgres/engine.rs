@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
@@ -19,14 +18,12 @@ use super::operator::OperatorConnection;
 use super::role::ConnectionRole;
 use super::start;
 use super::writer::Writer;
+use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{AtWork, Claimed, Key, Written};
+use crate::keys::{AtWork, Claimed, Key};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, Creation, Deletion};
 use crate::url::{PostgresUrl, StoreUrl};
-use plantstore_model::plant::{NewPlant, PlantId};
-use plantstore_model::token::TokenId;
-use plantstore_model::user::{UserId, UserName};
+use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
@@ -67,41 +64,8 @@ impl Postgres {
         Ok((engine, created))
     }
 
-    pub(crate) fn has_write_capacity(&self) -> bool {
-        self.writer.queue().has_capacity()
-    }
-
-    pub(crate) async fn create(
-        &self,
-        actor: Actor,
-        plant: NewPlant,
-        key: Option<Key>,
-    ) -> Result<Written<Creation>, StoreError> {
-        let key = self.claim(actor.user, key).await?;
-        self.writer.queue().create(actor, plant, key).await
-    }
-
-    pub(crate) async fn delete(
-        &self,
-        actor: Actor,
-        id: PlantId,
-        key: Option<Key>,
-    ) -> Result<Written<Deletion>, StoreError> {
-        let key = self.claim(actor.user, key).await?;
-        self.writer.queue().delete(actor, id, key).await
-    }
-
-    pub(crate) async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
-        let key = self.claim_one(user, key).await?;
-        self.writer.queue().refuse(user, key).await
-    }
-
-    pub(crate) fn note_use(&self, token: TokenId, day: Timestamp) {
-        self.writer.queue().note_use(token, day);
-    }
-
-    pub(crate) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
-        self.writer.queue().make_user(name, Timestamp::now()).await
+    pub(crate) fn queue(&self) -> &Queue {
+        self.writer.queue()
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
@@ -112,7 +76,6 @@ impl Postgres {
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.writer.queue().write_metrics(page);
         self.metrics.write(page);
     }
 
@@ -120,15 +83,8 @@ impl Postgres {
         self.writer.finish().await;
     }
 
-    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
-        match key {
-            Some(key) => self.claim_one(user, key).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Claims a key, here and then among all nodes.
-    async fn claim_one(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
+    /// Claims an idempotency key for a request, here and then among all nodes.
+    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
         let mut claimed = self.at_work.claim(user, key)?;
         match self.key_locks.lock(user, &claimed.key).await? {
             Some(lock) => claimed.elsewhere = Some(Box::new(lock)),

@@ -1,11 +1,10 @@
 //! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Client, Error};
 
 use super::engine::Postgres;
-use super::rows::{get, stored_name, user_name};
-use crate::accounts::{Collection, Granting, StoredShare, timestamp};
+use crate::accounts::{Collection, Granting, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_MAX;
 use plantstore_model::user::{Role, UserId, UserName};
@@ -13,10 +12,7 @@ use plantstore_model::user::{Role, UserId, UserName};
 impl Postgres {
     pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
         let found = self.rows(|session| &session.statements.shared_with, [user.get()]).await?;
-        let shared = found.iter().map(|row| {
-            Ok(Collection { owner: user_name(row, 0)?, owner_id: UserId::new(get(row, 1)?), role: role(row, 2)? })
-        });
-        let mut shared = shared.collect::<Result<Vec<_>, StoreError>>()?;
+        let mut shared = found.iter().map(Collection::read).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
         shared.sort_by(|one, other| one.owner.cmp(&other.owner));
         Ok(shared)
@@ -62,7 +58,7 @@ impl Postgres {
             WHERE ($1::text IS NULL OR owners.name = $1) AND ($2::text IS NULL OR grantees.name = $2)";
         let (owner, to) = (owner.map(UserName::as_str), to.map(UserName::as_str));
         let found = self.operate(async |client| client.query(ALL, &[&owner, &to]).await).await?;
-        let mut shares = found.iter().map(stored_share).collect::<Result<Vec<_>, _>>()?;
+        let mut shares = found.iter().map(StoredShare::read).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
         shares.sort_by(|one, other| one.names().cmp(&other.names()));
         Ok(shares)
@@ -94,18 +90,4 @@ async fn hold(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
 async fn user_id(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
     const FIND: &str = "SELECT user_id FROM plantstore.users WHERE name = $1 FOR KEY SHARE";
     client.query_opt(FIND, &[&name.as_str()]).await?.map(|row| row.try_get(0)).transpose()
-}
-
-fn stored_share(row: &Row) -> Result<StoredShare, StoreError> {
-    Ok(StoredShare {
-        owner: stored_name(row, 0)?,
-        grantee: stored_name(row, 1)?,
-        role: role(row, 2)?,
-        created: timestamp(get(row, 3)?),
-    })
-}
-
-fn role(row: &Row, column: usize) -> Result<Role, StoreError> {
-    let name = get(row, column)?;
-    Role::from_name(name).ok_or_else(|| StoreError::Internal(format!("unknown role {name}")))
 }

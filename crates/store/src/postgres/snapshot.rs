@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::{TryStreamExt, pin_mut};
 use tokio::sync::mpsc::Sender;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Client, Error};
 
 use super::connector::Connector;
 use super::database_error::{SILENT, describe};
@@ -17,13 +16,24 @@ use super::start;
 use crate::error::{OpenError, StoreError};
 use crate::options::OpenOptions;
 use crate::transfer::{
-    Chunk, ChunkBuilder, Counts, Field, KeyRecord, LastIds, Message, PlantRecord, Record, RowSource, Selection,
-    ShareRecord, Snapshot, TokenRecord, UserRecord,
+    Chunk, ChunkBuilder, Counts, KeyRecord, LastIds, Message, PlantRecord, Record, Selection, ShareRecord, Snapshot,
+    TokenRecord, UserRecord,
 };
 use crate::url::{PostgresUrl, StoreUrl};
 
 /// Timeout for the next rows: the database may have to sort them first.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The rows of each table that are selected for the user, if there is one. Keys of deleted users are left out, and so are
+/// their plants.
+const USERS: &str = "plantstore.users LEFT JOIN plantstore.collections ON collections.user_id = users.user_id
+    WHERE $1::text IS NULL OR users.name = $1";
+const TOKENS: &str = "plantstore.tokens WHERE $1::text IS NULL";
+const SHARES: &str = "plantstore.shares WHERE $1::text IS NULL";
+const KEYS: &str = "plantstore.idempotency_keys JOIN plantstore.users ON users.user_id = idempotency_keys.user_id
+    WHERE $1::text IS NULL";
+const PLANTS: &str = "plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
+    WHERE $1::text IS NULL OR users.name = $1";
 
 /// Begins to read the database.
 pub(crate) async fn snapshot(
@@ -89,44 +99,24 @@ impl From<StoreError> for Stop {
     }
 }
 
-impl RowSource for Row {
-    type Error = StoreError;
-
-    fn field<T: Field>(&self, column: usize) -> Result<T, StoreError> {
-        get(self, column)
-    }
-}
-
 impl Source {
     async fn read(&self) -> Result<(), Stop> {
-        // By bytes, whatever language the database was set up for: the same order as in the embedded engine.
-        const USERS: &str = r#"plantstore.users LEFT JOIN plantstore.collections ON collections.user_id = users.user_id
-            ORDER BY users.name COLLATE "C""#;
-        const KEYS: &str = "plantstore.idempotency_keys
-            JOIN plantstore.users ON users.user_id = idempotency_keys.user_id ORDER BY idempotency_keys.user_id, key";
-        const PLANTS: &str = r#"plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
-            WHERE $1::text IS NULL OR users.name = $1 ORDER BY users.name COLLATE "C", plants.plant_id"#;
         self.send(Chunk::Total(self.count().await?)).await?;
+        // By bytes, whatever language the database was set up for: the same order as in the embedded engine.
         if self.selection == Selection::Everything {
             self.send(Chunk::LastIds(self.last_ids().await?)).await?;
-            self.rows::<UserRecord>(USERS, &[]).await?;
-            self.rows::<TokenRecord>("plantstore.tokens ORDER BY token_id", &[]).await?;
-            self.rows::<ShareRecord>("plantstore.shares ORDER BY grantee_id, owner_id", &[]).await?;
-            self.rows::<KeyRecord>(KEYS, &[]).await?;
+            self.rows::<UserRecord>(USERS, r#"users.name COLLATE "C""#).await?;
+            self.rows::<TokenRecord>(TOKENS, "token_id").await?;
+            self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id").await?;
+            self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key").await?;
         }
-        self.rows::<PlantRecord>(PLANTS, &[&self.selection.user()]).await
+        self.rows::<PlantRecord>(PLANTS, r#"users.name COLLATE "C", plant_id"#).await
     }
 
     async fn count(&self) -> Result<Counts, StoreError> {
-        const COUNT: &str = "
-            SELECT (SELECT count(*) FROM plantstore.users WHERE $1::text IS NULL OR name = $1),
-              (SELECT count(*) FROM plantstore.tokens WHERE $1::text IS NULL),
-              (SELECT count(*) FROM plantstore.shares WHERE $1::text IS NULL),
-              (SELECT count(*) FROM plantstore.idempotency_keys AS kept
-               JOIN plantstore.users ON users.user_id = kept.user_id WHERE $1::text IS NULL),
-              (SELECT count(*) FROM plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
-               WHERE $1::text IS NULL OR users.name = $1)";
-        let row = respond(self.client.query_one(COUNT, &[&self.selection.user()])).await?;
+        let counts = [USERS, TOKENS, SHARES, KEYS, PLANTS].map(|rows| format!("(SELECT count(*) FROM {rows})"));
+        let statement = format!("SELECT {}", counts.join(", "));
+        let row = respond(self.client.query_one(&statement, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
         Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
     }
@@ -156,11 +146,11 @@ impl Source {
         })
     }
 
-    async fn rows<T: Record>(&self, source: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<(), Stop> {
+    async fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), Stop> {
         // The version of a user stands in a table of its own.
         let columns = T::TABLE.select_list().replace("users.version", "coalesce(collections.version, 0)");
-        let statement = format!("SELECT {columns} FROM {source}");
-        let found = respond(self.client.query_raw(&statement, parameters.iter().copied())).await?;
+        let statement = format!("SELECT {columns} FROM {rows} ORDER BY {order}");
+        let found = respond(self.client.query_raw(&statement, [self.selection.user()])).await?;
         pin_mut!(found);
         let mut chunk = ChunkBuilder::<T>::new();
         while let Some(row) = respond(found.try_next()).await? {

@@ -1,13 +1,13 @@
 //! Users and tokens.
 
 use jiff::Timestamp;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, params};
 
 use super::engine::Sqlite;
-use super::rows::{find_user, stored_name, text};
-use crate::accounts::{StoredToken, StoredUser, timestamp};
+use super::rows::find_user;
+use crate::accounts::{StoredToken, StoredUser};
 use crate::error::StoreError;
-use plantstore_model::token::{Grant, Label, Scopes, TokenHash, TokenId};
+use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -18,7 +18,10 @@ impl Sqlite {
               last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
             FROM tokens JOIN users USING (user_id) WHERE hash = ?1";
         self.read(|connection| {
-            connection.prepare_cached(FIND)?.query_row([hash.as_bytes().as_slice()], stored_token).optional()
+            connection
+                .prepare_cached(FIND)?
+                .query_row([hash.as_bytes().as_slice()], |row| StoredToken::read(row))
+                .optional()
         })
     }
 
@@ -56,7 +59,7 @@ impl Sqlite {
             FROM tokens JOIN users USING (user_id) WHERE ?1 IS NULL OR users.name = ?1 ORDER BY token_id";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
-            statement.query_map([user.map(UserName::as_str)], stored_token)?.collect()
+            statement.query_map([user.map(UserName::as_str)], |row| StoredToken::read(row))?.collect()
         })
     }
 
@@ -82,7 +85,7 @@ impl Sqlite {
             FROM users WHERE ?1 IS NULL OR name = ?1 ORDER BY name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
-            statement.query_map([name.map(UserName::as_str)], stored_user)?.collect()
+            statement.query_map([name.map(UserName::as_str)], |row| StoredUser::read(row))?.collect()
         })
     }
 
@@ -103,31 +106,4 @@ impl Sqlite {
             Ok(deleted == 1)
         })
     }
-}
-
-fn stored_token(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
-    let scopes: String = row.get(4)?;
-    Ok(StoredToken {
-        id: TokenId::new(row.get(0)?),
-        user_id: UserId::new(row.get(1)?),
-        user: stored_name(row, 2)?,
-        grant: Grant {
-            label: Label::from_stored(&text(row, 3)?),
-            scopes: Scopes::from_names(&scopes),
-            created: timestamp(row.get(5)?),
-            expires: row.get::<_, Option<i64>>(6)?.map(timestamp),
-        },
-        revoked: row.get::<_, Option<i64>>(7)?.map(timestamp),
-        last_used: row.get::<_, Option<i64>>(8)?.map(timestamp),
-        shared_with: row.get(9)?,
-    })
-}
-
-fn stored_user(row: &Row<'_>) -> rusqlite::Result<StoredUser> {
-    Ok(StoredUser {
-        name: stored_name(row, 0)?,
-        created: timestamp(row.get(1)?),
-        tokens: row.get::<_, i64>(2)?.unsigned_abs(),
-        plants: row.get::<_, i64>(3)?.unsigned_abs(),
-    })
 }

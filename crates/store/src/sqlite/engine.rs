@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::connection::{connect, connect_reader};
@@ -14,14 +13,12 @@ use super::metrics::SqliteMetrics;
 use super::wal_index::WalIndex;
 use super::writer::Writer;
 use super::{schema, wal};
+use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{AtWork, Claimed, Key, Written};
+use crate::keys::{AtWork, Claimed, Key};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, Creation, Deletion};
 use crate::url::StoreUrl;
-use plantstore_model::plant::{NewPlant, PlantId};
-use plantstore_model::token::TokenId;
-use plantstore_model::user::{UserId, UserName};
+use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
@@ -70,45 +67,17 @@ impl Sqlite {
         Ok((engine, created))
     }
 
-    pub(crate) fn has_write_capacity(&self) -> bool {
-        self.writer.queue().has_capacity()
+    pub(crate) fn queue(&self) -> &Queue {
+        self.writer.queue()
     }
 
-    pub(crate) async fn create(
-        &self,
-        actor: Actor,
-        plant: NewPlant,
-        key: Option<Key>,
-    ) -> Result<Written<Creation>, StoreError> {
-        let key = self.claim(actor.user, key)?;
-        self.writer.queue().create(actor, plant, key).await
-    }
-
-    pub(crate) async fn delete(
-        &self,
-        actor: Actor,
-        id: PlantId,
-        key: Option<Key>,
-    ) -> Result<Written<Deletion>, StoreError> {
-        let key = self.claim(actor.user, key)?;
-        self.writer.queue().delete(actor, id, key).await
-    }
-
-    pub(crate) async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
-        let key = self.at_work.claim(user, key)?;
-        self.writer.queue().refuse(user, key).await
-    }
-
-    pub(crate) fn note_use(&self, token: TokenId, day: Timestamp) {
-        self.writer.queue().note_use(token, day);
-    }
-
-    pub(crate) async fn make_user(&self, name: &UserName) -> Result<UserId, StoreError> {
-        self.writer.queue().make_user(name, Timestamp::now()).await
+    /// Claims an idempotency key for a request.
+    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
+        self.at_work.claim(user, key)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        if self.writer.queue().is_closed() {
+        if self.queue().is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
         self.file.check()?;
@@ -116,7 +85,6 @@ impl Sqlite {
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.writer.queue().write_metrics(page);
         self.metrics.write(page);
     }
 
@@ -129,10 +97,6 @@ impl Sqlite {
 
     fn readers(&self) -> MutexGuard<'_, Readers> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
-        key.map(|key| self.at_work.claim(user, key)).transpose()
     }
 
     pub(super) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {

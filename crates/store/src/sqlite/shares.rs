@@ -1,11 +1,10 @@
 //! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::engine::Sqlite;
-use super::rows::{stored_name, user_name};
-use crate::accounts::{Collection, Granting, StoredShare, timestamp};
+use crate::accounts::{Collection, Granting, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_MAX;
 use crate::version::next_version;
@@ -19,10 +18,7 @@ impl Sqlite {
             WHERE grantee_id = ?1 ORDER BY name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(FIND)?;
-            let shared = statement.query_map([user.get()], |row| {
-                Ok(Collection { owner: user_name(row, 0)?, owner_id: UserId::new(row.get(1)?), role: role(row, 2)? })
-            })?;
-            shared.collect()
+            statement.query_map([user.get()], |row| Collection::read(row))?.collect()
         })
     }
 
@@ -67,15 +63,8 @@ impl Sqlite {
             ORDER BY owners.name, grantees.name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
-            let shares = statement.query_map([owner, to].map(|name| name.map(UserName::as_str)), |row| {
-                Ok(StoredShare {
-                    owner: stored_name(row, 0)?,
-                    grantee: stored_name(row, 1)?,
-                    role: role(row, 2)?,
-                    created: timestamp(row.get(3)?),
-                })
-            })?;
-            shares.collect()
+            let names = [owner, to].map(|name| name.map(UserName::as_str));
+            statement.query_map(names, |row| StoredShare::read(row))?.collect()
         })
     }
 
@@ -103,12 +92,4 @@ fn move_version(connection: &Connection, user: i64) -> rusqlite::Result<()> {
     let find = "SELECT version FROM users WHERE user_id = ?1";
     let version: i64 = connection.query_row(find, [user], |row| row.get(0))?;
     connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, next_version(version)]).map(|_| ())
-}
-
-fn role(row: &Row<'_>, column: usize) -> rusqlite::Result<Role> {
-    let name = row.get_ref(column)?.as_str()?;
-    Role::from_name(name).ok_or_else(|| {
-        let fault = format!("unknown role {name}");
-        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, fault.into())
-    })
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Params, Row};
+use rusqlite::{Connection, Row};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -17,8 +17,8 @@ use super::database_error::store_error;
 use super::schema;
 use crate::error::{BadRow, OpenError, StoreError};
 use crate::transfer::{
-    Chunk, ChunkBuilder, Counts, Field, KeyRecord, LastIds, Message, PlantRecord, Record, RowSource, Selection,
-    ShareRecord, Snapshot, TokenRecord, UserRecord, hex, names,
+    Chunk, ChunkBuilder, Counts, KeyRecord, LastIds, Message, PlantRecord, Record, Selection, ShareRecord, Snapshot,
+    TokenRecord, UserRecord, hex, names,
 };
 use crate::url::StoreUrl;
 
@@ -28,6 +28,14 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// The first schema with shares and idempotency keys.
 const SHARES_SINCE: i64 = 2;
+
+/// The rows of each table that are selected for the user, if there is one. Keys of deleted users are left out, and so are
+/// their plants. Plants are found by the index of names, and for each by the key of plants: nothing has to be sorted.
+const USERS: &str = "users WHERE ?1 IS NULL OR users.name = ?1";
+const TOKENS: &str = "tokens WHERE ?1 IS NULL";
+const SHARES: &str = "shares WHERE ?1 IS NULL";
+const KEYS: &str = "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE ?1 IS NULL";
+const PLANTS: &str = "users CROSS JOIN plants ON plants.user_id = users.user_id WHERE ?1 IS NULL OR users.name = ?1";
 
 /// Begins to read the file at `path`.
 pub(crate) fn snapshot(path: &Path, selection: Selection) -> Result<Snapshot, OpenError> {
@@ -79,55 +87,33 @@ impl From<rusqlite::Error> for Stop {
     }
 }
 
-impl RowSource for Row<'_> {
-    type Error = rusqlite::Error;
-
-    fn field<T: Field>(&self, column: usize) -> rusqlite::Result<T> {
-        self.get(column)
-    }
-}
-
 impl Source {
     fn read(&self) -> Result<(), Stop> {
-        // By the index of names, and for each by the key of plants: nothing has to be sorted.
-        const PLANTS: &str = "users CROSS JOIN plants ON plants.user_id = users.user_id
-            WHERE ?1 IS NULL OR users.name = ?1 ORDER BY users.name, plants.plant_id";
-        const KEYS: &str = "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id
-            ORDER BY idempotency_keys.user_id, key";
         // Its first statement decides which moment it is.
         let _moment = self.connection.unchecked_transaction()?;
         self.send_chunk(Chunk::Total(self.count()?))?;
         if self.selection == Selection::Everything {
             self.send_chunk(Chunk::LastIds(self.last_ids()?))?;
-            self.rows::<UserRecord>("users ORDER BY name", [])?;
+            self.rows::<UserRecord>(USERS, "users.name")?;
             self.check_users_of::<TokenRecord>(&["user_id"])?;
-            self.rows::<TokenRecord>("tokens ORDER BY token_id", [])?;
+            self.rows::<TokenRecord>(TOKENS, "token_id")?;
             if self.schema >= SHARES_SINCE {
                 self.check_users_of::<ShareRecord>(&["grantee_id", "owner_id"])?;
-                self.rows::<ShareRecord>("shares ORDER BY grantee_id, owner_id", [])?;
-                self.rows::<KeyRecord>(KEYS, [])?;
+                self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id")?;
+                self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key")?;
             }
         }
-        self.rows::<PlantRecord>(PLANTS, [self.selection.user()])
+        self.rows::<PlantRecord>(PLANTS, "users.name, plant_id")
     }
 
     fn count(&self) -> rusqlite::Result<Counts> {
-        const USERS: &str = "SELECT count(*) FROM users WHERE ?1 IS NULL OR name = ?1";
-        const TOKENS: &str = "SELECT count(*) FROM tokens WHERE ?1 IS NULL";
-        const SHARES: &str = "SELECT count(*) FROM shares WHERE ?1 IS NULL";
-        const KEYS: &str = "SELECT count(*) FROM idempotency_keys JOIN users USING (user_id) WHERE ?1 IS NULL";
-        const PLANTS: &str =
-            "SELECT count(*) FROM users JOIN plants USING (user_id) WHERE ?1 IS NULL OR users.name = ?1";
-        let user = self.selection.user();
-        let count = |statement| self.connection.query_row(statement, [user], |row| row.get(0).map(i64::unsigned_abs));
-        let later = |statement| if self.schema >= SHARES_SINCE { count(statement) } else { Ok(0) };
-        Ok(Counts {
-            users: count(USERS)?,
-            tokens: count(TOKENS)?,
-            shares: later(SHARES)?,
-            keys: later(KEYS)?,
-            plants: count(PLANTS)?,
-        })
+        let count = |rows| {
+            let statement = format!("SELECT count(*) FROM {rows}");
+            self.connection.query_row(&statement, [self.selection.user()], |row| row.get(0).map(i64::unsigned_abs))
+        };
+        let later = |rows| if self.schema >= SHARES_SINCE { count(rows) } else { Ok(0) };
+        let (shares, keys) = (later(SHARES)?, later(KEYS)?);
+        Ok(Counts { users: count(USERS)?, tokens: count(TOKENS)?, shares, keys, plants: count(PLANTS)? })
     }
 
     /// Reads the ids that SQLite stores for AUTOINCREMENT, and those of deleted users whose plants are still being removed.
@@ -151,9 +137,10 @@ impl Source {
         }
     }
 
-    fn rows<T: Record>(&self, source: &str, parameters: impl Params) -> Result<(), Stop> {
-        let mut statement = self.connection.prepare(&format!("SELECT {} FROM {source}", T::TABLE.select_list()))?;
-        let mut found = statement.query(parameters)?;
+    fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), Stop> {
+        let select = format!("SELECT {} FROM {rows} ORDER BY {order}", T::TABLE.select_list());
+        let mut statement = self.connection.prepare(&select)?;
+        let mut found = statement.query([self.selection.user()])?;
         let mut chunk = ChunkBuilder::<T>::new();
         while let Some(row) = found.next()? {
             chunk.read(row).map_err(|fault| bad_row::<T>(row, &fault.to_string()))?;

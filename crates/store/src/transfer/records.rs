@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::table::{Column, RowSource, Table, Value};
+use super::table::{Column, Table, Value};
+use crate::row::RowSource;
 
 /// Limits of a chunk: rows, and bytes of plants.
 const CHUNK_ROWS: usize = 4_096;

@@ -1,8 +1,9 @@
 //! Tables as snapshot, restore and copy of every engine know them, and the types that their columns can have.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{Display, Write as _};
 
 use crate::error::BadRow;
+use crate::row::Readable;
 
 /// A table: its columns, of which the first are its key.
 pub(crate) struct Table {
@@ -59,57 +60,37 @@ pub(crate) fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String
 }
 
 /// A value of a column, which the drivers of both engines bind to a statement.
-pub(crate) trait Value: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync + fmt::Debug {
+pub(crate) trait Value: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync {
     /// Returns the text by which messages name a row with this value in its key.
-    fn describe(&self) -> String {
-        format!("{self:?}")
-    }
+    fn describe(&self) -> String;
 }
 
-/// The type of a column, which the drivers of both engines read.
-pub(crate) trait Field: Value + rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a> {
+/// The type of a column.
+pub(crate) trait Field: Value + Readable {
     const KIND: Kind;
 }
 
-/// A row as an engine's driver returns it.
-pub(crate) trait RowSource {
-    type Error;
+macro_rules! fields {
+    ($($type:ty: $kind:ident, $describe:expr;)*) => {$(
+        impl Value for $type {
+            fn describe(&self) -> String {
+                $describe(self)
+            }
+        }
 
-    fn field<T: Field>(&self, column: usize) -> Result<T, Self::Error>;
+        impl Field for $type {
+            const KIND: Kind = Kind::$kind;
+        }
+    )*};
 }
 
-impl Value for i64 {}
-
-impl Field for i64 {
-    const KIND: Kind = Kind::BigInt;
-}
-
-impl Value for i32 {}
-
-impl Field for i32 {
-    const KIND: Kind = Kind::Integer;
-}
-
-impl Value for String {}
-
-impl Field for String {
-    const KIND: Kind = Kind::Text;
-}
-
-impl Value for Vec<u8> {
-    fn describe(&self) -> String {
-        hex(self)
-    }
-}
-
-impl Field for Vec<u8> {
-    const KIND: Kind = Kind::Bytes;
-}
-
-impl<T: Value> Value for Option<T> {}
-
-impl<T: Field> Field for Option<T> {
-    const KIND: Kind = T::KIND;
+fields! {
+    i64: BigInt, ToString::to_string;
+    i32: Integer, ToString::to_string;
+    String: Text, Clone::clone;
+    Vec<u8>: Bytes, |bytes: &Vec<u8>| hex(bytes);
+    Option<i64>: BigInt, |value: &Self| format!("{value:?}");
+    Option<String>: Text, |value: &Self| format!("{value:?}");
 }
 
 /// Returns bytes as hexadecimal digits.
