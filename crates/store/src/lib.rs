@@ -2,11 +2,10 @@
 
 mod accounts;
 pub mod archive;
-mod batch;
 mod bulk;
 pub mod cache;
 mod error;
-mod keys;
+mod idempotency;
 mod limits;
 mod merge;
 mod metrics;
@@ -21,11 +20,12 @@ mod store;
 mod transfer;
 mod url;
 mod version;
+mod write_queue;
 
 pub use self::accounts::{Collection, Granting, StoredName, StoredShare, StoredToken, StoredUser};
 pub use self::bulk::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
-pub use self::keys::{Kept, Key, Known, Refusal, Written};
+pub use self::idempotency::{Kept, Key, Known, Refusal, Written};
 pub use self::limits::{SHARES_MAX, SWEEP_DELAY};
 pub use self::options::OpenOptions;
 pub use self::plants::{Actor, Creation, Deletion, ListStep};

@@ -11,7 +11,6 @@ pub struct OpenOptions {
     pub migrate: bool,
     /// Writes that may wait for the writer; one more is [`StoreError::Overloaded`](crate::StoreError::Overloaded).
     pub write_queue: usize,
-    /// Connections that read concurrently.
     pub readers: usize,
     /// Timeout of a change that an operator makes, while others write.
     pub patience: Duration,

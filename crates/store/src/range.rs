@@ -1,33 +1,32 @@
-//! Stretches of plants: what of a list is to be read.
+//! Ranges of plants, as lists read them.
 
 use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
-/// A stretch of one owner's plants in the order of their ids.
+/// A range of one owner's plants in the order of their ids.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub(crate) owner: UserId,
     pub(crate) from: i64,
     pub(crate) through: i64,
     pub(crate) as_of: i64,
-    /// How many plants the next look at several spans reads of this one; 0 before the first.
-    pub(crate) look: usize,
+    /// Plants that the next step of a merge reads of this range; 0 before the first.
+    pub(crate) page_size: usize,
 }
 
 impl Span {
-    /// All plants of the owner.
     pub fn all_of(owner: UserId) -> Self {
-        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, look: 0 }
+        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, page_size: 0 }
     }
 
-    /// The same span without the plants before `id`.
+    /// Returns the range without the plants before `id`.
     #[must_use]
     pub fn starting_at(self, id: PlantId) -> Self {
         Self { from: self.from.max(id.get()), ..self }
     }
 
-    /// The same span without the plants up to `id`.
+    /// Returns the range without the plants up to `id`.
     #[must_use]
     pub fn past(self, id: PlantId) -> Self {
         match id.get().checked_add(1) {
@@ -36,13 +35,13 @@ impl Span {
         }
     }
 
-    /// The same span without the plants after `id`.
+    /// Returns the range without the plants after `id`.
     #[must_use]
     pub fn through(self, id: PlantId) -> Self {
         Self { through: self.through.min(id.get()), ..self }
     }
 
-    /// The same span without the plants from `id` on.
+    /// Returns the range without the plants from `id` on.
     #[must_use]
     pub fn before(self, id: PlantId) -> Self {
         match id.get().checked_sub(1) {
@@ -51,30 +50,30 @@ impl Span {
         }
     }
 
-    /// The same span without the plants created after `version`; without any when there was no owner.
+    /// Returns the range without the plants created after `version`; without any when there was no owner.
     #[must_use]
     pub fn as_of(self, version: Option<Version>) -> Self {
         version.map_or_else(|| self.emptied(), |version| Self { as_of: version.get(), ..self })
     }
 
-    /// The same span without any plants.
+    /// Returns the range without any plants.
     #[must_use]
     pub(crate) fn emptied(self) -> Self {
         Self { from: i64::MAX, through: i64::MIN, ..self }
     }
 
-    /// Whether it is known to hold nothing.
+    /// Returns whether it is known to hold nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.from > self.through
     }
 
-    /// Whether it ends anywhere but with the owner's last plant.
+    /// Returns whether it ends anywhere but with the owner's last plant.
     pub(crate) fn is_bounded(&self) -> bool {
         self.through < i64::MAX || self.as_of < i64::MAX
     }
 }
 
-/// Leaves out of the spans what comes after a plant of the span at `place`.
+/// Ends the ranges after a plant of the one at `place`.
 pub fn end_with(spans: &mut [Span], (id, place): (PlantId, usize)) {
     for (index, span) in spans.iter_mut().enumerate() {
         // In the order of a list, a plant of the same id in a later span comes after it.

@@ -8,9 +8,8 @@ use std::ops::ControlFlow;
 use jiff::Timestamp;
 
 use crate::accounts::{Collection, Granting, StoredShare, StoredToken, StoredUser};
-use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{Claimed, Key, Written};
+use crate::idempotency::{ClaimedKey, Key, Written};
 use crate::options::OpenOptions;
 use crate::plants::{Actor, Creation, Deletion, ListStep};
 use crate::postgres::Postgres;
@@ -18,6 +17,7 @@ use crate::range::Span;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
 use crate::version::Version;
+use crate::write_queue::Queue;
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
@@ -34,16 +34,13 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// A store, open.
 pub enum Store {
-    /// The embedded engine.
     Sqlite(Sqlite),
-    /// The scale-out engine.
     Postgres(Postgres),
 }
 
 impl Store {
-    /// Opens a store, bringing its schema up to date; also says whether it is new.
+    /// Opens a store and brings its schema up to date. Also returns whether it is new.
     pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         match url {
             StoreUrl::Sqlite(path) => {
@@ -59,8 +56,8 @@ impl Store {
     /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
     /// be used, or others hold what one of them needs for longer than a request waits.
     ///
-    /// With an idempotency key, the answer is kept under it for 24 hours by the very commit that stores the plant. While it
-    /// is kept, and while a request with the key is at work on any node, nothing is done a second time.
+    /// With an idempotency key, the outcome is stored under it for 24 hours by the same commit that stores the plant. As long as
+    /// it is stored, and while a request with the key is in flight on any node, nothing is done a second time.
     pub async fn create(
         &self,
         actor: Actor,
@@ -71,7 +68,7 @@ impl Store {
         self.queue().create(actor, plant, key).await
     }
 
-    /// Whether the queue of writes has a free place.
+    /// Returns whether the write queue has a free place.
     pub fn has_write_capacity(&self) -> bool {
         self.queue().has_capacity()
     }
@@ -82,16 +79,16 @@ impl Store {
         self.queue().delete(actor, id, key).await
     }
 
-    /// Keeps the refusal of a request that never came to a write, unless its key is known already. For a user who was
-    /// deleted meanwhile nothing is kept.
+    /// Stores the rejection of a request that never came to a write under its key, unless that is known already. For a user
+    /// who was deleted meanwhile nothing is stored.
     pub async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
         self.queue().refuse(user, key).await
     }
 
-    /// Hands the first plants of the spans to `each`, with the place of their span, in ascending order of id and then of
+    /// Hands the first plants of the ranges to `each`, with the place of their range, in ascending order of id and then of
     /// that place, all from one moment: until `rows` were handed over or `each` breaks (the plant it broke on counts as
-    /// handed over), or, after some, earlier. Takes them out of the spans, which then hold what is left.
+    /// handed over), or, after some, earlier. Takes them out of the ranges, which then hold what is left.
     pub async fn list(
         &self,
         spans: &mut [Span],
@@ -101,13 +98,13 @@ impl Store {
         dispatch!(self, engine => engine.list(spans, rows, each).await)
     }
 
-    /// The versions of these users at this moment; `None` for one who does not exist.
+    /// Returns the versions of these users at this moment; `None` for one who does not exist.
     pub async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         dispatch!(self, engine => engine.versions(users).await)
     }
 
-    /// The versions of these users, if telling them costs next to nothing. They are as true as those of
-    /// [`Store::versions`]: whatever was acknowledged before the call, by whichever process, is in them.
+    /// Returns the versions of these users, if that costs next to nothing. They are as current as those of
+    /// [`Store::versions`]: all that was acknowledged before the call, by any process, is in them.
     pub fn versions_at_hand(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
         match self {
             Self::Sqlite(engine) => engine.versions_at_hand(users),
@@ -115,13 +112,13 @@ impl Store {
         }
     }
 
-    /// Whether [`Store::versions_at_hand`] ever tells anything, so that remembering lists by their version is worth it.
+    /// Returns whether [`Store::versions_at_hand`] ever returns versions, so that lists can be cached by them.
     pub fn sees_every_write(&self) -> bool {
         matches!(self, Self::Sqlite(_))
     }
 
-    /// The plant that stands at place `count` (from 1) of the spans, and the place of its span, if others follow it;
-    /// `None` when the spans hold no more than `count`.
+    /// Returns the plant at place `count` (from 1) of the ranges, and the place of its range, if others follow it; `None` when
+    /// the ranges hold no more than `count`.
     pub async fn boundary(&self, spans: &[Span], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
         let [span] = *spans else {
             return self.boundary_of_many(spans, count).await;
@@ -149,12 +146,11 @@ impl Store {
         Ok(last)
     }
 
-    /// The token with this hash.
     pub async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         dispatch!(self, engine => engine.find_token(hash).await)
     }
 
-    /// Notes, some time soon, that the token was used on `day`. Costs the caller nothing and may be lost.
+    /// Records in the background that the token was used on `day`. This may be lost.
     pub fn note_use(&self, token: TokenId, day: Timestamp) {
         self.queue().note_use(token, day);
     }
@@ -169,22 +165,22 @@ impl Store {
         dispatch!(self, engine => engine.create_token(user, hash, grant).await)
     }
 
-    /// The number of the user of this name, who is made if there is none: with no tokens and no plants, and once, however
-    /// many nodes are asked at the same time. Asking again is harmless, whatever became of the first time.
+    /// Returns the id of the user of this name, who is made if there is none: with no tokens and no plants, and once, however
+    /// many nodes are asked concurrently. Another call is harmless, whatever the outcome of the first.
     /// [`StoreError::NewUserName`] when there is none and a new user cannot have the name.
     pub async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
         if let Some(user) = self.find_user(name).await? {
             return Ok(user);
         }
         name.check_new().map_err(StoreError::NewUserName)?;
-        self.queue().make_user(name, Timestamp::now()).await
+        self.queue().create_user(name, Timestamp::now()).await
     }
 
     async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
         dispatch!(self, engine => engine.find_user(name).await)
     }
 
-    /// All tokens, or those of one user, in ascending order of id.
+    /// Returns all tokens, or those of one user, in ascending order of id.
     pub async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         dispatch!(self, engine => engine.tokens(user).await)
     }
@@ -194,7 +190,7 @@ impl Store {
         dispatch!(self, engine => engine.revoke_token(token, now).await)
     }
 
-    /// All users, or the one of this name, in the order of their names.
+    /// Returns all users, or the one of this name, in the order of their names.
     pub async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
         dispatch!(self, engine => engine.users(name).await)
     }
@@ -210,19 +206,19 @@ impl Store {
         dispatch!(self, engine => engine.delete_user(name).await)
     }
 
-    /// Removes some plants and keys of deleted users and says how many; 0 when none are left. Never holds the store for
-    /// long. To be called [`SWEEP_DELAY`] after the deletion: until then a server may still believe a token of theirs, and
-    /// would list what is left as if it were all.
+    /// Removes some plants and keys of deleted users and returns how many; 0 when none are left. Never locks the store for
+    /// long. To be called [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a token of
+    /// theirs, and would list what is left as if it were all.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         dispatch!(self, engine => engine.sweep().await)
     }
 
-    /// Removes some keys whose time is over and says how many; 0 when none are left. Never holds the store for long.
+    /// Removes some expired keys and returns how many; 0 when none are left. Never locks the store for long.
     pub async fn sweep_keys(&self) -> Result<u64, StoreError> {
         dispatch!(self, engine => engine.sweep_keys().await)
     }
 
-    /// The collections that others share with this user, in the order of the owners' names.
+    /// Returns the collections that others share with this user, in the order of the owners' names.
     pub async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
         dispatch!(self, engine => engine.shared_with(user).await)
     }
@@ -239,7 +235,7 @@ impl Store {
         dispatch!(self, engine => engine.grant_share(owner, to, role, now).await)
     }
 
-    /// All shares, or those of one owner, or those with one user, in the order of the names.
+    /// Returns all shares, or those of one owner, or those with one user, in the order of the names.
     pub async fn shares(
         &self,
         owner: Option<&UserName>,
@@ -253,12 +249,12 @@ impl Store {
         dispatch!(self, engine => engine.revoke_share(owner, to).await)
     }
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     pub async fn ping(&self) -> Result<(), StoreError> {
         dispatch!(self, engine => engine.ping().await)
     }
 
-    /// Writes what the store counts, without waiting for it.
+    /// Writes the metrics, without waiting for the store.
     pub fn write_metrics(&self, page: &mut Page) {
         let engine = match self {
             Self::Sqlite(_) => "sqlite",
@@ -279,7 +275,7 @@ impl Store {
         dispatch!(self, engine => engine.queue())
     }
 
-    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<Claimed>>, StoreError> {
+    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<ClaimedKey>>, StoreError> {
         let Some(key) = key else { return Ok(None) };
         dispatch!(self, engine => engine.claim(user, key).await).map(Some)
     }

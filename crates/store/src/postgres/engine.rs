@@ -18,11 +18,11 @@ use super::operator::OperatorConnection;
 use super::role::ConnectionRole;
 use super::start;
 use super::writer::Writer;
-use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{AtWork, Claimed, Key};
+use crate::idempotency::{ClaimedKey, InFlightKeys, Key};
 use crate::options::OpenOptions;
 use crate::url::{PostgresUrl, StoreUrl};
+use crate::write_queue::Queue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
@@ -36,7 +36,7 @@ pub struct Postgres {
     readers: Vec<Connection>,
     next_reader: AtomicUsize,
     writer: Writer,
-    at_work: AtWork,
+    in_flight_keys: InFlightKeys,
     key_locks: KeyLocks,
     operator_timeout: Duration,
     pub(super) metrics: Arc<PostgresMetrics>,
@@ -55,7 +55,7 @@ impl Postgres {
             readers: (0..readers).map(|_| Connection::new(&connector, ConnectionRole::Read)).collect(),
             next_reader: AtomicUsize::new(0),
             writer: Writer::start(&connector, options.write_queue, &metrics),
-            at_work: AtWork::default(),
+            in_flight_keys: InFlightKeys::default(),
             key_locks: KeyLocks::new(&connector),
             operator_timeout: options.patience,
             connector,
@@ -84,21 +84,21 @@ impl Postgres {
     }
 
     /// Claims an idempotency key for a request, here and then among all nodes.
-    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
-        let mut claimed = self.at_work.claim(user, key)?;
+    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+        let mut claimed = self.in_flight_keys.claim(user, key)?;
         match self.key_locks.lock(user, &claimed.key).await? {
-            Some(lock) => claimed.elsewhere = Some(Box::new(lock)),
+            Some(lock) => claimed.node_lock = Some(Box::new(lock)),
             // A request whose outcome is stored does not wait, even if the lock of the request that stored it is not released yet.
-            None if self.is_kept(user, &claimed.key).await? => {}
+            None if self.has_key(user, &claimed.key).await? => {}
             None => return Err(StoreError::InFlight),
         }
         Ok(claimed)
     }
 
-    async fn is_kept(&self, user: UserId, key: &Key) -> Result<bool, StoreError> {
+    async fn has_key(&self, user: UserId, key: &Key) -> Result<bool, StoreError> {
         let (user, hash) = (user.get(), key.hash);
         let found = self.read(|session| async move {
-            session.client.query_opt(&session.statements.is_kept, &[&user, &hash.as_slice()]).await
+            session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
         });
         found.await.map(|row| row.is_some())
     }

@@ -99,7 +99,7 @@ impl Importer {
             batch.iter().map(|row| row.owner.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
         let known = self.connection.client.query(KNOWN, &[&names]).await?.len();
         let now = vec![Timestamp::now().as_second(); names.len()];
-        let found = self.connection.client.query(&self.statements.make_users, &[&names, &now]).await?;
+        let found = self.connection.client.query(&self.statements.create_users, &[&names, &now]).await?;
         let owners = found.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
         Ok((owners, (names.len() - known) as u64))
     }

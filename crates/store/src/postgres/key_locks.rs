@@ -15,7 +15,7 @@ use super::connector::Connector;
 use super::role::ConnectionRole;
 use super::statements::LockStatements;
 use crate::error::StoreError;
-use crate::keys::Key;
+use crate::idempotency::Key;
 use plantstore_model::user::UserId;
 
 pub(super) struct KeyLocks {

@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use super::engine::Postgres;
 use super::rows::get;
 use crate::error::StoreError;
-use crate::merge::{Found, Stretch, looks, merge};
+use crate::merge::{PlantRow, Run, merge, page_sizes};
 use crate::plants::ListStep;
 use crate::range::Span;
 use crate::version::Version;
@@ -83,14 +83,14 @@ impl Postgres {
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
-        let looks = looks(spans, rows);
+        let page_sizes = page_sizes(spans, rows);
         let column = |value: fn(&Span) -> i64| spans.iter().map(value).collect::<Vec<_>>();
         let columns = [
             column(|span| span.owner.get()),
             column(|span| span.from),
             column(|span| span.through),
             column(|span| span.as_of),
-            looks.iter().map(|look| i64::try_from(look + 1).unwrap_or(i64::MAX)).collect(),
+            page_sizes.iter().map(|page_size| i64::try_from(page_size + 1).unwrap_or(i64::MAX)).collect(),
         ];
         let columns = &columns;
         let found = self
@@ -99,8 +99,8 @@ impl Postgres {
                 session.client.query(&session.statements.list_many, &values).await
             })
             .await?;
-        let (versions, stretches) = stretches(&found, &looks)?;
-        Ok(ListStep { more: merge(spans, &stretches, rows, each), versions })
+        let (versions, runs) = runs(&found, &page_sizes)?;
+        Ok(ListStep { more: merge(spans, &runs, rows, each), versions })
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
@@ -152,16 +152,16 @@ fn hand_over(
 }
 
 /// Sorts the rows of several lists by list, given how many were wanted of each.
-fn stretches(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<Stretch>), StoreError> {
+fn runs(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<Run>), StoreError> {
     let mut versions = vec![None; wanted.len()];
-    let mut plants: Vec<Vec<Found>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
+    let mut plants: Vec<Vec<PlantRow>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
     for row in found {
         let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < wanted.len());
         let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
         versions[place] = Some(Version::new(get(row, 1)?));
         if let Some(id) = get(row, 2)? {
-            plants[place].push(Found { id, name: get(row, 3)?, tag: get(row, 4)? });
+            plants[place].push(PlantRow { id, name: get(row, 3)?, tag: get(row, 4)? });
         }
     }
-    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| Stretch::new(plants, *wanted)).collect()))
+    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| Run::new(plants, *wanted)).collect()))
 }

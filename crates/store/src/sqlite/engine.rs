@@ -13,11 +13,11 @@ use super::metrics::SqliteMetrics;
 use super::wal_index::WalIndex;
 use super::writer::Writer;
 use super::{schema, wal};
-use crate::batch::Queue;
 use crate::error::{OpenError, StoreError};
-use crate::keys::{AtWork, Claimed, Key};
+use crate::idempotency::{ClaimedKey, InFlightKeys, Key};
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
+use crate::write_queue::Queue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
@@ -30,7 +30,7 @@ pub struct Sqlite {
     pub(super) operator_timeout: Duration,
     writer: Writer,
     pub(super) wal_index: WalIndex,
-    at_work: AtWork,
+    in_flight_keys: InFlightKeys,
     pub(super) metrics: Arc<SqliteMetrics>,
 }
 
@@ -61,7 +61,7 @@ impl Sqlite {
             operator_timeout: options.patience,
             writer,
             wal_index: WalIndex::open(path).map_err(unusable)?,
-            at_work: AtWork::default(),
+            in_flight_keys: InFlightKeys::default(),
             metrics,
         };
         Ok((engine, created))
@@ -72,8 +72,8 @@ impl Sqlite {
     }
 
     /// Claims an idempotency key for a request.
-    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<Claimed>, StoreError> {
-        self.at_work.claim(user, key)
+    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+        self.in_flight_keys.claim(user, key)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_ite
 
 use super::engine::Sqlite;
 use crate::error::StoreError;
-use crate::merge::{Found, Stretch, looks, merge};
+use crate::merge::{PlantRow, Run, merge, page_sizes};
 use crate::plants::ListStep;
 use crate::range::Span;
 use crate::version::Version;
@@ -154,14 +154,14 @@ fn list_many(
 ) -> rusqlite::Result<ListStep> {
     let moment = connection.unchecked_transaction()?;
     let mut versions = Vec::with_capacity(spans.len());
-    let mut stretches = Vec::with_capacity(spans.len());
-    for (span, look) in spans.iter().zip(looks(spans, rows)) {
+    let mut runs = Vec::with_capacity(spans.len());
+    for (span, page_size) in spans.iter().zip(page_sizes(spans, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&moment, span, i64::try_from(look + 1).unwrap_or(i64::MAX), |row| {
-            plants.push(Found { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
+        versions.push(query(&moment, span, i64::try_from(page_size + 1).unwrap_or(i64::MAX), |row| {
+            plants.push(PlantRow { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
             Ok(ControlFlow::Continue(()))
         })?);
-        stretches.push(Stretch::new(plants, look));
+        runs.push(Run::new(plants, page_size));
     }
-    Ok(ListStep { more: merge(spans, &stretches, rows, each), versions })
+    Ok(ListStep { more: merge(spans, &runs, rows, each), versions })
 }

@@ -1,5 +1,5 @@
-//! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer answers each write
-//! after the commit, and each on its own.
+//! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer replies to each write after
+//! the commit, and to each on its own.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
-use crate::keys::{Claimed, Key, Known, Written};
+use crate::idempotency::{ClaimedKey, Key, Known, Written};
 use crate::plants::{Actor, Creation, Deletion};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
@@ -17,76 +17,73 @@ use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
-/// Writes that share one commit at the most: bounds how long the first of them waits for the last.
+/// Limit of writes that share one commit: bounds how long the first of them waits for the last.
 pub(crate) const BATCH_MAX: usize = 512;
-
-/// What a write came to.
-pub(crate) type Answer<T> = Result<T, StoreError>;
 
 /// One write that waits for its commit.
 pub(crate) enum Job {
     Create {
         actor: Actor,
         plant: NewPlant,
-        key: Option<Box<Claimed>>,
+        key: Option<Box<ClaimedKey>>,
         reply: Reply<Written<Creation>>,
     },
     Delete {
         actor: Actor,
         id: PlantId,
-        key: Option<Box<Claimed>>,
+        key: Option<Box<ClaimedKey>>,
         reply: Reply<Written<Deletion>>,
     },
-    /// Of a request that is refused whatever the store holds: all there is to do is to keep that under its key.
-    Refuse {
+    /// Of a request that is rejected whatever the store holds: all there is to do is to store that under its key.
+    StoreRejection {
         user: UserId,
-        key: Box<Claimed>,
+        key: Box<ClaimedKey>,
         reply: Reply<Written<()>>,
     },
-    MakeUser {
+    CreateUser {
         name: UserName,
         now: Timestamp,
         reply: Reply<UserId>,
     },
-    NoteUse {
+    RecordTokenUse {
         token: TokenId,
         day: Timestamp,
     },
-    /// The last: what came before it is still done, what comes after it is refused.
+    /// The last: what came before it is still done, what comes after it is rejected.
     Stop,
 }
 
 impl Job {
-    /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so has been told that
-    /// nothing was done.
+    /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so knows that nothing
+    /// was done.
     pub(crate) fn begin(&self) -> bool {
         match self {
             Self::Create { reply, .. } => reply.begin(),
             Self::Delete { reply, .. } => reply.begin(),
-            Self::Refuse { reply, .. } => reply.begin(),
-            Self::MakeUser { reply, .. } => reply.begin(),
-            Self::NoteUse { .. } | Self::Stop => true,
+            Self::StoreRejection { reply, .. } => reply.begin(),
+            Self::CreateUser { reply, .. } => reply.begin(),
+            Self::RecordTokenUse { .. } | Self::Stop => true,
         }
     }
 
-    /// The key of the request, if it has one, and whose it is.
+    /// Returns the key of the request, if it has one, and its user.
     pub(crate) fn key(&self) -> Option<(UserId, &Key)> {
         match self {
             Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
                 key.as_ref().map(|claimed| (actor.user, &claimed.key))
             }
-            Self::Refuse { user, key, .. } => Some((*user, &key.key)),
-            Self::MakeUser { .. } | Self::NoteUse { .. } | Self::Stop => None,
+            Self::StoreRejection { user, key, .. } => Some((*user, &key.key)),
+            Self::CreateUser { .. } | Self::RecordTokenUse { .. } | Self::Stop => None,
         }
     }
 
-    /// What is to be kept under its key, now that it came to this. Nothing is kept for users who are gone, and what was
+    /// Returns what is to be stored under its key with this outcome. Nothing is stored for users who are gone, and what was
     /// known before stays as it is.
-    pub(crate) fn keeping(&self, outcome: &Outcome) -> Option<Keeping<'_>> {
+    pub(crate) fn key_outcome(&self, outcome: &Outcome) -> Option<KeyOutcome<'_>> {
         let (user, key) = self.key()?;
         let done = match outcome {
             Outcome::Create(Creation::Created) | Outcome::Delete(Deletion::Deleted) => true,
-            Outcome::Create(Creation::Duplicate) | Outcome::Delete(Deletion::NoPlant) | Outcome::Refused => false,
+            Outcome::Create(Creation::Duplicate) | Outcome::Delete(Deletion::NoPlant) | Outcome::Rejected => false,
             Outcome::Create(Creation::NoUser | Creation::NoOwner)
             | Outcome::Delete(Deletion::NoUser | Deletion::NoOwner)
             | Outcome::Known(_)
@@ -95,38 +92,35 @@ impl Job {
         };
         let refused = &key.refused;
         let (outcome, message) = if done { (key.done, None) } else { (refused.number, Some(&*refused.message)) };
-        Some(Keeping { user, key, outcome, message })
+        Some(KeyOutcome { user, key, outcome, message })
     }
 }
 
-/// A key with the answer that is to be kept under it; a success has no message.
-pub(crate) struct Keeping<'a> {
+/// A key with the outcome that is to be stored under it; a success has no message.
+pub(crate) struct KeyOutcome<'a> {
     pub(crate) user: UserId,
     pub(crate) key: &'a Key,
     pub(crate) outcome: i32,
     pub(crate) message: Option<&'a str>,
 }
 
-/// The way back to a caller, who waits for a limited time.
+/// The way back to a caller, which waits for a limited time.
 pub(crate) struct Reply<T> {
-    answer: oneshot::Sender<Answer<T>>,
+    sender: oneshot::Sender<Result<T, StoreError>>,
     turn: Arc<Turn>,
 }
 
-/// Whether a write is still to be begun.
+/// The state of a write: waiting, begun or abandoned.
 #[derive(Default)]
 struct Turn {
     /// One of the three below; leaves the first once, for good.
     state: AtomicU8,
-    /// When the writer began, where anybody asks.
+    /// The time when the writer began, if the caller records spans.
     begun: Option<OnceLock<Instant>>,
 }
 
-/// Neither begun nor given up.
 const WAITING: u8 = 0;
-/// The writer has begun.
 const BEGUN: u8 = 1;
-/// The caller has given up.
 const ABANDONED: u8 = 2;
 
 impl Turn {
@@ -136,8 +130,8 @@ impl Turn {
         moved.is_ok() || moved == Err(state)
     }
 
-    /// Notes how long a write that was queued at this moment waited for its turn and for its commit.
-    fn note(&self, queued: Instant) {
+    /// Records how long a write that was queued at this moment waited for its turn and for its commit.
+    fn record(&self, queued: Instant) {
         if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
             spans::note("wait for the writer", queued, *begun);
             spans::note("commit", *begun, Instant::now());
@@ -154,20 +148,20 @@ impl<T> Reply<T> {
         begins
     }
 
-    fn send(self, key: Option<Box<Claimed>>, answer: Answer<T>) {
-        // First: whoever has an answer finds the key free.
+    fn send(self, key: Option<Box<ClaimedKey>>, result: Result<T, StoreError>) {
+        // First: a caller with a reply finds the key free.
         drop(key);
-        // A client that has gone away does not wait for its answer.
-        let _ = self.answer.send(answer);
+        // A client that has gone away does not wait for its reply.
+        let _ = self.sender.send(result);
     }
 }
 
-/// What one job of a committed batch came to.
+/// Outcome of one job of a committed batch.
 #[derive(Clone)]
 pub(crate) enum Outcome {
     Create(Creation),
     Delete(Deletion),
-    Refused,
+    Rejected,
     User(UserId),
     /// Nothing was done, because of what its key is known for.
     Known(Known),
@@ -175,35 +169,35 @@ pub(crate) enum Outcome {
     Nothing,
 }
 
-/// Whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
+/// Returns whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
 /// cannot be used cannot be used by any of them; trying one by one would keep the last for long.
-pub(crate) fn one_may_spoil_it(result: &Answer<Vec<Outcome>>, jobs: usize) -> bool {
+pub(crate) fn is_worth_retrying_one_by_one(result: &Result<Vec<Outcome>, StoreError>, jobs: usize) -> bool {
     jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
 }
 
-/// Answers all jobs of a batch with what it came to.
-pub(crate) fn answer_all(batch: &mut Vec<Job>, result: Answer<Vec<Outcome>>) {
+/// Replies to all jobs of a batch with its result.
+pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<Outcome>, StoreError>) {
     match result {
-        Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| answer(job, Ok(outcome))),
-        Err(error) => batch.drain(..).for_each(|job| answer(job, Err(error.clone()))),
+        Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| reply(job, Ok(outcome))),
+        Err(error) => batch.drain(..).for_each(|job| reply(job, Err(error.clone()))),
     }
 }
 
-/// Answers all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
+/// Replies to all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
 /// batch whose callers have stopped waiting.
-pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Answer<Vec<Outcome>>) {
+pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Result<Vec<Outcome>, StoreError>) {
     let result = commit(batch);
-    if !one_may_spoil_it(&result, batch.len()) {
-        return answer_all(batch, result);
+    if !is_worth_retrying_one_by_one(&result, batch.len()) {
+        return reply_all(batch, result);
     }
     for job in batch.drain(..) {
         let mut alone = vec![job];
         let result = commit(&mut alone);
-        answer_all(&mut alone, result);
+        reply_all(&mut alone, result);
     }
 }
 
-pub(crate) fn answer(job: Job, outcome: Answer<Outcome>) {
+pub(crate) fn reply(job: Job, outcome: Result<Outcome, StoreError>) {
     match (job, outcome) {
         (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => reply.send(key, Ok(Written::Now(creation))),
         (Job::Create { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
@@ -211,12 +205,14 @@ pub(crate) fn answer(job: Job, outcome: Answer<Outcome>) {
         (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(key, Ok(Written::Now(deletion))),
         (Job::Delete { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
         (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
-        (Job::Refuse { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(Some(key), Ok(Written::Known(known))),
-        (Job::Refuse { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(Written::Now(()))),
-        (Job::Refuse { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
-        (Job::MakeUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
-        (Job::MakeUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
-        (Job::NoteUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
+        (Job::StoreRejection { key, reply, .. }, Ok(Outcome::Known(known))) => {
+            reply.send(Some(key), Ok(Written::Known(known)))
+        }
+        (Job::StoreRejection { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(Written::Now(()))),
+        (Job::StoreRejection { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
+        (Job::CreateUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
+        (Job::CreateUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
+        (Job::RecordTokenUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
         (Job::Stop, Err(_)) | (_, Ok(_)) => {}
     }
 }
@@ -253,32 +249,32 @@ impl Queue {
         &self,
         actor: Actor,
         plant: NewPlant,
-        key: Option<Box<Claimed>>,
-    ) -> Answer<Written<Creation>> {
-        self.ask(|reply| Job::Create { actor, plant, key, reply }).await
+        key: Option<Box<ClaimedKey>>,
+    ) -> Result<Written<Creation>, StoreError> {
+        self.wait_for(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
     pub(crate) async fn delete(
         &self,
         actor: Actor,
         id: PlantId,
-        key: Option<Box<Claimed>>,
-    ) -> Answer<Written<Deletion>> {
-        self.ask(|reply| Job::Delete { actor, id, key, reply }).await
+        key: Option<Box<ClaimedKey>>,
+    ) -> Result<Written<Deletion>, StoreError> {
+        self.wait_for(|reply| Job::Delete { actor, id, key, reply }).await
     }
 
-    pub(crate) async fn refuse(&self, user: UserId, key: Box<Claimed>) -> Answer<Written<()>> {
-        self.ask(|reply| Job::Refuse { user, key, reply }).await
+    pub(crate) async fn refuse(&self, user: UserId, key: Box<ClaimedKey>) -> Result<Written<()>, StoreError> {
+        self.wait_for(|reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Makes the user unless there is one of this name.
-    pub(crate) async fn make_user(&self, name: &UserName, now: Timestamp) -> Answer<UserId> {
-        self.ask(|reply| Job::MakeUser { name: name.clone(), now, reply }).await
+    pub(crate) async fn create_user(&self, name: &UserName, now: Timestamp) -> Result<UserId, StoreError> {
+        self.wait_for(|reply| Job::CreateUser { name: name.clone(), now, reply }).await
     }
 
-    /// Best effort: when the queue is full the note is dropped.
+    /// Best effort: dropped when the queue is full.
     pub(crate) fn note_use(&self, token: TokenId, day: Timestamp) {
-        let _ = self.submit(Job::NoteUse { token, day });
+        let _ = self.submit(Job::RecordTokenUse { token, day });
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
@@ -287,48 +283,48 @@ impl Queue {
         page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
     }
 
-    /// Whether a write that is submitted now finds a free place.
+    /// Returns whether a write that is submitted now finds a free place.
     pub(crate) fn has_capacity(&self) -> bool {
         self.sender.capacity() > 0
     }
 
-    /// Whether the writer has stopped.
+    /// Returns whether the writer has stopped.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Waits for a place in the queue: stopping is never refused.
+    /// Waits for a place in the queue: stopping is never rejected.
     pub(crate) async fn stop(&self) {
         // Fails when the writer has stopped already.
         let _ = self.sender.send(Job::Stop).await;
     }
 
     fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.sender.try_send(job).map_err(|refused| match refused {
+        self.sender.try_send(job).map_err(|rejected| match rejected {
             mpsc::error::TrySendError::Full(_) => StoreError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => StoreError::Unavailable("the writer has stopped".to_owned()),
         })
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Answer<T> {
-        let (answer, mut coming) = oneshot::channel();
+    async fn wait_for<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+        let (sender, mut receiver) = oneshot::channel();
         let queued = spans::begin().at();
         let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
-        self.submit(job(Reply { answer, turn: Arc::clone(&turn) }))?;
+        self.submit(job(Reply { sender, turn: Arc::clone(&turn) }))?;
         let Timeouts { turn: for_turn, outcome } = self.timeouts;
-        let mut answer = tokio::time::timeout(for_turn, &mut coming).await;
-        if answer.is_err() {
+        let mut result = tokio::time::timeout(for_turn, &mut receiver).await;
+        if result.is_err() {
             // What has not begun never will.
             if turn.settle_on(ABANDONED) {
                 return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));
             }
-            answer = tokio::time::timeout(outcome.saturating_sub(for_turn), coming).await;
+            result = tokio::time::timeout(outcome.saturating_sub(for_turn), receiver).await;
         }
         if let Some(queued) = queued {
-            turn.note(queued);
+            turn.record(queued);
         }
-        match answer {
-            Ok(Ok(answer)) => answer,
+        match result {
+            Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
             Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
         }
@@ -339,17 +335,17 @@ impl Queue {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
 
-    fn delete(id: i64) -> (Job, oneshot::Receiver<Answer<Written<Deletion>>>) {
-        let (answer, coming) = oneshot::channel();
-        let reply = Reply { answer, turn: Arc::default() };
-        (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, coming)
+    fn delete(id: i64) -> (Job, oneshot::Receiver<Result<Written<Deletion>, StoreError>>) {
+        let (sender, receiver) = oneshot::channel();
+        let reply = Reply { sender, turn: Arc::default() };
+        (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
-    fn settle_three(error: &StoreError) -> (usize, Vec<Answer<Written<Deletion>>>) {
+    fn settle_three(error: &StoreError) -> (usize, Vec<Result<Written<Deletion>, StoreError>>) {
         let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
         let mut commits = 0;
         settle(&mut batch, |jobs| {
@@ -364,7 +360,7 @@ mod tests {
     fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
         let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
         assert_eq!(commits, 4);
-        let deleted = |answer: &Answer<_>| matches!(answer, Ok(Written::Now(Deletion::Deleted)));
+        let deleted = |answer: &Result<_, StoreError>| matches!(answer, Ok(Written::Now(Deletion::Deleted)));
         assert!(deleted(&answers[0]) && matches!(answers[1], Err(StoreError::Internal(_))) && deleted(&answers[2]));
     }
 
@@ -377,20 +373,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
-        let (queue, mut jobs) = Queue::new(1, Timeouts::both(PATIENCE));
+        let (queue, mut jobs) = Queue::new(1, Timeouts::both(TIMEOUT));
         let vanish = async { drop(jobs.recv().await) };
         let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1), None), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
         drop(jobs);
-        let refused = queue.delete(ADA, PlantId::new(1), None).await;
-        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        let rejected = queue.delete(ADA, PlantId::new(1), None).await;
+        assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
     }
 
     #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
         let (queue, mut jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
-        let refused = queue.delete(ADA, PlantId::new(1), None).await;
-        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        let rejected = queue.delete(ADA, PlantId::new(1), None).await;
+        assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
         assert!(!jobs.try_recv().expect("the job").begin());
         let begin = async {
             let job = jobs.recv().await.expect("the job");

@@ -1,0 +1,108 @@
+//! Idempotency keys: what is stored under one, and which are in flight.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::StoreError;
+use plantstore_model::user::UserId;
+
+/// Time for which an outcome is stored under its key.
+pub(crate) const KEY_LIFETIME_SECONDS: i64 = 24 * 60 * 60;
+
+/// The idempotency key of a request, and what will be stored under it.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// The SHA-256 of the key itself.
+    pub hash: [u8; 32],
+    /// The SHA-256 of the request: the same for the same request alone.
+    pub fingerprint: [u8; 32],
+    /// The status that is stored for a success.
+    pub done: i32,
+    /// The error that is stored when it is rejected.
+    pub refused: Refusal,
+}
+
+/// A stored error response, so that it can be repeated word for word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error code.
+    pub number: i32,
+    pub message: String,
+}
+
+/// A stored outcome. The response to a success is made again from its request, which is the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The status of a success.
+    Done(i32),
+    Refused(Refusal),
+}
+
+/// What is stored under a key. Nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// The same request came before, with this outcome.
+    Replayed(Kept),
+    /// Another request came before.
+    Reused,
+}
+
+/// Result of a write that may have a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written<T> {
+    /// It was done or rejected now.
+    Now(T),
+    /// Its key was known already.
+    Known(Known),
+}
+
+impl Key {
+    /// Returns the result of a request with this key, given what is stored under it: a success has no message.
+    pub(crate) fn lookup(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> Known {
+        if fingerprint != self.fingerprint {
+            return Known::Reused;
+        }
+        Known::Replayed(match message {
+            None => Kept::Done(outcome),
+            Some(message) => Kept::Refused(Refusal { number: outcome, message }),
+        })
+    }
+}
+
+/// The keys in flight in this process.
+#[derive(Default)]
+pub(crate) struct InFlightKeys(Arc<Mutex<HashSet<Entry>>>);
+
+type Entry = (UserId, [u8; 32]);
+
+impl InFlightKeys {
+    /// Claims a key of this user; [`StoreError::InFlight`] when another request has it.
+    pub(crate) fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+        let entry = (user, key.hash);
+        if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
+            return Err(StoreError::InFlight);
+        }
+        let guard = EntryGuard { entries: Arc::clone(&self.0), entry };
+        Ok(Box::new(ClaimedKey { key, node_lock: None, _entry: guard }))
+    }
+}
+
+/// A key in flight, until this is dropped.
+pub(crate) struct ClaimedKey {
+    pub(crate) key: Key,
+    /// Shows it to other nodes. Stands before the entry, and so is released before it: the next request in this process must
+    /// not meet a lock that is about to go.
+    pub(crate) node_lock: Option<Box<dyn Send + Sync>>,
+    _entry: EntryGuard,
+}
+
+struct EntryGuard {
+    entries: Arc<Mutex<HashSet<Entry>>>,
+    entry: Entry,
+}
+
+impl Drop for EntryGuard {
+    fn drop(&mut self) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.entry);
+    }
+}
