@@ -237,7 +237,7 @@ impl StoreOption {
                 migrate: change != SchemaChange::None,
                 write_queue: 1,
                 readers: 1,
-                patience: PATIENCE,
+                operator_timeout: PATIENCE,
                 timeout: PATIENCE,
                 await_server: false,
             };

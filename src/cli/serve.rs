@@ -224,7 +224,7 @@ impl Options {
             migrate: !self.no_migrate,
             write_queue,
             readers,
-            patience: PATIENCE,
+            operator_timeout: PATIENCE,
             timeout: self.limits.store_timeout,
             await_server: true,
         };

@@ -11,7 +11,7 @@ use super::words::shown;
 use super::{SchemaChange, WrongUse, print, table};
 use crate::cli::options::StoreOption;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{Granting, SHARES_MAX, StoredShare};
+use plantstore_store::{GrantOutcome, SHARES_MAX, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]
@@ -113,10 +113,10 @@ impl Grant {
             format!("there is no user {name}: {list}, and `plantstore token create --user {name}` makes one")
         };
         match store.with(SchemaChange::None, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
-            Granting::Granted => {}
-            Granting::NoOwner => bail!(unknown(&owner)),
-            Granting::NoGrantee => bail!(unknown(&to)),
-            Granting::TooMany => {
+            GrantOutcome::Granted => {}
+            GrantOutcome::NoOwner => bail!(unknown(&owner)),
+            GrantOutcome::NoGrantee => bail!(unknown(&to)),
+            GrantOutcome::TooMany => {
                 bail!("{SHARES_MAX} users share their plants with {to} already, which is the most: revoke one first")
             }
         }

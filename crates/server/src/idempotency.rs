@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::App;
 use super::error::ApiError;
 use plantstore_model::user::UserId;
-use plantstore_store::{Actor, Kept, Key, Known, Refusal, Written};
+use plantstore_store::{Actor, IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Marks an answer that was given before.
@@ -84,10 +84,15 @@ impl RequestKey {
     }
 
     /// The key with what is to be kept under it: this status, or else this refusal.
-    pub(crate) fn keeping(self, done: StatusCode, refused: &ApiError) -> Option<Key> {
+    pub(crate) fn keeping(self, done: StatusCode, refused: &ApiError) -> Option<IdempotencyKey> {
         self.0.map(|Keyed { hash, fingerprint }| {
-            let refused = Refusal { number: refused.code().0, message: refused.to_string() };
-            Key { hash, fingerprint: fingerprint.finalize().into(), done: done.as_u16().into(), refused }
+            let refused = StoredError { code: refused.code().0, message: refused.to_string() };
+            IdempotencyKey {
+                hash,
+                fingerprint: fingerprint.finalize().into(),
+                success_status: done.as_u16().into(),
+                rejection: refused,
+            }
         })
     }
 
@@ -100,10 +105,10 @@ impl RequestKey {
     }
 }
 
-async fn keep(app: &App, user: UserId, key: Key) -> Result<(), ApiError> {
-    match app.store.refuse(user, key).await.map_err(|error| app.write_error(error))? {
-        Written::Now(()) => Ok(()),
-        Written::Known(known) => {
+async fn keep(app: &App, user: UserId, key: IdempotencyKey) -> Result<(), ApiError> {
+    match app.store.record_rejection(user, key).await.map_err(|error| app.write_error(error))? {
+        WriteResult::Executed(()) => Ok(()),
+        WriteResult::KnownKey(known) => {
             refusal_of(known)?;
             // By a release whose rules were others.
             Err(ApiError::Internal("what is refused now was done under the same key before".to_owned()))
@@ -112,17 +117,17 @@ async fn keep(app: &App, user: UserId, key: Key) -> Result<(), ApiError> {
 }
 
 /// The answer to a request whose key is known, given what its success looks like.
-pub(crate) fn answer_again(known: Known, mut success: Response) -> Result<Response, ApiError> {
+pub(crate) fn answer_again(known: KnownKey, mut success: Response) -> Result<Response, ApiError> {
     refusal_of(known)?;
     success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     Ok(success)
 }
 
-fn refusal_of(known: Known) -> Result<(), ApiError> {
+fn refusal_of(known: KnownKey) -> Result<(), ApiError> {
     match known {
-        Known::Replayed(Kept::Done(_)) => Ok(()),
-        Known::Replayed(Kept::Refused(refusal)) => Err(ApiError::Replayed(refusal)),
-        Known::Reused => Err(ApiError::KeyReused),
+        KnownKey::Replayed(StoredOutcome::Success(_)) => Ok(()),
+        KnownKey::Replayed(StoredOutcome::Error(refusal)) => Err(ApiError::Replayed(refusal)),
+        KnownKey::Reused => Err(ApiError::KeyReused),
     }
 }
 

@@ -163,7 +163,7 @@ impl App {
         Self {
             sessions: Sessions::new(None),
             readiness: Readiness::default(),
-            pages: PageCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
+            pages: PageCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
             reads: Admission::new(&limits),
             reads_shed: Counter::default(),
             writes_shed: Counter::default(),
@@ -421,7 +421,7 @@ mod tests {
             migrate: true,
             write_queue: 1,
             readers: 1,
-            patience,
+            operator_timeout: patience,
             timeout: patience,
             await_server: false,
         };

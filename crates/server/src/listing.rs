@@ -31,7 +31,7 @@ use super::context::Context;
 use super::error::ApiError;
 use super::page_budget::{PageBudget, PagePermit};
 use plantstore_model::plant::{Plant, PlantId};
-use plantstore_store::{Collection, Span, Version};
+use plantstore_store::{Collection, PlantRange, Version};
 
 /// Bytes of JSON after which a step ends; the plant that crosses the line is the last. Mostly that is within 64 KiB, a size
 /// that the buffer reaches by doubling.
@@ -136,9 +136,9 @@ impl View {
     }
 
     /// What is to be read of each collection.
-    fn spans(&self, readable: &Readable) -> Vec<Span> {
+    fn spans(&self, readable: &Readable) -> Vec<PlantRange> {
         let span = |collection: &Collection| {
-            let all = Span::all_of(collection.owner_id);
+            let all = PlantRange::all_of(collection.owner_id);
             match &self.after {
                 None => all,
                 Some(Cursor { id, owner: Some(owner) }) if collection.owner > *owner => all.starting_at(*id),
@@ -173,7 +173,7 @@ impl ListQuery {
 pub(crate) async fn answer(app: &'static App, readable: Readable, mut query: ListQuery) -> Result<Response, ApiError> {
     query.view.settle(&readable);
     // Read before the plants are: a list may be newer than its tag says, but never older.
-    let known = app.store.versions_at_hand(&readable.owners());
+    let known = app.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
         && let Some(response) = at_hand(app, &readable, &query, versions)?
     {

@@ -19,7 +19,7 @@ use super::openapi::{
 };
 use super::shedding::{ReadCapacity, WriteCapacity};
 use plantstore_model::plant::NewPlant;
-use plantstore_store::{Creation, Deletion, Written};
+use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
 
 /// `POST /plants`
 #[utoipa::path(
@@ -51,11 +51,11 @@ pub(crate) async fn create(
     let created = created(&plant, &author.owner)?;
     let key = key.keeping(StatusCode::OK, &ApiError::Duplicate(id));
     match app.store.create(actor, plant, key).await.map_err(|error| app.write_error(error))? {
-        Written::Now(Creation::Created) => Ok(created),
-        Written::Now(Creation::Duplicate) => Err(ApiError::Duplicate(id)),
-        Written::Now(Creation::NoUser) => Err(ApiError::InvalidToken),
-        Written::Now(Creation::NoOwner) => Err(ApiError::NoCollection),
-        Written::Known(known) => idempotency::answer_again(known, created),
+        WriteResult::Executed(CreateOutcome::Created) => Ok(created),
+        WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
+        WriteResult::Executed(CreateOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(CreateOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::answer_again(known, created),
     }
 }
 
@@ -118,11 +118,11 @@ pub(crate) async fn delete(
     };
     let key = key.keeping(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     match app.store.delete(actor, id, key).await.map_err(|error| app.write_error(error))? {
-        Written::Now(Deletion::Deleted) => Ok(deleted()),
-        Written::Now(Deletion::NoPlant) => Err(ApiError::NoPlant),
-        Written::Now(Deletion::NoUser) => Err(ApiError::InvalidToken),
-        Written::Now(Deletion::NoOwner) => Err(ApiError::NoCollection),
-        Written::Known(known) => idempotency::answer_again(known, deleted()),
+        WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
+        WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),
+        WriteResult::Executed(DeleteOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(DeleteOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::answer_again(known, deleted()),
     }
 }
 

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use super::oidc::{self, Issuer, KeySet, Lasting, Logins, Refusal};
 use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
-use plantstore_store::cache::{Memory, memory, weighing};
+use plantstore_store::cache::{BoundedCache, bounded_cache, weighted_cache};
 use plantstore_store::{Collection, Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 use plantstore_telemetry::spans;
@@ -113,8 +113,8 @@ impl Weighter<TokenHash, Arc<Session>> for ByCollections {
 }
 
 pub(crate) struct Sessions {
-    valid: Memory<TokenHash, Arc<Session>, ByCollections>,
-    refused: Memory<TokenHash, Refused>,
+    valid: BoundedCache<TokenHash, Arc<Session>, ByCollections>,
+    refused: BoundedCache<TokenHash, Refused>,
     logins: Option<Logins>,
     remembered: Striped<Counter>,
     looked_up: Counter,
@@ -124,8 +124,8 @@ impl Sessions {
     /// Sessions of our own tokens and, if there is one, of an issuer's.
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let logins = issuer.map(Logins::start);
-        let valid = weighing(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        let refused = memory(REFUSED_MAX);
+        let valid = weighted_cache(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
+        let refused = bounded_cache(REFUSED_MAX);
         Self { valid, refused, logins, remembered: Striped::default(), looked_up: Counter::default() }
     }
 
@@ -323,7 +323,7 @@ impl Holder {
         let today = day_of(now);
         let known = known.map_or(i64::MIN, |session| session.holder.noted());
         if known.max(*noted) < today {
-            store.note_use(*token, timestamp(today, now));
+            store.record_token_use(*token, timestamp(today, now));
         }
         *noted = today;
     }

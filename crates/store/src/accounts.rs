@@ -153,7 +153,7 @@ impl StoredShare {
 
 /// Result of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granting {
+pub enum GrantOutcome {
     /// The plants are shared, in this role.
     Granted,
     NoOwner,

@@ -8,18 +8,18 @@ use quick_cache::{UnitWeighter, Weighter};
 
 /// A bounded cache for many threads. Its hashes are cheaper than the standard library's, and seeded anew with every start all
 /// the same.
-pub type Memory<K, V, W = UnitWeighter> = Cache<K, V, W, RandomState, DefaultLifecycle<K, V>>;
+pub type BoundedCache<K, V, W = UnitWeighter> = Cache<K, V, W, RandomState, DefaultLifecycle<K, V>>;
 
 /// Returns a cache of so many values.
-pub fn memory<K: Eq + Hash, V: Clone>(values: usize) -> Memory<K, V> {
-    weighing(values, values as u64, UnitWeighter)
+pub fn bounded_cache<K: Eq + Hash, V: Clone>(values: usize) -> BoundedCache<K, V> {
+    weighted_cache(values, values as u64, UnitWeighter)
 }
 
 /// Returns a cache of values that weigh at most `weight` together; about `values` of them are expected.
-pub fn weighing<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
+pub fn weighted_cache<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     values: usize,
     weight: u64,
     weighter: W,
-) -> Memory<K, V, W> {
+) -> BoundedCache<K, V, W> {
     Cache::with(values, weight, weighter, RandomState::default(), DefaultLifecycle::default())
 }

@@ -11,60 +11,59 @@ pub(crate) const KEY_LIFETIME_SECONDS: i64 = 24 * 60 * 60;
 
 /// The idempotency key of a request, and what will be stored under it.
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct IdempotencyKey {
     /// The SHA-256 of the key itself.
     pub hash: [u8; 32],
     /// The SHA-256 of the request: the same for the same request alone.
     pub fingerprint: [u8; 32],
     /// The status that is stored for a success.
-    pub done: i32,
+    pub success_status: i32,
     /// The error that is stored when it is rejected.
-    pub refused: Refusal,
+    pub rejection: StoredError,
 }
 
 /// A stored error response, so that it can be repeated word for word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The error code.
-    pub number: i32,
+pub struct StoredError {
+    pub code: i32,
     pub message: String,
 }
 
 /// A stored outcome. The response to a success is made again from its request, which is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum StoredOutcome {
     /// The status of a success.
-    Done(i32),
-    Refused(Refusal),
+    Success(i32),
+    Error(StoredError),
 }
 
 /// What is stored under a key. Nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownKey {
     /// The same request came before, with this outcome.
-    Replayed(Kept),
+    Replayed(StoredOutcome),
     /// Another request came before.
     Reused,
 }
 
 /// Result of a write that may have a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written<T> {
+pub enum WriteResult<T> {
     /// It was done or rejected now.
-    Now(T),
+    Executed(T),
     /// Its key was known already.
-    Known(Known),
+    KnownKey(KnownKey),
 }
 
-impl Key {
+impl IdempotencyKey {
     /// Returns the result of a request with this key, given what is stored under it: a success has no message.
-    pub(crate) fn lookup(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> Known {
+    pub(crate) fn lookup(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> KnownKey {
         if fingerprint != self.fingerprint {
-            return Known::Reused;
+            return KnownKey::Reused;
         }
-        Known::Replayed(match message {
-            None => Kept::Done(outcome),
-            Some(message) => Kept::Refused(Refusal { number: outcome, message }),
+        KnownKey::Replayed(match message {
+            None => StoredOutcome::Success(outcome),
+            Some(message) => StoredOutcome::Error(StoredError { code: outcome, message }),
         })
     }
 }
@@ -77,7 +76,7 @@ type Entry = (UserId, [u8; 32]);
 
 impl InFlightKeys {
     /// Claims a key of this user; [`StoreError::InFlight`] when another request has it.
-    pub(crate) fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+    pub(crate) fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         let entry = (user, key.hash);
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
             return Err(StoreError::InFlight);
@@ -89,7 +88,7 @@ impl InFlightKeys {
 
 /// A key in flight, until this is dropped.
 pub(crate) struct ClaimedKey {
-    pub(crate) key: Key,
+    pub(crate) key: IdempotencyKey,
     /// Shows it to other nodes. Stands before the entry, and so is released before it: the next request in this process must
     /// not meet a lock that is about to go.
     pub(crate) node_lock: Option<Box<dyn Send + Sync>>,

@@ -22,14 +22,14 @@ mod url;
 mod version;
 mod write_queue;
 
-pub use self::accounts::{Collection, Granting, StoredName, StoredShare, StoredToken, StoredUser};
+pub use self::accounts::{Collection, GrantOutcome, StoredName, StoredShare, StoredToken, StoredUser};
 pub use self::bulk::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
-pub use self::idempotency::{Kept, Key, Known, Refusal, Written};
+pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::limits::{SHARES_MAX, SWEEP_DELAY};
 pub use self::options::OpenOptions;
-pub use self::plants::{Actor, Creation, Deletion, ListStep};
-pub use self::range::{Span, end_with};
+pub use self::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
+pub use self::range::{PlantRange, end_ranges_after};
 pub use self::store::Store;
 pub use self::transfer::{
     Chunk, Counts, ImportOutcome, ImportRow, ImportedBatch, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord,

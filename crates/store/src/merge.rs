@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
-use crate::range::Span;
+use crate::range::PlantRange;
 use plantstore_model::plant::PlantId;
 
 /// Plants that the first step reads of all lists together, about.
@@ -20,11 +20,11 @@ const PAGE_MAX: usize = 1_024;
 const TOO_FEW: usize = 64;
 
 /// Returns the number of plants to read of each range in order to hand over `rows`; one more shows whether there are more.
-pub(crate) fn page_sizes(spans: &[Span], rows: usize) -> Vec<usize> {
-    let live = spans.iter().filter(|span| !span.is_empty()).count();
+pub(crate) fn page_sizes(ranges: &[PlantRange], rows: usize) -> Vec<usize> {
+    let live = ranges.iter().filter(|range| !range.is_empty()).count();
     let first = FIRST_PAGE / live.max(1);
-    let page_size = |span: &Span| if span.page_size == 0 { first } else { span.page_size };
-    spans.iter().map(|span| page_size(span).min(rows.saturating_add(1)).max(1)).collect()
+    let page_size = |range: &PlantRange| if range.page_size == 0 { first } else { range.page_size };
+    ranges.iter().map(|range| page_size(range).min(rows.saturating_add(1)).max(1)).collect()
 }
 
 pub(crate) struct PlantRow {
@@ -51,21 +51,21 @@ impl Run {
     }
 
     /// Returns what is left of the range after `taken` plants; its next page has at least `least`.
-    fn rest_of(&self, span: Span, taken: usize, least: usize) -> Span {
+    fn rest_of(&self, range: PlantRange, taken: usize, least: usize) -> PlantRange {
         let newest = taken.checked_sub(1).and_then(|index| self.plants.get(index));
-        let rest = newest.map_or(span, |plant| span.past(PlantId::new(plant.id)));
+        let rest = newest.map_or(range, |plant| range.past(PlantId::new(plant.id)));
         match (taken == self.plants.len(), self.more) {
-            (true, true) => Span { page_size: (taken * STRIDE).clamp(least, PAGE_MAX), ..rest },
+            (true, true) => PlantRange { page_size: (taken * STRIDE).clamp(least, PAGE_MAX), ..rest },
             (true, false) => rest.emptied(),
-            (false, _) => Span { page_size: (taken + 1).clamp(least, PAGE_MAX), ..rest },
+            (false, _) => PlantRange { page_size: (taken + 1).clamp(least, PAGE_MAX), ..rest },
         }
     }
 }
 
 /// Hands over plants until `rows` of them were, or `each` breaks, or nothing is known of what comes next, and takes them out
-/// of the spans. True when there are more.
+/// of the ranges. True when there are more.
 pub(crate) fn merge(
-    spans: &mut [Span],
+    ranges: &mut [PlantRange],
     runs: &[Run],
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
@@ -98,9 +98,9 @@ pub(crate) fn merge(
     };
     let live = runs.iter().filter(|run| !run.plants.is_empty()).count();
     let most = (PAGE_MAX / live.max(1)).max(1);
-    for ((span, run), taken) in spans.iter_mut().zip(runs).zip(taken) {
+    for ((range, run), taken) in ranges.iter_mut().zip(runs).zip(taken) {
         let least = if handed_over < TOO_FEW { (2 * run.wanted).min(most) } else { 1 };
-        *span = run.rest_of(*span, taken, least);
+        *range = run.rest_of(*range, taken, least);
     }
     more
 }
@@ -112,18 +112,19 @@ mod tests {
 
     /// Lists, each read as far as the looks ask for, until nothing is left: what was handed over, and in how many looks.
     fn read_all(lists: &[Vec<i64>], rows: usize) -> (Vec<(i64, usize)>, usize) {
-        let mut spans: Vec<Span> = (0..).zip(lists).map(|(owner, _)| Span::all_of(UserId::new(owner))).collect();
+        let mut ranges: Vec<PlantRange> =
+            (0..).zip(lists).map(|(owner, _)| PlantRange::all_of(UserId::new(owner))).collect();
         let (mut found, mut looked, mut read) = (Vec::new(), 0, 0);
         loop {
-            let runs: Vec<Run> = (spans.iter().zip(lists).zip(page_sizes(&spans, rows)))
-                .map(|((span, list), page_size)| {
-                    let ids = list.iter().filter(|id| (span.from..=span.through).contains(id)).take(page_size + 1);
+            let runs: Vec<Run> = (ranges.iter().zip(lists).zip(page_sizes(&ranges, rows)))
+                .map(|((range, list), page_size)| {
+                    let ids = list.iter().filter(|id| (range.from..=range.through).contains(id)).take(page_size + 1);
                     Run::new(ids.map(|id| PlantRow { id: *id, name: String::new(), tag: None }).collect(), page_size)
                 })
                 .collect();
             read += runs.iter().map(|run| run.plants.len()).sum::<usize>();
             let before = found.len();
-            let more = merge(&mut spans, &runs, rows, |list, id, _, _| {
+            let more = merge(&mut ranges, &runs, rows, |list, id, _, _| {
                 found.push((id.get(), list));
                 ControlFlow::Continue(())
             });
@@ -183,8 +184,8 @@ mod tests {
     fn a_break_still_returns_whether_there_are_more() {
         let run = |id: i64| Run::new(vec![PlantRow { id, name: String::new(), tag: None }], 1);
         let until = |last: i64| {
-            let mut spans = [Span::all_of(UserId::new(1)), Span::all_of(UserId::new(2))];
-            merge(&mut spans, &[run(1), run(2)], 9, |_, id, _, _| {
+            let mut ranges = [PlantRange::all_of(UserId::new(1)), PlantRange::all_of(UserId::new(2))];
+            merge(&mut ranges, &[run(1), run(2)], 9, |_, id, _, _| {
                 if id.get() == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
         };

@@ -13,7 +13,7 @@ pub struct OpenOptions {
     pub write_queue: usize,
     pub readers: usize,
     /// Timeout of a change that an operator makes, while others write.
-    pub patience: Duration,
+    pub operator_timeout: Duration,
     /// Timeout of a request for a database server, or for the write lock of a file.
     pub timeout: Duration,
     /// Retry for some seconds when a database server does not accept connections yet; otherwise that is an error at once.

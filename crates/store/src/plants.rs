@@ -12,7 +12,7 @@ pub struct Actor {
 
 /// Result of a create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Creation {
+pub enum CreateOutcome {
     Created,
     /// The owner has a plant of this id already; it is untouched.
     Duplicate,
@@ -24,7 +24,7 @@ pub enum Creation {
 
 /// Result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
+pub enum DeleteOutcome {
     Deleted,
     /// The owner has no plant of this id.
     NoPlant,

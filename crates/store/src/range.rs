@@ -6,7 +6,7 @@ use plantstore_model::user::UserId;
 
 /// A range of one owner's plants in the order of their ids.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct PlantRange {
     pub(crate) owner: UserId,
     pub(crate) from: i64,
     pub(crate) through: i64,
@@ -15,7 +15,7 @@ pub struct Span {
     pub(crate) page_size: usize,
 }
 
-impl Span {
+impl PlantRange {
     pub fn all_of(owner: UserId) -> Self {
         Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, page_size: 0 }
     }
@@ -74,9 +74,9 @@ impl Span {
 }
 
 /// Ends the ranges after a plant of the one at `place`.
-pub fn end_with(spans: &mut [Span], (id, place): (PlantId, usize)) {
-    for (index, span) in spans.iter_mut().enumerate() {
-        // In the order of a list, a plant of the same id in a later span comes after it.
-        *span = if index <= place { span.through(id) } else { span.before(id) };
+pub fn end_ranges_after(ranges: &mut [PlantRange], (id, place): (PlantId, usize)) {
+    for (index, range) in ranges.iter_mut().enumerate() {
+        // In the order of a list, a plant of the same id in a later range comes after it.
+        *range = if index <= place { range.through(id) } else { range.before(id) };
     }
 }

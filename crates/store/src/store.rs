@@ -7,13 +7,13 @@ use std::ops::ControlFlow;
 
 use jiff::Timestamp;
 
-use crate::accounts::{Collection, Granting, StoredShare, StoredToken, StoredUser};
+use crate::accounts::{Collection, GrantOutcome, StoredShare, StoredToken, StoredUser};
 use crate::error::{OpenError, StoreError};
-use crate::idempotency::{ClaimedKey, Key, Written};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, WriteResult};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, Creation, Deletion, ListStep};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
 use crate::postgres::Postgres;
-use crate::range::Span;
+use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
 use crate::version::Version;
@@ -62,8 +62,8 @@ impl Store {
         &self,
         actor: Actor,
         plant: NewPlant,
-        key: Option<Key>,
-    ) -> Result<Written<Creation>, StoreError> {
+        key: Option<IdempotencyKey>,
+    ) -> Result<WriteResult<CreateOutcome>, StoreError> {
         let key = self.claim(actor.user, key).await?;
         self.queue().create(actor, plant, key).await
     }
@@ -74,16 +74,21 @@ impl Store {
     }
 
     /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
-    pub async fn delete(&self, actor: Actor, id: PlantId, key: Option<Key>) -> Result<Written<Deletion>, StoreError> {
+    pub async fn delete(
+        &self,
+        actor: Actor,
+        id: PlantId,
+        key: Option<IdempotencyKey>,
+    ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
         let key = self.claim(actor.user, key).await?;
         self.queue().delete(actor, id, key).await
     }
 
     /// Stores the rejection of a request that never came to a write under its key, unless that is known already. For a user
     /// who was deleted meanwhile nothing is stored.
-    pub async fn refuse(&self, user: UserId, key: Key) -> Result<Written<()>, StoreError> {
+    pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteResult<()>, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
-        self.queue().refuse(user, key).await
+        self.queue().record_rejection(user, key).await
     }
 
     /// Hands the first plants of the ranges to `each`, with the place of their range, in ascending order of id and then of
@@ -91,11 +96,11 @@ impl Store {
     /// handed over), or, after some, earlier. Takes them out of the ranges, which then hold what is left.
     pub async fn list(
         &self,
-        spans: &mut [Span],
+        ranges: &mut [PlantRange],
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
-        dispatch!(self, engine => engine.list(spans, rows, each).await)
+        dispatch!(self, engine => engine.list(ranges, rows, each).await)
     }
 
     /// Returns the versions of these users at this moment; `None` for one who does not exist.
@@ -105,40 +110,44 @@ impl Store {
 
     /// Returns the versions of these users, if that costs next to nothing. They are as current as those of
     /// [`Store::versions`]: all that was acknowledged before the call, by any process, is in them.
-    pub fn versions_at_hand(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
+    pub fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
         match self {
-            Self::Sqlite(engine) => engine.versions_at_hand(users),
+            Self::Sqlite(engine) => engine.cached_versions(users),
             Self::Postgres(_) => None,
         }
     }
 
-    /// Returns whether [`Store::versions_at_hand`] ever returns versions, so that lists can be cached by them.
-    pub fn sees_every_write(&self) -> bool {
+    /// Returns whether [`Store::cached_versions`] ever returns versions, so that lists can be cached by them.
+    pub fn caches_versions(&self) -> bool {
         matches!(self, Self::Sqlite(_))
     }
 
     /// Returns the plant at place `count` (from 1) of the ranges, and the place of its range, if others follow it; `None` when
     /// the ranges hold no more than `count`.
-    pub async fn boundary(&self, spans: &[Span], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
-        let [span] = *spans else {
-            return self.boundary_of_many(spans, count).await;
+    pub async fn boundary(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
+        let [range] = *ranges else {
+            return self.boundary_of_many(ranges, count).await;
         };
-        let found = dispatch!(self, engine => engine.boundary(span, count).await);
+        let found = dispatch!(self, engine => engine.boundary(range, count).await);
         Ok(found?.map(|id| (id, 0)))
     }
 
     /// Counts plant by plant: long pages of several owners are rare.
-    async fn boundary_of_many(&self, spans: &[Span], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
-        let mut spans = spans.to_vec();
+    async fn boundary_of_many(
+        &self,
+        ranges: &[PlantRange],
+        count: u32,
+    ) -> Result<Option<(PlantId, usize)>, StoreError> {
+        let mut ranges = ranges.to_vec();
         let mut remaining = count as usize;
         let mut last = None;
         while remaining > 0 {
             let before = remaining;
-            let count = |span, id, _: &str, _: Option<&str>| {
-                (last, remaining) = (Some((id, span)), remaining - 1);
+            let count = |range, id, _: &str, _: Option<&str>| {
+                (last, remaining) = (Some((id, range)), remaining - 1);
                 if remaining == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            if !self.list(&mut spans, before, count).await?.more {
+            if !self.list(&mut ranges, before, count).await?.more {
                 return Ok(None);
             }
             tokio::task::yield_now().await;
@@ -151,8 +160,8 @@ impl Store {
     }
 
     /// Records in the background that the token was used on `day`. This may be lost.
-    pub fn note_use(&self, token: TokenId, day: Timestamp) {
-        self.queue().note_use(token, day);
+    pub fn record_token_use(&self, token: TokenId, day: Timestamp) {
+        self.queue().record_token_use(token, day);
     }
 
     /// Makes a token, and its user if there is none of that name; [`StoreError::NewUserName`] when a new user cannot have it.
@@ -231,7 +240,7 @@ impl Store {
         to: &UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<Granting, StoreError> {
+    ) -> Result<GrantOutcome, StoreError> {
         dispatch!(self, engine => engine.grant_share(owner, to, role, now).await)
     }
 
@@ -275,7 +284,7 @@ impl Store {
         dispatch!(self, engine => engine.queue())
     }
 
-    async fn claim(&self, user: UserId, key: Option<Key>) -> Result<Option<Box<ClaimedKey>>, StoreError> {
+    async fn claim(&self, user: UserId, key: Option<IdempotencyKey>) -> Result<Option<Box<ClaimedKey>>, StoreError> {
         let Some(key) = key else { return Ok(None) };
         dispatch!(self, engine => engine.claim(user, key).await).map(Some)
     }

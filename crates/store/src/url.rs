@@ -35,7 +35,7 @@ impl FromStr for StoreUrl {
         }
         match rest.strip_prefix("//").unwrap_or(rest) {
             "" => Err(StoreUrlFault::NoPath),
-            ":memory:" => Err(StoreUrlFault::Memory),
+            ":memory:" => Err(StoreUrlFault::BoundedCache),
             path => Ok(Self::Sqlite(path.into())),
         }
     }
@@ -62,7 +62,7 @@ pub enum StoreUrlFault {
     NoPath,
     /// `sqlite::memory:`.
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
-    Memory,
+    BoundedCache,
     #[error(transparent)]
     Postgres(#[from] PostgresUrlFault),
 }
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
         assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
         assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::Memory));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::BoundedCache));
     }
 }

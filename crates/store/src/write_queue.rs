@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
-use crate::idempotency::{ClaimedKey, Key, Known, Written};
-use crate::plants::{Actor, Creation, Deletion};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, KnownKey, WriteResult};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
@@ -26,19 +26,19 @@ pub(crate) enum Job {
         actor: Actor,
         plant: NewPlant,
         key: Option<Box<ClaimedKey>>,
-        reply: Reply<Written<Creation>>,
+        reply: Reply<WriteResult<CreateOutcome>>,
     },
     Delete {
         actor: Actor,
         id: PlantId,
         key: Option<Box<ClaimedKey>>,
-        reply: Reply<Written<Deletion>>,
+        reply: Reply<WriteResult<DeleteOutcome>>,
     },
     /// Of a request that is rejected whatever the store holds: all there is to do is to store that under its key.
     StoreRejection {
         user: UserId,
         key: Box<ClaimedKey>,
-        reply: Reply<Written<()>>,
+        reply: Reply<WriteResult<()>>,
     },
     CreateUser {
         name: UserName,
@@ -67,7 +67,7 @@ impl Job {
     }
 
     /// Returns the key of the request, if it has one, and its user.
-    pub(crate) fn key(&self) -> Option<(UserId, &Key)> {
+    pub(crate) fn key(&self) -> Option<(UserId, &IdempotencyKey)> {
         match self {
             Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
                 key.as_ref().map(|claimed| (actor.user, &claimed.key))
@@ -82,16 +82,19 @@ impl Job {
     pub(crate) fn key_outcome(&self, outcome: &Outcome) -> Option<KeyOutcome<'_>> {
         let (user, key) = self.key()?;
         let done = match outcome {
-            Outcome::Create(Creation::Created) | Outcome::Delete(Deletion::Deleted) => true,
-            Outcome::Create(Creation::Duplicate) | Outcome::Delete(Deletion::NoPlant) | Outcome::Rejected => false,
-            Outcome::Create(Creation::NoUser | Creation::NoOwner)
-            | Outcome::Delete(Deletion::NoUser | Deletion::NoOwner)
-            | Outcome::Known(_)
+            Outcome::Create(CreateOutcome::Created) | Outcome::Delete(DeleteOutcome::Deleted) => true,
+            Outcome::Create(CreateOutcome::Duplicate) | Outcome::Delete(DeleteOutcome::NoPlant) | Outcome::Rejected => {
+                false
+            }
+            Outcome::Create(CreateOutcome::NoUser | CreateOutcome::NoOwner)
+            | Outcome::Delete(DeleteOutcome::NoUser | DeleteOutcome::NoOwner)
+            | Outcome::KnownKey(_)
             | Outcome::User(_)
             | Outcome::Nothing => return None,
         };
-        let refused = &key.refused;
-        let (outcome, message) = if done { (key.done, None) } else { (refused.number, Some(&*refused.message)) };
+        let rejection = &key.rejection;
+        let (outcome, message) =
+            if done { (key.success_status, None) } else { (rejection.code, Some(&*rejection.message)) };
         Some(KeyOutcome { user, key, outcome, message })
     }
 }
@@ -99,7 +102,7 @@ impl Job {
 /// A key with the outcome that is to be stored under it; a success has no message.
 pub(crate) struct KeyOutcome<'a> {
     pub(crate) user: UserId,
-    pub(crate) key: &'a Key,
+    pub(crate) key: &'a IdempotencyKey,
     pub(crate) outcome: i32,
     pub(crate) message: Option<&'a str>,
 }
@@ -159,12 +162,12 @@ impl<T> Reply<T> {
 /// Outcome of one job of a committed batch.
 #[derive(Clone)]
 pub(crate) enum Outcome {
-    Create(Creation),
-    Delete(Deletion),
+    Create(CreateOutcome),
+    Delete(DeleteOutcome),
     Rejected,
     User(UserId),
     /// Nothing was done, because of what its key is known for.
-    Known(Known),
+    KnownKey(KnownKey),
     /// There was nothing to do.
     Nothing,
 }
@@ -199,16 +202,24 @@ pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>)
 
 pub(crate) fn reply(job: Job, outcome: Result<Outcome, StoreError>) {
     match (job, outcome) {
-        (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => reply.send(key, Ok(Written::Now(creation))),
-        (Job::Create { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
-        (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
-        (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => reply.send(key, Ok(Written::Now(deletion))),
-        (Job::Delete { key, reply, .. }, Ok(Outcome::Known(known))) => reply.send(key, Ok(Written::Known(known))),
-        (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
-        (Job::StoreRejection { key, reply, .. }, Ok(Outcome::Known(known))) => {
-            reply.send(Some(key), Ok(Written::Known(known)))
+        (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => {
+            reply.send(key, Ok(WriteResult::Executed(creation)))
         }
-        (Job::StoreRejection { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(Written::Now(()))),
+        (Job::Create { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+            reply.send(key, Ok(WriteResult::KnownKey(known)))
+        }
+        (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => {
+            reply.send(key, Ok(WriteResult::Executed(deletion)))
+        }
+        (Job::Delete { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+            reply.send(key, Ok(WriteResult::KnownKey(known)))
+        }
+        (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
+        (Job::StoreRejection { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+            reply.send(Some(key), Ok(WriteResult::KnownKey(known)))
+        }
+        (Job::StoreRejection { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(WriteResult::Executed(()))),
         (Job::StoreRejection { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
         (Job::CreateUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
         (Job::CreateUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
@@ -250,7 +261,7 @@ impl Queue {
         actor: Actor,
         plant: NewPlant,
         key: Option<Box<ClaimedKey>>,
-    ) -> Result<Written<Creation>, StoreError> {
+    ) -> Result<WriteResult<CreateOutcome>, StoreError> {
         self.wait_for(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
@@ -259,11 +270,15 @@ impl Queue {
         actor: Actor,
         id: PlantId,
         key: Option<Box<ClaimedKey>>,
-    ) -> Result<Written<Deletion>, StoreError> {
+    ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
         self.wait_for(|reply| Job::Delete { actor, id, key, reply }).await
     }
 
-    pub(crate) async fn refuse(&self, user: UserId, key: Box<ClaimedKey>) -> Result<Written<()>, StoreError> {
+    pub(crate) async fn record_rejection(
+        &self,
+        user: UserId,
+        key: Box<ClaimedKey>,
+    ) -> Result<WriteResult<()>, StoreError> {
         self.wait_for(|reply| Job::StoreRejection { user, key, reply }).await
     }
 
@@ -273,7 +288,7 @@ impl Queue {
     }
 
     /// Best effort: dropped when the queue is full.
-    pub(crate) fn note_use(&self, token: TokenId, day: Timestamp) {
+    pub(crate) fn record_token_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::RecordTokenUse { token, day });
     }
 
@@ -338,20 +353,20 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(30);
     const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
 
-    fn delete(id: i64) -> (Job, oneshot::Receiver<Result<Written<Deletion>, StoreError>>) {
+    fn delete(id: i64) -> (Job, oneshot::Receiver<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (sender, receiver) = oneshot::channel();
         let reply = Reply { sender, turn: Arc::default() };
         (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
-    fn settle_three(error: &StoreError) -> (usize, Vec<Result<Written<Deletion>, StoreError>>) {
+    fn settle_three(error: &StoreError) -> (usize, Vec<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
         let mut commits = 0;
         settle(&mut batch, |jobs| {
             commits += 1;
             let spoilt = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
-            if spoilt { Err(error.clone()) } else { Ok(vec![Outcome::Delete(Deletion::Deleted); jobs.len()]) }
+            if spoilt { Err(error.clone()) } else { Ok(vec![Outcome::Delete(DeleteOutcome::Deleted); jobs.len()]) }
         });
         (commits, answers.into_iter().map(|mut answer| answer.try_recv().expect("an answer")).collect())
     }
@@ -360,7 +375,8 @@ mod tests {
     fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
         let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
         assert_eq!(commits, 4);
-        let deleted = |answer: &Result<_, StoreError>| matches!(answer, Ok(Written::Now(Deletion::Deleted)));
+        let deleted =
+            |answer: &Result<_, StoreError>| matches!(answer, Ok(WriteResult::Executed(DeleteOutcome::Deleted)));
         assert!(deleted(&answers[0]) && matches!(answers[1], Err(StoreError::Internal(_))) && deleted(&answers[2]));
     }
 

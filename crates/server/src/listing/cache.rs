@@ -12,7 +12,7 @@ use quick_cache::Weighter;
 
 use super::View;
 use super::tag::Tag;
-use plantstore_store::cache::{Memory, weighing};
+use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Page as MetricsPage, Striped};
 
 /// Bytes that an entry takes besides the list itself, about.
@@ -39,7 +39,7 @@ impl Weighter<(Tag, View), Page> for ByBytes {
 
 /// The lists that were asked for lately, within a number of bytes.
 pub(crate) struct PageCache {
-    pages: Option<Memory<(Tag, View), Page, ByBytes>>,
+    pages: Option<BoundedCache<(Tag, View), Page, ByBytes>>,
     /// Bytes of pages that are in memory, in the cache or in a response that outlives its place there.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -67,7 +67,7 @@ impl Drop for Shared {
 impl PageCache {
     /// Remembers up to so many bytes; none at all for 0.
     pub(crate) fn new(bytes: usize) -> Self {
-        let pages = (bytes > 0).then(|| weighing(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
+        let pages = (bytes > 0).then(|| weighted_cache(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
         Self { pages, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 

@@ -16,7 +16,7 @@ use crate::collections::Readable;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::page_budget::PageBudget;
-use plantstore_store::{Span, StoreError, Version, end_with};
+use plantstore_store::{PlantRange, StoreError, Version, end_ranges_after};
 use plantstore_telemetry::metrics::Held;
 
 /// What of a list is still to be sent.
@@ -26,7 +26,7 @@ pub(super) struct Streamed {
     view: View,
     /// The owners' versions with the first step.
     versions: Vec<Option<Version>>,
-    spans: Vec<Span>,
+    spans: Vec<PlantRange>,
     density: Density,
     separator: u8,
     pages: PageBudget,
@@ -39,7 +39,7 @@ pub(super) struct Streamed {
 pub(super) struct FirstPage {
     pub(super) bytes: Bytes,
     pub(super) count: usize,
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<PlantRange>,
 }
 
 /// The next bytes, whether they are the last, and what comes after them.
@@ -84,7 +84,7 @@ impl Streamed {
         if let Some(limit) = self.view.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
             if let Some(end) = self.app.store.boundary(&self.spans, left).await? {
-                end_with(&mut self.spans, end);
+                end_ranges_after(&mut self.spans, end);
                 next = self.view.next(&self.readable, end);
             }
         }

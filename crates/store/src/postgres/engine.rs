@@ -19,7 +19,7 @@ use super::role::ConnectionRole;
 use super::start;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
-use crate::idempotency::{ClaimedKey, InFlightKeys, Key};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::options::OpenOptions;
 use crate::url::{PostgresUrl, StoreUrl};
 use crate::write_queue::Queue;
@@ -57,7 +57,7 @@ impl Postgres {
             writer: Writer::start(&connector, options.write_queue, &metrics),
             in_flight_keys: InFlightKeys::default(),
             key_locks: KeyLocks::new(&connector),
-            operator_timeout: options.patience,
+            operator_timeout: options.operator_timeout,
             connector,
             metrics,
         };
@@ -84,7 +84,7 @@ impl Postgres {
     }
 
     /// Claims an idempotency key for a request, here and then among all nodes.
-    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         let mut claimed = self.in_flight_keys.claim(user, key)?;
         match self.key_locks.lock(user, &claimed.key).await? {
             Some(lock) => claimed.node_lock = Some(Box::new(lock)),
@@ -95,7 +95,7 @@ impl Postgres {
         Ok(claimed)
     }
 
-    async fn has_key(&self, user: UserId, key: &Key) -> Result<bool, StoreError> {
+    async fn has_key(&self, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
         let (user, hash) = (user.get(), key.hash);
         let found = self.read(|session| async move {
             session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await

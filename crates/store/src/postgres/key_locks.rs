@@ -15,7 +15,7 @@ use super::connector::Connector;
 use super::role::ConnectionRole;
 use super::statements::LockStatements;
 use crate::error::StoreError;
-use crate::idempotency::Key;
+use crate::idempotency::IdempotencyKey;
 use plantstore_model::user::UserId;
 
 pub(super) struct KeyLocks {
@@ -39,7 +39,7 @@ impl KeyLocks {
 
     /// Shows other nodes that a key of this user is in flight here; `None` when it is in flight on one of them. A session can
     /// get a lock twice: the caller has made sure that no other request in this process holds it.
-    pub(super) async fn lock(&self, user: UserId, key: &Key) -> Result<Option<KeyLock>, StoreError> {
+    pub(super) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
         let number = number(user, key);
         loop {
@@ -81,7 +81,7 @@ impl Drop for KeyLock {
 }
 
 /// The number of a key's lock: 64 bits, among which two keys hardly ever meet.
-fn number(user: UserId, key: &Key) -> i64 {
+fn number(user: UserId, key: &IdempotencyKey) -> i64 {
     let digest = Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash).finalize();
     digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, Error};
 
 use super::engine::Postgres;
-use crate::accounts::{Collection, Granting, StoredShare};
+use crate::accounts::{Collection, GrantOutcome, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_MAX;
 use plantstore_model::user::{Role, UserId, UserName};
@@ -24,24 +24,24 @@ impl Postgres {
         to: &UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<Granting, StoreError> {
+    ) -> Result<GrantOutcome, StoreError> {
         const OTHERS: &str = "SELECT count(*) FROM plantstore.shares WHERE grantee_id = $1 AND owner_id <> $2";
         const GRANT: &str = "
             INSERT INTO plantstore.shares (grantee_id, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
         self.operate(async |client| {
             let Some(grantee) = hold(client, to).await? else {
-                return Ok(Granting::NoGrantee);
+                return Ok(GrantOutcome::NoGrantee);
             };
             let Some(owner) = user_id(client, owner).await? else {
-                return Ok(Granting::NoOwner);
+                return Ok(GrantOutcome::NoOwner);
             };
             let others: i64 = client.query_one(OTHERS, &[&grantee, &owner]).await?.try_get(0)?;
             if others >= i64::from(SHARES_MAX) {
-                return Ok(Granting::TooMany);
+                return Ok(GrantOutcome::TooMany);
             }
             client.execute(GRANT, &[&grantee, &owner, &role.name(), &now.as_second()]).await?;
-            Ok(Granting::Granted)
+            Ok(GrantOutcome::Granted)
         })
         .await
     }

@@ -59,7 +59,7 @@ pub(super) async fn connect(url: &PostgresUrl, make: bool, timeout: Duration) ->
         migrate: make,
         write_queue: 1,
         readers: 1,
-        patience: timeout,
+        operator_timeout: timeout,
         timeout,
         await_server: false,
     };

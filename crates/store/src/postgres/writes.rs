@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-use crate::idempotency::{ClaimedKey, KEY_LIFETIME_SECONDS, Key, Known};
-use crate::plants::{Actor, Creation, Deletion};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
 use crate::write_queue::{Job, KeyOutcome, Outcome};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
@@ -192,20 +192,20 @@ impl Effects<'_> {
             _ => None,
         };
         if let Some(known) = known {
-            return Ok(Outcome::Known(known));
+            return Ok(Outcome::KnownKey(known));
         }
         Ok(match job {
-            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(Creation::NoUser),
-            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(Creation::NoOwner),
+            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(CreateOutcome::NoUser),
+            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(CreateOutcome::NoOwner),
             Job::Create { actor, plant, key, .. } => {
                 let created = self.creates.take(*actor, plant.id, key.as_deref());
-                Outcome::Create(if created { Creation::Created } else { Creation::Duplicate })
+                Outcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
             }
-            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(Deletion::NoUser),
-            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(Deletion::NoOwner),
+            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(DeleteOutcome::NoUser),
+            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(DeleteOutcome::NoOwner),
             Job::Delete { actor, id, key, .. } => {
                 let deleted = self.deletes.take(*actor, *id, key.as_deref());
-                Outcome::Delete(if deleted { Deletion::Deleted } else { Deletion::NoPlant })
+                Outcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
             }
             Job::StoreRejection { user, .. } if self.has(*user) => Outcome::Rejected,
             Job::CreateUser { name, .. } => {
@@ -219,7 +219,7 @@ impl Effects<'_> {
         self.users.contains(&user.get())
     }
 
-    fn lookup(&self, user: UserId, key: &Key) -> Result<Option<Known>, Error> {
+    fn lookup(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KnownKey>, Error> {
         let Some(row) = self.known.get(&(user.get(), &key.hash[..])) else {
             return Ok(None);
         };

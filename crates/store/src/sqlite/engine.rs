@@ -14,7 +14,7 @@ use super::wal_index::WalIndex;
 use super::writer::Writer;
 use super::{schema, wal};
 use crate::error::{OpenError, StoreError};
-use crate::idempotency::{ClaimedKey, InFlightKeys, Key};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
 use crate::write_queue::Queue;
@@ -58,7 +58,7 @@ impl Sqlite {
             path: path.to_owned(),
             file,
             readers: Mutex::new(Readers { idle, idle_max: options.readers }),
-            operator_timeout: options.patience,
+            operator_timeout: options.operator_timeout,
             writer,
             wal_index: WalIndex::open(path).map_err(unusable)?,
             in_flight_keys: InFlightKeys::default(),
@@ -72,7 +72,7 @@ impl Sqlite {
     }
 
     /// Claims an idempotency key for a request.
-    pub(crate) async fn claim(&self, user: UserId, key: Key) -> Result<Box<ClaimedKey>, StoreError> {
+    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         self.in_flight_keys.claim(user, key)
     }
 

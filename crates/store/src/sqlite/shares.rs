@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::engine::Sqlite;
-use crate::accounts::{Collection, Granting, StoredShare};
+use crate::accounts::{Collection, GrantOutcome, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_MAX;
 use crate::version::next_version;
@@ -28,25 +28,25 @@ impl Sqlite {
         to: &UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<Granting, StoreError> {
+    ) -> Result<GrantOutcome, StoreError> {
         const OTHERS: &str = "SELECT count(*) FROM shares WHERE grantee_id = ?1 AND owner_id <> ?2";
         const GRANT: &str = "
             INSERT INTO shares (grantee_id, owner_id, role, created_at) VALUES (?1, ?2, ?3, ?4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
         self.change(|connection| {
             let Some(grantee) = user_id(connection, to)? else {
-                return Ok(Granting::NoGrantee);
+                return Ok(GrantOutcome::NoGrantee);
             };
             let Some(owner) = user_id(connection, owner)? else {
-                return Ok(Granting::NoOwner);
+                return Ok(GrantOutcome::NoOwner);
             };
             let others: u32 = connection.query_row(OTHERS, [grantee, owner], |row| row.get(0))?;
             if others >= SHARES_MAX {
-                return Ok(Granting::TooMany);
+                return Ok(GrantOutcome::TooMany);
             }
             connection.execute(GRANT, params![grantee, owner, role.name(), now.as_second()])?;
             move_version(connection, grantee)?;
-            Ok(Granting::Granted)
+            Ok(GrantOutcome::Granted)
         })
     }
 

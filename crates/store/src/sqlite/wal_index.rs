@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::Connection;
 
 use super::connection::connect_reader;
-use crate::cache::{Memory, memory};
+use crate::cache::{BoundedCache, bounded_cache};
 use crate::version::Version;
 use plantstore_model::user::UserId;
 
@@ -36,7 +36,7 @@ pub(super) struct WalIndex {
     /// then this one would never change any more.
     anchor: Mutex<Option<Connection>>,
     closed: AtomicBool,
-    versions: Memory<UserId, (Header, Version)>,
+    versions: BoundedCache<UserId, (Header, Version)>,
 }
 
 impl WalIndex {
@@ -56,7 +56,7 @@ impl WalIndex {
         }
         let index = index.ok().map(ManuallyDrop::new);
         let anchor = Mutex::new(Some(anchor));
-        Ok(Self { index, anchor, closed: AtomicBool::new(false), versions: memory(USERS_MAX) })
+        Ok(Self { index, anchor, closed: AtomicBool::new(false), versions: bounded_cache(USERS_MAX) })
     }
 
     /// Reads the index no more, and lets go of it.

@@ -17,9 +17,9 @@ use super::database_error::{describe, end_process, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use crate::error::StoreError;
-use crate::idempotency::{KEY_LIFETIME_SECONDS, Key, Known};
+use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, Creation, Deletion};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
 use crate::version::next_version;
 use crate::write_queue::{BATCH_MAX, Job, KeyOutcome, Outcome, Queue, Timeouts, settle};
 use plantstore_model::plant::{NewPlant, PlantId, Tag};
@@ -148,7 +148,7 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
             _ => None,
         };
         let outcome = match known {
-            Some(known) => Outcome::Known(known),
+            Some(known) => Outcome::KnownKey(known),
             None => perform(transaction, &mut versions, job)?,
         };
         if let Some(key_outcome) = job.key_outcome(&outcome) {
@@ -183,7 +183,12 @@ fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) ->
 }
 
 /// Finds what is stored under a key. What has expired counts as absent, and is removed.
-fn lookup(transaction: &Transaction<'_>, user: UserId, key: &Key, now: i64) -> rusqlite::Result<Option<Known>> {
+fn lookup(
+    transaction: &Transaction<'_>,
+    user: UserId,
+    key: &IdempotencyKey,
+    now: i64,
+) -> rusqlite::Result<Option<KnownKey>> {
     let found = transaction
         .prepare_cached(
             "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
@@ -220,12 +225,12 @@ fn create(
     versions: &mut Versions,
     actor: Actor,
     plant: &NewPlant,
-) -> rusqlite::Result<Creation> {
+) -> rusqlite::Result<CreateOutcome> {
     if versions.next_of(transaction, actor.user)?.is_none() {
-        return Ok(Creation::NoUser);
+        return Ok(CreateOutcome::NoUser);
     }
     let Some(version) = versions.next_of(transaction, actor.owner)? else {
-        return Ok(Creation::NoOwner);
+        return Ok(CreateOutcome::NoOwner);
     };
     let inserted = transaction
         .prepare_cached(
@@ -240,7 +245,7 @@ fn create(
             version
         ])?;
     versions.changed(actor.owner, inserted);
-    Ok(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
+    Ok(if inserted == 1 { CreateOutcome::Created } else { CreateOutcome::Duplicate })
 }
 
 fn delete(
@@ -248,18 +253,18 @@ fn delete(
     versions: &mut Versions,
     actor: Actor,
     id: PlantId,
-) -> rusqlite::Result<Deletion> {
+) -> rusqlite::Result<DeleteOutcome> {
     if versions.next_of(transaction, actor.user)?.is_none() {
-        return Ok(Deletion::NoUser);
+        return Ok(DeleteOutcome::NoUser);
     }
     if versions.next_of(transaction, actor.owner)?.is_none() {
-        return Ok(Deletion::NoOwner);
+        return Ok(DeleteOutcome::NoOwner);
     }
     let deleted = transaction
         .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
         .execute([actor.owner.get(), id.get()])?;
     versions.changed(actor.owner, deleted);
-    Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
+    Ok(if deleted == 1 { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
 }
 
 fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
