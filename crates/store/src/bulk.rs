@@ -68,7 +68,7 @@ impl Importer {
     }
 
     /// Stores a batch in one commit, with users that are not there yet. The versions of those whose lists change move.
-    /// Whether an id is taken is decided by the key of the table alone. With `stop`, the first that is taken ends it.
+    /// The key of the table alone decides whether an id is taken. With `stop`, the first that is taken ends it.
     pub async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
         dispatch!(self, importer => importer.put(batch, stop).await)
     }

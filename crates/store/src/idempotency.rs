@@ -37,7 +37,7 @@ pub enum StoredOutcome {
     Error(StoredError),
 }
 
-/// What is stored under a key. Nothing was done.
+/// A key that is stored already. Nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownKey {
     /// The same request came before, with this outcome.

@@ -33,7 +33,7 @@ pub enum NewFileError {
     /// There is one of this name, and it was not to be replaced.
     #[error("there is a file {0} already: name another, or move it away")]
     Exists(PathBuf),
-    /// What there is of this name is no ordinary file.
+    /// A file of this name is not a regular file.
     #[error("{0} is not a regular file, and is never replaced: name another")]
     NotAFile(PathBuf),
     /// The partial file was moved, removed or replaced by another process.

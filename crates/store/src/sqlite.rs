@@ -1,7 +1,7 @@
 //! The embedded engine: SQLite in WAL mode, one writer thread, readers that never wait for it.
 //!
 //! Reads run on the calling thread: a list of a few plants takes less time than handing it to another thread would.
-//! They are kept short by their callers (a long list is read in steps) and hold no transaction between two calls, so that
+//! Their callers keep them short (a long list is read in steps) and hold no transaction between two calls, so that
 //! the WAL can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
 
 mod accounts;

@@ -17,7 +17,7 @@ use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
 use crate::version::Version;
-use crate::write_queue::Queue;
+use crate::write_queue::{Job, Queue};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
@@ -65,7 +65,7 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<CreateOutcome>, StoreError> {
         let key = self.claim(actor.user, key).await?;
-        self.queue().create(actor, plant, key).await
+        self.queue().execute(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
     /// Returns whether the write queue has a free place.
@@ -81,14 +81,14 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
         let key = self.claim(actor.user, key).await?;
-        self.queue().delete(actor, id, key).await
+        self.queue().execute(|reply| Job::Delete { actor, id, key, reply }).await
     }
 
     /// Stores the rejection of a request that never came to a write under its key, unless that is known already. For a user
     /// who was deleted meanwhile nothing is stored.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteResult<()>, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
-        self.queue().record_rejection(user, key).await
+        self.queue().execute(|reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Hands the first plants of the ranges to `each`, with the place of their range, in ascending order of id and then of
@@ -182,7 +182,8 @@ impl Store {
             return Ok(user);
         }
         name.check_new().map_err(StoreError::NewUserName)?;
-        self.queue().create_user(name, Timestamp::now()).await
+        let (name, now) = (name.clone(), Timestamp::now());
+        self.queue().execute(|reply| Job::CreateUser { name, now, reply }).await
     }
 
     async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {

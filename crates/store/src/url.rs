@@ -30,7 +30,7 @@ impl FromStr for StoreUrl {
             return Ok(Self::Postgres(Box::new(text.parse()?)));
         }
         if scheme != "sqlite" {
-            // Only the scheme is repeated: the rest of somebody's URL may hold a password.
+            // Only the scheme is repeated: the rest may hold a password.
             return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
         }
         match rest.strip_prefix("//").unwrap_or(rest) {

@@ -203,21 +203,21 @@ pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>)
 pub(crate) fn reply(job: Job, outcome: Result<Outcome, StoreError>) {
     match (job, outcome) {
         (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => {
-            reply.send(key, Ok(WriteResult::Executed(creation)))
+            reply.send(key, Ok(WriteResult::Executed(creation)));
         }
         (Job::Create { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
-            reply.send(key, Ok(WriteResult::KnownKey(known)))
+            reply.send(key, Ok(WriteResult::KnownKey(known)));
         }
         (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
         (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => {
-            reply.send(key, Ok(WriteResult::Executed(deletion)))
+            reply.send(key, Ok(WriteResult::Executed(deletion)));
         }
         (Job::Delete { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
-            reply.send(key, Ok(WriteResult::KnownKey(known)))
+            reply.send(key, Ok(WriteResult::KnownKey(known)));
         }
         (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
         (Job::StoreRejection { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
-            reply.send(Some(key), Ok(WriteResult::KnownKey(known)))
+            reply.send(Some(key), Ok(WriteResult::KnownKey(known)));
         }
         (Job::StoreRejection { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(WriteResult::Executed(()))),
         (Job::StoreRejection { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
@@ -256,37 +256,6 @@ impl Queue {
         (Self { sender, timeouts }, receiver)
     }
 
-    pub(crate) async fn create(
-        &self,
-        actor: Actor,
-        plant: NewPlant,
-        key: Option<Box<ClaimedKey>>,
-    ) -> Result<WriteResult<CreateOutcome>, StoreError> {
-        self.wait_for(|reply| Job::Create { actor, plant, key, reply }).await
-    }
-
-    pub(crate) async fn delete(
-        &self,
-        actor: Actor,
-        id: PlantId,
-        key: Option<Box<ClaimedKey>>,
-    ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
-        self.wait_for(|reply| Job::Delete { actor, id, key, reply }).await
-    }
-
-    pub(crate) async fn record_rejection(
-        &self,
-        user: UserId,
-        key: Box<ClaimedKey>,
-    ) -> Result<WriteResult<()>, StoreError> {
-        self.wait_for(|reply| Job::StoreRejection { user, key, reply }).await
-    }
-
-    /// Makes the user unless there is one of this name.
-    pub(crate) async fn create_user(&self, name: &UserName, now: Timestamp) -> Result<UserId, StoreError> {
-        self.wait_for(|reply| Job::CreateUser { name: name.clone(), now, reply }).await
-    }
-
     /// Best effort: dropped when the queue is full.
     pub(crate) fn record_token_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::RecordTokenUse { token, day });
@@ -321,7 +290,8 @@ impl Queue {
         })
     }
 
-    async fn wait_for<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+    /// Submits a job and waits for its outcome.
+    pub(crate) async fn execute<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let (sender, mut receiver) = oneshot::channel();
         let queued = spans::begin().at();
         let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
@@ -359,6 +329,10 @@ mod tests {
         (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
+    async fn delete_through(queue: &Queue, id: i64) -> Result<WriteResult<DeleteOutcome>, StoreError> {
+        queue.execute(|reply| Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }).await
+    }
+
     /// Settles three deletes of which any batch with id 2 fails as `error` says.
     fn settle_three(error: &StoreError) -> (usize, Vec<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
@@ -391,17 +365,17 @@ mod tests {
     async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
         let (queue, mut jobs) = Queue::new(1, Timeouts::both(TIMEOUT));
         let vanish = async { drop(jobs.recv().await) };
-        let (answer, ()) = tokio::join!(queue.delete(ADA, PlantId::new(1), None), vanish);
+        let (answer, ()) = tokio::join!(delete_through(&queue, 1), vanish);
         assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
         drop(jobs);
-        let rejected = queue.delete(ADA, PlantId::new(1), None).await;
+        let rejected = delete_through(&queue, 1).await;
         assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
     }
 
     #[tokio::test]
     async fn a_write_that_was_never_begun_is_never_done() {
         let (queue, mut jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
-        let rejected = queue.delete(ADA, PlantId::new(1), None).await;
+        let rejected = delete_through(&queue, 1).await;
         assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
         assert!(!jobs.try_recv().expect("the job").begin());
         let begin = async {
@@ -410,7 +384,7 @@ mod tests {
             std::future::pending::<()>().await;
             drop(job);
         };
-        let asking = queue.delete(ADA, PlantId::new(2), None);
+        let asking = delete_through(&queue, 2);
         let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
         assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }

@@ -81,7 +81,7 @@ impl Connector {
         self.timeout.clamp(CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1)
     }
 
-    /// Connects to the primary. All hosts are asked at once: one that hangs must not keep us from the one that answers.
+    /// Connects to the primary. All hosts are asked at once: one that hangs must not delay the one that responds.
     pub(super) async fn connect(&self, role: ConnectionRole) -> Result<(Client, Driver), Failure> {
         let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
         let mut worst = Failure::Silent;
@@ -126,7 +126,7 @@ impl Connector {
             ))
             .await?;
         if role == ConnectionRole::Write {
-            // Whatever is not in a transaction that says it writes is refused: should a BEGIN fail, what was sent along
+            // Whatever is not in a transaction that says it writes is rejected: should a BEGIN fail, what was sent along
             // with it must not happen by itself.
             client.batch_execute("SET default_transaction_read_only = on").await?;
         }
@@ -139,8 +139,8 @@ impl Connector {
             )
             .await?;
         // All statements go by keys and in their order, however new and empty the tables are when they are planned. The
-        // price that makes another plan unwelcome would also make it worth compiling: no. And a connection that nobody
-        // needs at the moment is kept all the same. Engines that speak the protocol without knowing these settings do
+        // price that makes another plan unwelcome would also make it worth compiling: no. And an idle
+        // connection stays open. Engines that speak the protocol without knowing these settings do
         // as they like.
         let settings = [
             "plan_cache_mode = force_generic_plan",
@@ -175,7 +175,7 @@ pub(super) async fn driven<T>(driver: &mut Driver, work: impl Future<Output = Re
         done = &mut work => done,
         ended = driver => match ended {
             Err(error) => Err(error),
-            // The last answers may have come with the end.
+            // The last responses may have come with the end.
             Ok(()) => work.await,
         },
     }

@@ -122,7 +122,7 @@ impl Importer {
         Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
     }
 
-    /// What there was already of the rows at these places. No other writer changes it: their owners' versions are locked.
+    /// Returns what there was already of the rows at these places. No other writer changes it: their owners' versions are locked.
     async fn known(
         &self,
         batch: &[ImportRow],

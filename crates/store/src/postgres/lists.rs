@@ -20,7 +20,7 @@ use plantstore_model::user::UserId;
 /// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
 const LIST_MAX: usize = 4_096;
 const LIST_UNASKED: usize = 512;
-/// Bytes of plants after which a statement's answer is read no further.
+/// Bytes of plants after which the response to a statement is read no further.
 const LIST_BYTES: usize = 128 * 1024;
 /// Plants that [`Postgres::boundary`] passes in one statement.
 const BOUNDARY_STEP: u32 = 20_000;
@@ -64,7 +64,7 @@ impl Postgres {
             let stream = session.client.query_raw(statement, values).await?;
             pin_mut!(stream);
             let (mut found, mut bytes) = (Vec::new(), 0);
-            // What is beyond the bytes is left out, and is asked for again by whoever wants it.
+            // What is beyond the bytes is left out, and the next step asks for it again.
             while bytes < LIST_BYTES
                 && let Some(row) = stream.try_next().await?
             {

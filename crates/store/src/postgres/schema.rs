@@ -75,7 +75,7 @@ fn latest() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
-/// Names are kept exactly as sent, so the database must be able to hold every character.
+/// Names are stored exactly as sent, so the database must be able to hold every character.
 async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), Stop> {
     let row = client.query_one("SHOW server_encoding", &[]).await?;
     match row.try_get(0)? {
@@ -107,7 +107,7 @@ async fn up_to_date(client: &Client, url: &StoreUrl, options: &OpenOptions) -> R
 
 /// The version of the schema, and the oldest whose releases work on it: 0 when there is none.
 async fn recognise(client: &Client) -> Result<(i32, i32), tokio_postgres::Error> {
-    // Asked of the catalogue's rows: functions such as to_regclass may answer from what the session knew before it
+    // Asked of the catalogue's rows: functions such as to_regclass may return what the session knew before it
     // waited for the lock.
     const TABLE: &str = "
         SELECT count(*) = 1 FROM pg_catalog.pg_tables

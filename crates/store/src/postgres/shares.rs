@@ -76,7 +76,7 @@ impl Postgres {
     }
 }
 
-/// Moves the version of the user of this name. Whoever has done so holds it until the transaction ends: what is shared with
+/// Moves the version of the user of this name. The transaction locks it until its end: what is shared with
 /// them changes one step after the other, and they are not deleted meanwhile.
 async fn hold(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
     const HOLD: &str = "

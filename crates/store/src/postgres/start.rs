@@ -12,9 +12,9 @@ use crate::error::OpenError;
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
 
-/// How long a database that cannot be reached yet is retried.
+/// Time for which a database that cannot be reached yet is retried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the schema is retried after an error that may pass, such as a lost connection or a deadlock.
+/// Retries of the schema after an error that may pass, such as a lost connection or a deadlock.
 const SCHEMA_RETRIES: u32 = 5;
 
 /// Connects to a database and makes its schema ready. Also returns whether the schema is new.

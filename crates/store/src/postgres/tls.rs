@@ -38,7 +38,7 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> 
 #[derive(Debug)]
 struct Check {
     authority: Option<Arc<WebPkiServerVerifier>>,
-    /// Whether the name has to fit, too.
+    /// True when the name has to match, too.
     name: bool,
     provider: Arc<CryptoProvider>,
 }

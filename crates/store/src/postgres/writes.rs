@@ -1,4 +1,4 @@
-//! What a batch asks for, as the columns of its statements, and what became of it.
+//! The writes of a batch as columns of its statements, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -147,13 +147,13 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What the statements of a batch found and did, as the rows they answered with; none for one that was not sent.
+/// Responses to the statements of a batch; no rows for one that was not sent.
 pub(super) struct Responses {
     /// Those who were made, or had been before, by name.
     pub(super) new: Vec<Row>,
     /// Of those who act or own, the ones who exist.
     pub(super) held: Vec<Row>,
-    /// What is kept under the keys.
+    /// What is stored under the keys.
     pub(super) known: Vec<Row>,
     pub(super) deleted: Vec<Row>,
     pub(super) created: Vec<Row>,
@@ -162,7 +162,7 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    /// What each job came to; `None` when the statements do not agree about what there was to do.
+    /// Returns the outcome of each job; `None` when the statements do not agree about what there was to do.
     pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
         let mut effects = Effects {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
@@ -176,7 +176,7 @@ impl Responses {
     }
 }
 
-/// What happened, less what jobs have taken as theirs.
+/// Effects of the batch that no job has taken as its own yet.
 struct Effects<'a> {
     new: HashMap<&'a str, i64>,
     users: HashSet<i64>,
@@ -231,7 +231,7 @@ impl Effects<'_> {
 struct Effect {
     plain: HashSet<(i64, i64)>,
     general: HashSet<(i64, i64)>,
-    /// How many writes the general statement found to be done.
+    /// Writes that the general statement found to be done.
     to_do: i64,
 }
 
@@ -241,7 +241,7 @@ impl Effect {
         Ok(Self { plain: plants(plain)?, general: plants(general)?, to_do })
     }
 
-    /// Whether this write happened: of those that ask for the same, the first has it.
+    /// Returns whether this write happened: of those that ask for the same, the first has it.
     fn take(&mut self, actor: Actor, id: PlantId, key: Option<&ClaimedKey>) -> bool {
         let plant = (actor.owner.get(), id.get());
         if is_plain(actor, key) {
@@ -265,7 +265,7 @@ fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
 }
 
-/// What is to be kept under the keys of a batch.
+/// Columns of what is to be stored under the keys of a batch.
 #[derive(Default)]
 pub(super) struct KeyOutcomes<'a> {
     users: Vec<i64>,

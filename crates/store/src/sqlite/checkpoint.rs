@@ -85,7 +85,7 @@ fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metri
         match woken.recv_timeout(FILE_CHECK_INTERVAL) {
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => {
-                // What cannot be told now is looked at again.
+                // What cannot be examined now is looked at again.
                 let _ = file.confirm(connection);
                 continue;
             }

@@ -38,7 +38,7 @@ enum Mismatch {
 }
 
 impl DatabaseFile {
-    /// Remembers the file at `path`, which is about to be opened.
+    /// Stores the identity of the file at `path`, which is about to be opened.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let identity = identity(&fs::metadata(&path)?);

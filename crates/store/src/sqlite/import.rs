@@ -21,7 +21,7 @@ use crate::version::next_version;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserName;
 
-/// Of the time that a batch has held the lock, it is then left to others for this part at the least: whoever waits for it looks
+/// Of the time that a batch has held the lock, it is then left to others for this part at the least: a process that waits for it looks
 /// again and again, and must find it free before long.
 const LEFT_TO_OTHERS: u32 = 4;
 
@@ -64,7 +64,7 @@ impl Importer {
         self.checkpointer.finish();
     }
 
-    /// Also says how long it has kept others from writing.
+    /// Also returns the time for which it has blocked other writers.
     fn commit(&mut self, batch: &[ImportRow], stop: bool) -> rusqlite::Result<(ImportedBatch, Duration)> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let start = Instant::now();
@@ -106,7 +106,7 @@ struct Owners<'a>(HashMap<&'a UserName, Owner>);
 
 struct Owner {
     id: i64,
-    /// What their version will be.
+    /// The next version.
     version: i64,
     changed: bool,
     new: bool,

@@ -35,7 +35,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
     // Before any connection of this process: closing a file drops all locks that the process has on it.
     // Plants are private: the file is for its owner alone. SQLite gives the files beside it the same mode.
-    // Opened for writing, so that one that may only be read is refused before SQLite puts other files beside it.
+    // Opened for writing, so that one that may only be read is rejected before SQLite puts other files beside it.
     match OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
@@ -44,7 +44,7 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let begun = Instant::now();
     loop {
         match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection, create)) {
-            // Changing the journal of a file that others are making ready, too, is refused at once instead of waited for.
+            // Changing the journal of a file that others are making ready, too, is rejected at once instead of waited for.
             Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < LOCKED_TIMEOUT => {
                 thread::park_timeout(RETRY_PAUSE);
             }
@@ -112,7 +112,7 @@ fn check_others(connection: &Connection) -> Result<(), Stop> {
     }
 }
 
-/// Makes the schema in an empty file that nobody else uses.
+/// Makes the schema in an empty file that no other process uses.
 pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     MIGRATIONS.iter().try_for_each(|migration| connection.execute_batch(migration))?;
     mark(connection)
@@ -187,7 +187,7 @@ fn mark(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", latest())
 }
 
-/// What may not be written is refused at the start: the files beside the database count, too.
+/// Rejects at the start what may not be written: the files beside the database count, too.
 fn prove_writable(connection: &mut Connection) -> Result<(), Stop> {
     // Without waiting: another process that is writing at the moment proves it as well.
     connection.busy_timeout(Duration::ZERO)?;
