@@ -11,8 +11,8 @@ use super::signals::discard_partial_files_on_end_signal;
 use super::store_options::STORE_TIMEOUT;
 use super::store_url::{parse_store_url, warn_of_visible_password};
 use super::table;
-use plantstore_store::archive::{self, Tallied};
-use plantstore_store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
+use plantstore_store::archive::{self, ContentDigest};
+use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 
 /// Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
 ///
@@ -50,8 +50,8 @@ pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, origin: &str) -> anyhow::Resu
         // Opened first, so that a store that does not exist leaves no trace in the new place.
         let snapshot =
             Snapshot::open(from, Selection::Everything, STORE_TIMEOUT).await.map_err(|error| advise(error, origin))?;
-        let filling = Filling::begin(to, STORE_TIMEOUT).await?;
-        Ok(archive::copy(snapshot, filling, |progress| bar.update(progress)).await?)
+        let target = RestoreTarget::begin(to, STORE_TIMEOUT).await?;
+        Ok(archive::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);
     print_counts(&copied?)?;
@@ -69,7 +69,7 @@ fn advise(error: OpenError, origin: &str) -> anyhow::Error {
     }
 }
 
-fn print_counts(copied: &Tallied) -> anyhow::Result<()> {
+fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
     let counts = copied.counts;
     let row = |what: &str, count, digest: archive::Digest| [what.to_owned(), group_digits(count), digest.to_string()];
     let rows = [

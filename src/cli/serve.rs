@@ -166,7 +166,7 @@ impl Options {
             migrate: !self.no_migrate,
             write_queue,
             readers,
-            patience: OPEN_TIMEOUT,
+            operator_timeout: OPEN_TIMEOUT,
             timeout: self.limits.store_timeout,
             await_server: true,
         };

@@ -14,7 +14,7 @@ use super::store_options::{ListOptions, SchemaChange, StoreOption};
 use super::table;
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{Granting, SHARES_MAX, StoredShare};
+use plantstore_store::{GrantOutcome, SHARES_MAX, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]
@@ -110,10 +110,10 @@ impl Grant {
         let now = Timestamp::now();
         let unknown = |name| format!("{}, and `plantstore token create --user {name}` makes one", unknown_user(name));
         match store.with(SchemaChange::None, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
-            Granting::Granted => {}
-            Granting::NoOwner => bail!(unknown(&owner)),
-            Granting::NoGrantee => bail!(unknown(&to)),
-            Granting::TooMany => {
+            GrantOutcome::Granted => {}
+            GrantOutcome::NoOwner => bail!(unknown(&owner)),
+            GrantOutcome::NoGrantee => bail!(unknown(&to)),
+            GrantOutcome::TooMany => {
                 bail!("{SHARES_MAX} users share their plants with {to} already, which is the most: revoke one first")
             }
         }

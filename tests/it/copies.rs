@@ -373,7 +373,7 @@ fn a_source_that_takes_its_time_is_waited_for() {
     );
     let proxy = Proxy::start(Cluster::shared().address());
     // After the users.
-    proxy.freeze_at(b"ORDER BY kept.user_id, key");
+    proxy.freeze_at(b"ORDER BY idempotency_keys.user_id, key");
     let slow = source.through(&proxy);
     let mut copying = target.command(&["copy", "--from", &slow.url(), "--to", &target.url()]);
     let copying = copying.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -246,7 +246,7 @@ mod tests {
             migrate: true,
             write_queue: 1,
             readers: 1,
-            patience: timeout,
+            operator_timeout: timeout,
             timeout,
             await_server: false,
         };

@@ -1,9 +1,12 @@
-//! Errors of the store: why one does not open, and why an operation failed.
+//! Errors of the store.
 
-use super::{BadRow, StoreUrl};
+use std::fmt;
+
+use crate::new_file::NewFileError;
+use crate::url::StoreUrl;
 use plantstore_model::user::UserNameFault;
 
-/// Why a store does not open. The messages say what to do and are meant for the operator.
+/// Reasons why a store does not open. The messages say what to do and are meant for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is no store, and none was to be made.
@@ -43,7 +46,7 @@ fn looked_for(url: &StoreUrl) -> String {
     }
 }
 
-/// Why an operation failed, in the terms that matter to the caller. The texts are for the log, never for a client.
+/// Reasons why an operation failed, in the terms that matter to the caller. The texts are for the log, never for a client.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The queue of writes is full. Nothing was done.
@@ -55,7 +58,7 @@ pub enum StoreError {
     /// The store cannot be used at the moment. Nothing was done.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// A request with the same key is at work. Nothing was done.
+    /// A request with the same key is in flight. Nothing was done.
     #[error("a request with the same key is in flight")]
     InFlight,
     /// The change may or may not have happened.
@@ -67,7 +70,40 @@ pub enum StoreError {
     /// A row breaks the rules of the service. It is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
     BadRow(BadRow),
-    /// The store answered what it never should.
+    /// The store returned what it never should.
     #[error("store failed: {0}")]
     Internal(String),
+}
+
+/// A row that breaks a rule of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRow {
+    table: &'static str,
+    row: String,
+    fault: String,
+}
+
+impl BadRow {
+    pub(crate) fn new(table: &'static str, row: String, fault: String) -> Self {
+        Self { table, row, fault }
+    }
+}
+
+impl fmt::Display for BadRow {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "table {}, {}: {}", self.table, self.row, self.fault)
+    }
+}
+
+/// Reasons why a store cannot be restored into. The messages are meant for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("{0} holds {1} already, and is left as it is: name a store that is new or empty")]
+    Occupied(StoreUrl, &'static str),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    File(#[from] NewFileError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }

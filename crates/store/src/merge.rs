@@ -1,80 +1,78 @@
-//! One list out of several, in the order of ids and, for the same id, of the lists.
+//! Merges several lists into one, in the order of ids and, for the same id, of the lists.
 //!
-//! A look reads a stretch of each list, and hands plants over as long as it is known what comes next. How much the next look
-//! reads of each follows from what this one needed: more of a list that held the others up, little of one that was not needed
-//! yet, and more of all when little was handed over. So what is read is about what is handed over, however unlike the lists
-//! are.
+//! A step reads a page of each list, and hands plants over as long as it is known what comes next. The size of the next page of
+//! each follows from what this one needed: more of a list that held the others up, little of one that was not needed yet, and
+//! more of all when little was handed over. So what is read is about what is handed over, however unlike the lists are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
-use super::Span;
+use crate::range::PlantRange;
 use plantstore_model::plant::PlantId;
 
-/// Plants that the first look reads of all lists together, about.
-const FIRST_LOOK: usize = 256;
-/// How much further the next look reads in a list that held the others up, and the furthest.
+/// Plants that the first step reads of all lists together, about.
+const FIRST_PAGE: usize = 256;
+/// Growth of the next page of a list that held the others up, and the limit of a page.
 const STRIDE: usize = 4;
-const LOOK_MAX: usize = 1_024;
-/// Plants handed over that are too few for a look.
+const PAGE_MAX: usize = 1_024;
+/// Plants handed over that are too few for a step.
 const TOO_FEW: usize = 64;
 
-/// How many plants to read of each span in order to hand over `rows`; one more tells whether there are more.
-pub(super) fn looks(spans: &[Span], rows: usize) -> Vec<usize> {
-    let live = spans.iter().filter(|span| !span.is_empty()).count();
-    let first = FIRST_LOOK / live.max(1);
-    let look = |span: &Span| if span.look == 0 { first } else { span.look };
-    spans.iter().map(|span| look(span).min(rows.saturating_add(1)).max(1)).collect()
+/// Returns the number of plants to read of each range in order to hand over `rows`; one more shows whether there are more.
+pub(crate) fn page_sizes(ranges: &[PlantRange], rows: usize) -> Vec<usize> {
+    let live = ranges.iter().filter(|range| !range.is_empty()).count();
+    let first = FIRST_PAGE / live.max(1);
+    let page_size = |range: &PlantRange| if range.page_size == 0 { first } else { range.page_size };
+    ranges.iter().map(|range| page_size(range).min(rows.saturating_add(1)).max(1)).collect()
 }
 
-/// A plant as it was read.
-pub(super) struct Found {
-    pub(super) id: i64,
-    pub(super) name: String,
-    pub(super) tag: Option<String>,
+pub(crate) struct PlantRow {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) tag: Option<String>,
 }
 
-/// The first plants of one list.
+/// The page of one list.
 #[derive(Default)]
-pub(super) struct Stretch {
-    pub(super) plants: Vec<Found>,
-    /// Whether others follow them.
-    pub(super) more: bool,
+pub(crate) struct Run {
+    pub(crate) plants: Vec<PlantRow>,
+    /// True when others follow.
+    pub(crate) more: bool,
     wanted: usize,
 }
 
-impl Stretch {
-    /// Of these plants, which are one more than wanted if there are more.
-    pub(super) fn new(mut plants: Vec<Found>, wanted: usize) -> Self {
+impl Run {
+    /// Takes the plants, which are one more than wanted if there are more.
+    pub(crate) fn new(mut plants: Vec<PlantRow>, wanted: usize) -> Self {
         let more = plants.len() > wanted;
         plants.truncate(wanted);
         Self { plants, more, wanted }
     }
 
-    /// What is left of the span after so many of the plants, of which the next look is to read at least so many.
-    fn rest_of(&self, span: Span, taken: usize, least: usize) -> Span {
+    /// Returns what is left of the range after `taken` plants; its next page has at least `least`.
+    fn rest_of(&self, range: PlantRange, taken: usize, least: usize) -> PlantRange {
         let newest = taken.checked_sub(1).and_then(|index| self.plants.get(index));
-        let rest = newest.map_or(span, |plant| span.past(PlantId::new(plant.id)));
+        let rest = newest.map_or(range, |plant| range.past(PlantId::new(plant.id)));
         match (taken == self.plants.len(), self.more) {
-            (true, true) => Span { look: (taken * STRIDE).clamp(least, LOOK_MAX), ..rest },
+            (true, true) => PlantRange { page_size: (taken * STRIDE).clamp(least, PAGE_MAX), ..rest },
             (true, false) => rest.emptied(),
-            (false, _) => Span { look: (taken + 1).clamp(least, LOOK_MAX), ..rest },
+            (false, _) => PlantRange { page_size: (taken + 1).clamp(least, PAGE_MAX), ..rest },
         }
     }
 }
 
 /// Hands over plants until `rows` of them were, or `each` breaks, or nothing is known of what comes next, and takes them out
-/// of the spans. True when there are more.
-pub(super) fn merge(
-    spans: &mut [Span],
-    stretches: &[Stretch],
+/// of the ranges. True when there are more.
+pub(crate) fn merge(
+    ranges: &mut [PlantRange],
+    runs: &[Run],
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> bool {
-    let mut taken = vec![0; stretches.len()];
-    let plant = |list: usize, index: usize| stretches[list].plants.get(index).map(|plant| (plant.id, list));
-    let mut heads: BinaryHeap<_> = (0..stretches.len()).filter_map(|list| plant(list, 0).map(Reverse)).collect();
+    let mut taken = vec![0; runs.len()];
+    let plant = |list: usize, index: usize| runs[list].plants.get(index).map(|plant| (plant.id, list));
+    let mut heads: BinaryHeap<_> = (0..runs.len()).filter_map(|list| plant(list, 0).map(Reverse)).collect();
     let mut handed_over = 0;
     let more = loop {
         if handed_over == rows {
@@ -84,25 +82,25 @@ pub(super) fn merge(
             // Lists of which nothing was read hold nothing.
             break false;
         };
-        let Found { name, tag, .. } = &stretches[list].plants[taken[list]];
+        let PlantRow { name, tag, .. } = &runs[list].plants[taken[list]];
         let stop = each(list, PlantId::new(id), name, tag.as_deref()).is_break();
         handed_over += 1;
         taken[list] += 1;
         match plant(list, taken[list]) {
             Some(next) => heads.push(Reverse(next)),
             // What comes next in this list was not read, and may come before the heads of the others.
-            None if stretches[list].more => break true,
+            None if runs[list].more => break true,
             None => {}
         }
         if stop {
             break !heads.is_empty();
         }
     };
-    let live = stretches.iter().filter(|stretch| !stretch.plants.is_empty()).count();
-    let most = (LOOK_MAX / live.max(1)).max(1);
-    for ((span, stretch), taken) in spans.iter_mut().zip(stretches).zip(taken) {
-        let least = if handed_over < TOO_FEW { (2 * stretch.wanted).min(most) } else { 1 };
-        *span = stretch.rest_of(*span, taken, least);
+    let live = runs.iter().filter(|run| !run.plants.is_empty()).count();
+    let most = (PAGE_MAX / live.max(1)).max(1);
+    for ((range, run), taken) in ranges.iter_mut().zip(runs).zip(taken) {
+        let least = if handed_over < TOO_FEW { (2 * run.wanted).min(most) } else { 1 };
+        *range = run.rest_of(*range, taken, least);
     }
     more
 }
@@ -114,18 +112,19 @@ mod tests {
 
     /// Lists, each read as far as the looks ask for, until nothing is left: what was handed over, and in how many looks.
     fn read_all(lists: &[Vec<i64>], rows: usize) -> (Vec<(i64, usize)>, usize) {
-        let mut spans: Vec<Span> = (0..).zip(lists).map(|(owner, _)| Span::all_of(UserId::new(owner))).collect();
+        let mut ranges: Vec<PlantRange> =
+            (0..).zip(lists).map(|(owner, _)| PlantRange::all_of(UserId::new(owner))).collect();
         let (mut found, mut looked, mut read) = (Vec::new(), 0, 0);
         loop {
-            let stretches: Vec<Stretch> = (spans.iter().zip(lists).zip(looks(&spans, rows)))
-                .map(|((span, list), look)| {
-                    let ids = list.iter().filter(|id| (span.from..=span.through).contains(id)).take(look + 1);
-                    Stretch::new(ids.map(|id| Found { id: *id, name: String::new(), tag: None }).collect(), look)
+            let runs: Vec<Run> = (ranges.iter().zip(lists).zip(page_sizes(&ranges, rows)))
+                .map(|((range, list), page_size)| {
+                    let ids = list.iter().filter(|id| (range.from..=range.through).contains(id)).take(page_size + 1);
+                    Run::new(ids.map(|id| PlantRow { id: *id, name: String::new(), tag: None }).collect(), page_size)
                 })
                 .collect();
-            read += stretches.iter().map(|stretch| stretch.plants.len()).sum::<usize>();
+            read += runs.iter().map(|run| run.plants.len()).sum::<usize>();
             let before = found.len();
-            let more = merge(&mut spans, &stretches, rows, |list, id, _, _| {
+            let more = merge(&mut ranges, &runs, rows, |list, id, _, _| {
                 found.push((id.get(), list));
                 ControlFlow::Continue(())
             });
@@ -133,7 +132,7 @@ mod tests {
             let all = lists.iter().map(Vec::len).sum::<usize>();
             assert_eq!(more, found.len() < all, "after {} of {all}", found.len());
             if !more {
-                assert!(read <= 8 * all + looked * 2 * FIRST_LOOK, "{read} were read for {all} in {looked} looks");
+                assert!(read <= 8 * all + looked * 2 * FIRST_PAGE, "{read} were read for {all} in {looked} looks");
                 return (found, looked);
             }
             assert!(found.len() > before, "every look hands something over");
@@ -182,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_breaks_learns_whether_there_are_more() {
-        let stretch = |id: i64| Stretch::new(vec![Found { id, name: String::new(), tag: None }], 1);
+    fn a_break_still_returns_whether_there_are_more() {
+        let run = |id: i64| Run::new(vec![PlantRow { id, name: String::new(), tag: None }], 1);
         let until = |last: i64| {
-            let mut spans = [Span::all_of(UserId::new(1)), Span::all_of(UserId::new(2))];
-            merge(&mut spans, &[stretch(1), stretch(2)], 9, |_, id, _, _| {
+            let mut ranges = [PlantRange::all_of(UserId::new(1)), PlantRange::all_of(UserId::new(2))];
+            merge(&mut ranges, &[run(1), run(2)], 9, |_, id, _, _| {
                 if id.get() == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
         };

@@ -27,13 +27,13 @@ pub struct NewFile {
     replace: bool,
 }
 
-/// Why a file cannot be written. The messages are meant for the operator.
+/// Reasons why a file cannot be written. The messages are meant for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
     /// There is one of this name, and it was not to be replaced.
     #[error("there is a file {0} already: name another, or move it away")]
     Exists(PathBuf),
-    /// What there is of this name is no ordinary file.
+    /// A file of this name is not a regular file.
     #[error("{0} is not a regular file, and is never replaced: name another")]
     NotAFile(PathBuf),
     /// The partial file was moved, removed or replaced by another process.
@@ -59,12 +59,11 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), partial, file, replace })
     }
 
-    /// Where it is written until it is complete.
+    /// Returns the path under which it is written until it is complete.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
 
-    /// The file itself.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
@@ -147,7 +146,7 @@ fn check_name(path: &Path, replace: bool) -> Result<(), NewFileError> {
     }
 }
 
-/// The path with something added to its name.
+/// Returns the path with something added to its name.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_somebody_takes_meanwhile_is_theirs() {
+    fn a_name_that_another_process_takes_meanwhile_is_not_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("new");
         let mut new = NewFile::begin(&path, false).expect("a new file");

@@ -1,20 +1,21 @@
-//! Where a store is, as operators write it.
+//! URLs of stores, as operators write them.
+
+mod postgres;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{PostgresUrl, PostgresUrlFault};
+pub(crate) use self::postgres::Trust;
+pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 
 /// Characters of an unknown scheme that are repeated to the operator.
 const SCHEME_SHOWN_CHARS: usize = 20;
 
-/// Where a store is, as operators write it: `sqlite:PATH` or `postgres://…`. Shown without a password.
+/// URL of a store: `sqlite:PATH` or `postgres://…`. Shown without a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// An embedded store in one file.
     Sqlite(PathBuf),
-    /// A database of PostgreSQL.
     Postgres(Box<PostgresUrl>),
 }
 
@@ -29,12 +30,12 @@ impl FromStr for StoreUrl {
             return Ok(Self::Postgres(Box::new(text.parse()?)));
         }
         if scheme != "sqlite" {
-            // Only the scheme is repeated: the rest of somebody's URL may hold a password.
+            // Only the scheme is repeated: the rest may hold a password.
             return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
         }
         match rest.strip_prefix("//").unwrap_or(rest) {
             "" => Err(StoreUrlFault::NoPath),
-            ":memory:" => Err(StoreUrlFault::Memory),
+            ":memory:" => Err(StoreUrlFault::BoundedCache),
             path => Ok(Self::Sqlite(path.into())),
         }
     }
@@ -49,13 +50,11 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// Why a text is no [`StoreUrl`].
+/// Reasons why a text is no [`StoreUrl`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlFault {
-    /// No scheme at all.
     #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
     NoScheme,
-    /// A scheme no engine answers to.
     #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
     UnknownScheme(String),
     /// `sqlite:` alone.
@@ -63,8 +62,7 @@ pub enum StoreUrlFault {
     NoPath,
     /// `sqlite::memory:`.
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
-    Memory,
-    /// Something about a database's URL.
+    BoundedCache,
     #[error(transparent)]
     Postgres(#[from] PostgresUrlFault),
 }
@@ -85,6 +83,6 @@ mod tests {
         assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
         assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
         assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::Memory));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::BoundedCache));
     }
 }

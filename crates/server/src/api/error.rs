@@ -16,7 +16,7 @@ use super::header_names::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
 use plantstore_model::plant::{BadPlant, FaultKind, IdFault, PlantId};
 use plantstore_model::token::Scope;
-use plantstore_store::{Refusal, StoreError};
+use plantstore_store::{StoreError, StoredError};
 
 /// Time after which a client is asked to retry what was rejected for a passing reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ pub(crate) enum ApiError {
     #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
     KeyReused,
     #[error("{}", .0.message)]
-    Replayed(Refusal),
+    Replayed(StoredError),
     #[error("too many requests with an invalid access token: try again in {0} s")]
     TooManyFailures(u64),
     #[error("this user has sent too many requests, nothing was done: try again in {0} s")]
@@ -129,7 +129,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
             Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
-            Self::Replayed(refusal) => (refusal.number, status_of(refusal.number)),
+            Self::Replayed(refusal) => (refusal.code, status_of(refusal.code)),
             Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
             Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),

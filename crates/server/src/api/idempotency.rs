@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::header_names::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
-use plantstore_store::{Actor, Kept, Key, Known, Refusal, Written};
+use plantstore_store::{Actor, IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 
 /// Longest key, in characters.
 const KEY_MAX: usize = 255;
@@ -81,10 +81,15 @@ impl RequestKey {
     }
 
     /// Returns the key with what is to be stored under it: this status, or else this error.
-    pub(crate) fn storing(self, done: StatusCode, refused: &ApiError) -> Option<Key> {
+    pub(crate) fn storing(self, done: StatusCode, refused: &ApiError) -> Option<IdempotencyKey> {
         self.0.map(|Keyed { hash, fingerprint }| {
-            let refused = Refusal { number: refused.code().0, message: refused.to_string() };
-            Key { hash, fingerprint: fingerprint.finalize().into(), done: done.as_u16().into(), refused }
+            let refused = StoredError { code: refused.code().0, message: refused.to_string() };
+            IdempotencyKey {
+                hash,
+                fingerprint: fingerprint.finalize().into(),
+                success_status: done.as_u16().into(),
+                rejection: refused,
+            }
         })
     }
 
@@ -97,10 +102,10 @@ impl RequestKey {
     }
 }
 
-async fn store_rejection(api: &Api, user: UserId, key: Key) -> Result<(), ApiError> {
-    match api.store.refuse(user, key).await.map_err(|error| api.write_error(error))? {
-        Written::Now(()) => Ok(()),
-        Written::Known(known) => {
+async fn store_rejection(api: &Api, user: UserId, key: IdempotencyKey) -> Result<(), ApiError> {
+    match api.store.record_rejection(user, key).await.map_err(|error| api.write_error(error))? {
+        WriteResult::Executed(()) => Ok(()),
+        WriteResult::KnownKey(known) => {
             stored_outcome(known)?;
             // By a release whose rules were others.
             Err(ApiError::Internal("what is refused now was done under the same key before".to_owned()))
@@ -109,17 +114,17 @@ async fn store_rejection(api: &Api, user: UserId, key: Key) -> Result<(), ApiErr
 }
 
 /// Returns the response to a request whose key is known, given the response to its success.
-pub(crate) fn replay(known: Known, mut success: Response) -> Result<Response, ApiError> {
+pub(crate) fn replay(known: KnownKey, mut success: Response) -> Result<Response, ApiError> {
     stored_outcome(known)?;
     success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     Ok(success)
 }
 
-fn stored_outcome(known: Known) -> Result<(), ApiError> {
+fn stored_outcome(known: KnownKey) -> Result<(), ApiError> {
     match known {
-        Known::Replayed(Kept::Done(_)) => Ok(()),
-        Known::Replayed(Kept::Refused(refusal)) => Err(ApiError::Replayed(refusal)),
-        Known::Reused => Err(ApiError::KeyReused),
+        KnownKey::Replayed(StoredOutcome::Success(_)) => Ok(()),
+        KnownKey::Replayed(StoredOutcome::Error(refusal)) => Err(ApiError::Replayed(refusal)),
+        KnownKey::Reused => Err(ApiError::KeyReused),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn list_plants(
 ) -> Result<Response, ApiError> {
     query.view.complete_cursor(&readable);
     // Read before the plants are: a list may be newer than its tag says, but never older.
-    let known = api.store.versions_at_hand(&readable.owners());
+    let known = api.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
         && let Some(response) = without_reading(api, &readable, &query, versions)?
     {

@@ -20,7 +20,7 @@ use super::openapi::{
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;
-use plantstore_store::{Creation, Deletion, Written};
+use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
 
 /// `POST /plants`
 #[utoipa::path(
@@ -52,11 +52,11 @@ pub(crate) async fn create(
     let created = created(&plant, &author.owner)?;
     let key = key.storing(StatusCode::OK, &ApiError::Duplicate(id));
     match api.store.create(actor, plant, key).await.map_err(|error| api.write_error(error))? {
-        Written::Now(Creation::Created) => Ok(created),
-        Written::Now(Creation::Duplicate) => Err(ApiError::Duplicate(id)),
-        Written::Now(Creation::NoUser) => Err(ApiError::InvalidToken),
-        Written::Now(Creation::NoOwner) => Err(ApiError::NoCollection),
-        Written::Known(known) => idempotency::replay(known, created),
+        WriteResult::Executed(CreateOutcome::Created) => Ok(created),
+        WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
+        WriteResult::Executed(CreateOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(CreateOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::replay(known, created),
     }
 }
 
@@ -119,11 +119,11 @@ pub(crate) async fn delete(
     };
     let key = key.storing(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     match api.store.delete(actor, id, key).await.map_err(|error| api.write_error(error))? {
-        Written::Now(Deletion::Deleted) => Ok(deleted()),
-        Written::Now(Deletion::NoPlant) => Err(ApiError::NoPlant),
-        Written::Now(Deletion::NoUser) => Err(ApiError::InvalidToken),
-        Written::Now(Deletion::NoOwner) => Err(ApiError::NoCollection),
-        Written::Known(known) => idempotency::replay(known, deleted()),
+        WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
+        WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),
+        WriteResult::Executed(DeleteOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(DeleteOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::replay(known, deleted()),
     }
 }
 

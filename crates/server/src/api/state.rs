@@ -30,7 +30,7 @@ impl Api {
     /// To be called in the runtime that handles the requests.
     pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
         Self {
-            lists: ListCache::new(if store.sees_every_write() { limits.list_cache_bytes } else { 0 }),
+            lists: ListCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
             admission: Admission::new(&limits),
             saturation: Saturation::of_current_runtime(),
             reads_shed: Counter::default(),

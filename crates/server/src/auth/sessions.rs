@@ -18,7 +18,7 @@ use super::oidc::{Issuer, KeySet, Lasting, Logins, Refusal};
 use crate::observe::Identity;
 use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, is_jwt_shaped};
 use plantstore_model::user::{Role, UserId};
-use plantstore_store::cache::{Memory, memory, weighing};
+use plantstore_store::cache::{BoundedCache, bounded_cache, weighted_cache};
 use plantstore_store::{Collection, Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 use plantstore_telemetry::spans;
@@ -115,8 +115,8 @@ impl Weighter<TokenHash, Arc<Session>> for ByCollections {
 }
 
 pub(crate) struct Sessions {
-    valid: Memory<TokenHash, Arc<Session>, ByCollections>,
-    refused: Memory<TokenHash, Refused>,
+    valid: BoundedCache<TokenHash, Arc<Session>, ByCollections>,
+    refused: BoundedCache<TokenHash, Refused>,
     logins: Option<Logins>,
     remembered: Striped<Counter>,
     looked_up: Counter,
@@ -126,8 +126,8 @@ impl Sessions {
     /// Sessions of our own tokens and, if there is one, of an issuer's.
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let logins = issuer.map(Logins::start);
-        let valid = weighing(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        let refused = memory(REFUSED_MAX);
+        let valid = weighted_cache(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
+        let refused = bounded_cache(REFUSED_MAX);
         Self { valid, refused, logins, remembered: Striped::default(), looked_up: Counter::default() }
     }
 
@@ -324,7 +324,7 @@ impl Holder {
         let today = day_of(now);
         let known = known.map_or(i64::MIN, |session| session.proof.noted());
         if known.max(*noted) < today {
-            store.note_use(*token, timestamp(today, now));
+            store.record_token_use(*token, timestamp(today, now));
         }
         *noted = today;
     }

@@ -2,27 +2,27 @@
 
 use std::io::{self, Write};
 
-use super::Progress;
-use super::tally::{Digest, Hasher};
-use crate::{Piece, PlantRecord, Snapshot, StoreError};
+use super::digest::{Digest, Hasher};
+use super::progress::Progress;
+use crate::error::StoreError;
+use crate::transfer::{Chunk, PlantRecord, Snapshot};
 
-/// What was written.
+/// Result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exported {
     /// Lines, each a plant.
     pub plants: u64,
     /// Users who have plants.
     pub owners: u64,
-    /// Users there are among those asked for.
+    /// Users in the selection.
     pub users: u64,
-    /// Of all the bytes that were written.
+    /// Of all bytes that were written.
     pub digest: Digest,
 }
 
-/// Why an export ended early.
+/// Reasons why an export ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The store failed.
     #[error("reading failed")]
     Store(#[from] StoreError),
     /// The output failed, a reader who has seen enough included.
@@ -38,16 +38,16 @@ pub async fn export(
 ) -> Result<Exported, ExportError> {
     let mut hasher = Hasher::default();
     let (mut plants, mut owners, mut users, mut whole) = (0, Owners::default(), 0, 0);
-    while let Some(piece) = from.next().await? {
-        match piece {
-            Piece::Total(total) => (users, whole) = (total.users, total.plants),
-            Piece::Plants(rows) => {
+    while let Some(chunk) = from.next().await? {
+        match chunk {
+            Chunk::Total(total) => (users, whole) = (total.users, total.plants),
+            Chunk::Plants(rows) => {
                 output.write_all(hasher.lines(&rows))?;
                 plants += rows.len() as u64;
                 owners.count(&rows);
                 progress(Progress::of(plants, plants, whole));
             }
-            Piece::Numbers(_) | Piece::Users(_) | Piece::Tokens(_) | Piece::Shares(_) | Piece::Keys(_) => {}
+            Chunk::LastIds(_) | Chunk::Users(_) | Chunk::Tokens(_) | Chunk::Shares(_) | Chunk::Keys(_) => {}
         }
     }
     output.flush()?;

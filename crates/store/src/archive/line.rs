@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{PlantRecord, Planting};
+use crate::transfer::{ImportRow, PlantRecord};
 use plantstore_model::plant::{BadPlant, NewPlant};
 use plantstore_model::user::UserName;
 
@@ -23,37 +23,36 @@ pub(super) fn write(buffer: &mut Vec<u8>, plant: &PlantRecord) {
     write_json(buffer, &Line { owner: &plant.owner, id: plant.id, name: &plant.name, tag: plant.tag.as_deref() });
 }
 
-/// Adds anything as a line.
+/// Adds a value as a line.
 pub(super) fn write_json(buffer: &mut Vec<u8>, value: &impl Serialize) {
     serde_json::to_writer(&mut *buffer, value).expect("memory takes whatever has string keys");
     buffer.push(b'\n');
 }
 
-/// Reads lines.
 #[derive(Default)]
 pub(super) struct Reader {
     /// The last owner, and how they were written: lines of one owner mostly follow each other.
     last: Option<(Box<str>, Arc<UserName>)>,
 }
 
-/// What stands beside the fields that every plant has.
+/// The field beside those that every plant has.
 #[derive(Deserialize)]
-struct Beside<'a> {
+struct OwnerField<'a> {
     #[serde(borrow)]
     owner: Option<&'a RawValue>,
 }
 
 impl Reader {
-    /// Reads a line by the rules that a request's body is read by, and the owner by those of user names; or says all that is
+    /// Reads a line by the rules that a request's body is read by, and the owner by those of user names; or returns all that is
     /// wrong with it.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Planting, String> {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<ImportRow, String> {
         // With its line break, what is missing at the end would be found on a second line.
         let line = line.trim_ascii_end();
         let plant = match NewPlant::from_json(line) {
             Ok(plant) => Ok(plant),
             // Where in the line, which is but one to the parser.
-            Err(BadPlant::NotJson(why)) => {
-                return Err(format!("it is not JSON: {}", why.replace(" at line 1 column ", " at column ")));
+            Err(BadPlant::NotJson(fault)) => {
+                return Err(format!("it is not JSON: {}", fault.replace(" at line 1 column ", " at column ")));
             }
             Err(BadPlant::NotAnObject) => {
                 return Err("it must be a JSON object with `owner`, `id` and `name`".to_owned());
@@ -61,7 +60,7 @@ impl Reader {
             Err(faults @ BadPlant::Fields(_)) => Err(faults.to_string()),
         };
         match (self.owner(line), plant) {
-            (Ok(owner), Ok(plant)) => Ok(Planting { owner, plant }),
+            (Ok(owner), Ok(plant)) => Ok(ImportRow { owner, plant }),
             (Ok(_) | Err(None), Err(faults)) => Err(faults),
             (Err(Some(fault)), Ok(_)) => Err(fault),
             (Err(Some(fault)), Err(faults)) => Err(format!("{fault}; {faults}")),
@@ -69,9 +68,9 @@ impl Reader {
         }
     }
 
-    /// The owner, or what is wrong with it: nothing, if all there is to say is said of the whole.
+    /// Reads the owner, or returns its fault; none, if the fault is one of the whole line.
     fn owner(&mut self, line: &[u8]) -> Result<Arc<UserName>, Option<String>> {
-        let Beside { owner } = serde_json::from_slice(line).map_err(|_| None)?;
+        let OwnerField { owner } = serde_json::from_slice(line).map_err(|_| None)?;
         let written = owner.map(RawValue::get).ok_or_else(|| Some("`owner` is required".to_owned()))?;
         if let Some((last, owner)) = &self.last
             && **last == *written

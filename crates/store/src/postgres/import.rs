@@ -1,142 +1,134 @@
 //! Plants that come in batches, beside nodes that go on writing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::timeout;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::Error;
 
-use super::Postgres;
-use super::fault::{Fault, certainly_not_committed};
-use super::link::{Role, SILENT};
+use super::engine::Postgres;
+use super::operator::OperatorConnection;
 use super::statements::{Prepared, Statements};
-use crate::StoreError;
-use crate::transfer::{Imported, Met, Planting};
+use crate::error::StoreError;
+use crate::transfer::{ImportOutcome, ImportRow, ImportedBatch};
 use plantstore_model::plant::Tag;
 use plantstore_model::user::UserName;
 
 /// A connection of its own, with the statements that requests use.
 pub struct Importer {
-    client: Client,
+    connection: OperatorConnection,
     statements: Statements,
-    patience: Duration,
 }
 
 impl Postgres {
     pub(crate) async fn importer(&self) -> Result<Importer, StoreError> {
-        let connected = self.connector.connect(Role::Operate).await;
-        let (client, driver) = connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
-        tokio::spawn(driver);
-        let prepared = timeout(self.patience, Statements::prepare(&client)).await;
-        let prepared = prepared.map_err(|_| StoreError::Unavailable(SILENT.to_owned()))?;
-        let statements = prepared.map_err(|error| Fault::of(&error).into_error())?;
-        Ok(Importer { client, statements, patience: self.patience })
+        let connection = self.operator_connection().await?;
+        let statements = connection.respond(Statements::prepare(&connection.client)).await?;
+        Ok(Importer { connection, statements })
     }
 }
 
 impl Importer {
-    pub(crate) async fn put(&mut self, batch: &[Planting], stop: bool) -> Result<Imported, StoreError> {
-        let (mut batch, mut met) = (batch, None);
+    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
+        let (mut batch, mut last) = (batch, None);
         loop {
             let mut imported = self.attempt(batch).await?;
-            let taken = imported.met.iter().position(|met| *met != Met::Nothing);
+            let taken = imported.outcomes.iter().position(|outcome| *outcome != ImportOutcome::Stored);
             let Some(taken) = taken.filter(|_| stop) else {
-                self.commit().await?;
-                imported.met.extend(met);
+                self.connection.commit("the connection to the database was lost during the commit").await?;
+                imported.outcomes.extend(last);
                 return Ok(imported);
             };
-            // All were stored at once: they are taken back, and those before it stored again. Somebody else may have taken
+            // All were stored at once: they are rolled back, and those before it stored again. Another writer may have taken
             // one of those meanwhile.
-            met = Some(imported.met[taken]);
+            last = Some(imported.outcomes[taken]);
             batch = &batch[..taken];
-            self.roll_back().await?;
+            self.connection.respond(self.connection.client.batch_execute("ROLLBACK")).await?;
         }
     }
 
     pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        let found = timeout(self.patience, self.client.query_opt(&self.statements.find_user, &[&name.as_str()])).await;
-        let found = found.map_err(|_| StoreError::Unavailable(SILENT.to_owned()))?;
-        found.map(|row| row.is_some()).map_err(|error| Fault::of(&error).into_error())
+        let client = &self.connection.client;
+        let found = self.connection.respond(client.query_opt(&self.statements.find_user, &[&name.as_str()])).await?;
+        Ok(found.is_some())
     }
 
     /// Does all but the commit.
-    async fn attempt(&self, batch: &[Planting]) -> Result<Imported, StoreError> {
-        match timeout(self.patience, self.store(batch)).await {
-            Ok(Ok(imported)) => Ok(imported),
-            Ok(Err(error)) => {
-                let _ = self.roll_back().await;
-                Err(Fault::of(&error).into_error())
+    async fn attempt(&self, batch: &[ImportRow]) -> Result<ImportedBatch, StoreError> {
+        let storing = async {
+            let stored = self.store(batch).await;
+            if stored.is_err() {
+                let _ = self.connection.client.batch_execute("ROLLBACK").await;
             }
-            Err(_) => Err(StoreError::Unavailable(SILENT.to_owned())),
-        }
+            stored
+        };
+        self.connection.respond(storing).await
     }
 
-    async fn store(&self, batch: &[Planting]) -> Result<Imported, Error> {
-        self.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    async fn store(&self, batch: &[ImportRow]) -> Result<ImportedBatch, Error> {
+        self.connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let (owners, new_users) = self.owners(batch).await?;
-        let owner_of = |planting: &Planting| owners[planting.owner.as_str()];
+        let owner_of = |row: &ImportRow| owners[row.owner.as_str()];
         let touched: Vec<i64> = owners.values().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        self.client.execute(&self.statements.touch, &[&touched]).await?;
+        self.connection.client.execute(&self.statements.touch, &[&touched]).await?;
         // What a batch has twice is sent once: the first of them is stored, and the others meet it.
         let mut firsts = HashMap::new();
-        for (place, planting) in batch.iter().enumerate() {
-            firsts.entry((owner_of(planting), planting.plant.id.get())).or_insert(place);
+        for (place, row) in batch.iter().enumerate() {
+            firsts.entry((owner_of(row), row.plant.id.get())).or_insert(place);
         }
         let mut sent: Vec<usize> = firsts.values().copied().collect();
         sent.sort_unstable();
         let stored = self.send(batch, &sent, owner_of).await?;
         let known = self.known(batch, &sent, &stored, owner_of).await?;
-        let met = batch.iter().enumerate().map(|(place, planting)| {
-            let key = (owner_of(planting), planting.plant.id.get());
-            let first = firsts.get(&key).map_or(planting, |first| &batch[*first]);
+        let outcomes = batch.iter().enumerate().map(|(place, row)| {
+            let key = (owner_of(row), row.plant.id.get());
+            let first = firsts.get(&key).map_or(row, |first| &batch[*first]);
             match known.get(&key) {
-                None if firsts.get(&key) == Some(&place) => Met::Nothing,
-                None if first.plant == planting.plant => Met::Same,
-                Some(text) if *text == text_of(planting) => Met::Same,
-                None | Some(_) => Met::Different,
+                None if firsts.get(&key) == Some(&place) => ImportOutcome::Stored,
+                None if first.plant == row.plant => ImportOutcome::Same,
+                Some(text) if *text == text_of(row) => ImportOutcome::Same,
+                None | Some(_) => ImportOutcome::Different,
             }
         });
-        Ok(Imported { met: met.collect(), new_users })
+        Ok(ImportedBatch { outcomes: outcomes.collect(), new_users })
     }
 
     /// The numbers of the owners, and how many of them were made.
-    async fn owners(&self, batch: &[Planting]) -> Result<(HashMap<String, i64>, u64), Error> {
+    async fn owners(&self, batch: &[ImportRow]) -> Result<(HashMap<String, i64>, u64), Error> {
         const KNOWN: &str = "SELECT name, user_id FROM plantstore.users WHERE name = ANY($1::text[])";
         let names: Vec<&str> =
-            batch.iter().map(|planting| planting.owner.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
-        let known = self.client.query(KNOWN, &[&names]).await?.len();
+            batch.iter().map(|row| row.owner.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
+        let known = self.connection.client.query(KNOWN, &[&names]).await?.len();
         let now = vec![Timestamp::now().as_second(); names.len()];
-        let found = self.client.query(&self.statements.make_users, &[&names, &now]).await?;
+        let found = self.connection.client.query(&self.statements.create_users, &[&names, &now]).await?;
         let owners = found.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
         Ok((owners, (names.len() - known) as u64))
     }
 
-    /// Sends the plantings at these places; says which were stored, as user and id.
+    /// Sends the rows at these places; says which were stored, as user and id.
     async fn send(
         &self,
-        batch: &[Planting],
+        batch: &[ImportRow],
         sent: &[usize],
-        owner_of: impl Fn(&Planting) -> i64,
+        owner_of: impl Fn(&ImportRow) -> i64,
     ) -> Result<HashSet<(i64, i64)>, Error> {
         let column =
-            |value: &dyn Fn(&Planting) -> i64| sent.iter().map(|place| value(&batch[*place])).collect::<Vec<_>>();
-        let (users, ids) = (column(&owner_of), column(&|planting| planting.plant.id.get()));
+            |value: &dyn Fn(&ImportRow) -> i64| sent.iter().map(|place| value(&batch[*place])).collect::<Vec<_>>();
+        let (users, ids) = (column(&owner_of), column(&|row| row.plant.id.get()));
         let names: Vec<&str> = sent.iter().map(|place| batch[*place].plant.name.as_str()).collect();
         let tags: Vec<Option<&str>> =
             sent.iter().map(|place| batch[*place].plant.tag.as_ref().map(Tag::as_str)).collect();
-        let row = self.client.query_one(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
-        let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
+        let stored = self.connection.client.query_one(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
+        let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (stored.try_get(0)?, stored.try_get(1)?);
         Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
     }
 
-    /// What there was already of the plantings at these places. Nobody else changes it: their owners' versions are held.
+    /// Returns what there was already of the rows at these places. No other writer changes it: their owners' versions are locked.
     async fn known(
         &self,
-        batch: &[Planting],
+        batch: &[ImportRow],
         sent: &[usize],
         stored: &HashSet<(i64, i64)>,
-        owner_of: impl Fn(&Planting) -> i64,
+        owner_of: impl Fn(&ImportRow) -> i64,
     ) -> Result<HashMap<(i64, i64), (String, Option<String>)>, Error> {
         const KNOWN: &str = "
             SELECT plants.user_id, plants.plant_id, name, tag
@@ -147,30 +139,13 @@ impl Importer {
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let found = self.client.query(KNOWN, &[&users, &ids]).await?;
+        let found = self.connection.client.query(KNOWN, &[&users, &ids]).await?;
         let known =
             found.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), (row.try_get(2)?, row.try_get(3)?))));
         known.collect()
     }
-
-    async fn roll_back(&self) -> Result<(), StoreError> {
-        match timeout(self.patience, self.client.batch_execute("ROLLBACK")).await {
-            Ok(done) => done.map_err(|error| Fault::of(&error).into_error()),
-            Err(_) => Err(StoreError::Unavailable(SILENT.to_owned())),
-        }
-    }
-
-    async fn commit(&self) -> Result<(), StoreError> {
-        match timeout(self.patience, self.client.batch_execute("COMMIT")).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if certainly_not_committed(&error) => Err(Fault::of(&error).into_error()),
-            Ok(Err(_)) | Err(_) => {
-                Err(StoreError::OutcomeUnknown("the connection to the database was lost during the commit"))
-            }
-        }
-    }
 }
 
-fn text_of(planting: &Planting) -> (String, Option<String>) {
-    (planting.plant.name.as_str().to_owned(), planting.plant.tag.as_ref().map(|tag| tag.as_str().to_owned()))
+fn text_of(row: &ImportRow) -> (String, Option<String>) {
+    (row.plant.name.as_str().to_owned(), row.plant.tag.as_ref().map(|tag| tag.as_str().to_owned()))
 }

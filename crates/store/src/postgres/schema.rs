@@ -6,9 +6,11 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::fault::{Fault, describe};
-use super::link::{KEEPALIVES, SILENT};
-use crate::{OpenError, OpenOptions, StoreUrl};
+use super::connector::KEEPALIVES;
+use super::database_error::{DatabaseError, SILENT, describe};
+use crate::error::OpenError;
+use crate::options::OpenOptions;
+use crate::url::StoreUrl;
 
 /// A change of the schema. Numbered from 1, never changed once released.
 struct Migration {
@@ -26,10 +28,10 @@ const MIGRATIONS: &[Migration] = &[
 /// The advisory lock under which the schema is changed ("PLNT").
 const LOCK: i64 = 0x504C_4E54;
 
-/// How long a look at the schema may take.
+/// Timeout of a look at the schema.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why a schema is not ready.
+/// Reasons why a schema is not ready.
 pub(super) struct Failure {
     pub(super) error: OpenError,
     /// Another attempt, on another connection, may succeed.
@@ -42,19 +44,19 @@ pub(super) async fn prepare(client: &Client, url: &StoreUrl, options: &OpenOptio
         Ok(Ok(true)) => Ok(false),
         Ok(Ok(false)) => migrate(client).await.map_err(Stop::Failed),
         Ok(Err(stop)) => Err(stop),
-        Err(_) => Err(Stop::Refused(OpenError::Unreachable(url.clone(), SILENT.to_owned()))),
+        Err(_) => Err(Stop::Rejected(OpenError::Unreachable(url.clone(), SILENT.to_owned()))),
     };
     ready.map_err(|stop| match stop {
-        Stop::Refused(error) => Failure { error, may_pass: false },
+        Stop::Rejected(error) => Failure { error, may_pass: false },
         Stop::Failed(error) => Failure {
             error: explain(&error, url),
-            may_pass: matches!(Fault::of(&error), Fault::Lost(_) | Fault::Again(_)),
+            may_pass: !matches!(DatabaseError::classify(&error), DatabaseError::Permanent(_)),
         },
     })
 }
 
 enum Stop {
-    Refused(OpenError),
+    Rejected(OpenError),
     Failed(tokio_postgres::Error),
 }
 
@@ -73,39 +75,39 @@ fn latest() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
-/// Names are kept exactly as sent, so the database must be able to hold every character.
+/// Names are stored exactly as sent, so the database must be able to hold every character.
 async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), Stop> {
     let row = client.query_one("SHOW server_encoding", &[]).await?;
     match row.try_get(0)? {
         "UTF8" => Ok(()),
-        other => Err(Stop::Refused(OpenError::Unfit(
+        other => Err(Stop::Rejected(OpenError::Unfit(
             url.clone(),
             format!("its encoding is {other}, which cannot hold every name: make one with ENCODING 'UTF8'"),
         ))),
     }
 }
 
-/// Whether nothing is left to do; refuses what must not be used or changed.
+/// Returns whether nothing is left to do; rejects what must not be used or changed.
 async fn up_to_date(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, Stop> {
     let (version, oldest) = recognise(client).await?;
     if oldest > latest() {
-        return Err(Stop::Refused(OpenError::Newer(url.clone(), version.into(), latest().into())));
+        return Err(Stop::Rejected(OpenError::Newer(url.clone(), version.into(), latest().into())));
     }
     if version >= latest() {
         return Ok(true);
     }
     if version == 0 && !options.create {
-        return Err(Stop::Refused(OpenError::Missing(url.clone())));
+        return Err(Stop::Rejected(OpenError::Missing(url.clone())));
     }
     if options.migrate {
         return Ok(false);
     }
-    Err(Stop::Refused(OpenError::Outdated(url.clone(), version.into(), latest().into())))
+    Err(Stop::Rejected(OpenError::Outdated(url.clone(), version.into(), latest().into())))
 }
 
 /// The version of the schema, and the oldest whose releases work on it: 0 when there is none.
 async fn recognise(client: &Client) -> Result<(i32, i32), tokio_postgres::Error> {
-    // Asked of the catalogue's rows: functions such as to_regclass may answer from what the session knew before it
+    // Asked of the catalogue's rows: functions such as to_regclass may return what the session knew before it
     // waited for the lock.
     const TABLE: &str = "
         SELECT count(*) = 1 FROM pg_catalog.pg_tables

@@ -1,19 +1,18 @@
-//! Shares: whose plants somebody else may read or change.
+//! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Client, Error};
 
-use super::{Postgres, get, stored_name, user_name};
-use crate::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, timestamp};
+use super::engine::Postgres;
+use crate::accounts::{Collection, GrantOutcome, StoredShare};
+use crate::error::StoreError;
+use crate::limits::SHARES_MAX;
 use plantstore_model::user::{Role, UserId, UserName};
 
 impl Postgres {
     pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
         let found = self.rows(|session| &session.statements.shared_with, [user.get()]).await?;
-        let shared = found.iter().map(|row| {
-            Ok(Collection { owner: user_name(row, 0)?, owner_id: UserId::new(get(row, 1)?), role: role(row, 2)? })
-        });
-        let mut shared = shared.collect::<Result<Vec<_>, StoreError>>()?;
+        let mut shared = found.iter().map(Collection::read).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
         shared.sort_by(|one, other| one.owner.cmp(&other.owner));
         Ok(shared)
@@ -25,24 +24,24 @@ impl Postgres {
         to: &UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<Granting, StoreError> {
+    ) -> Result<GrantOutcome, StoreError> {
         const OTHERS: &str = "SELECT count(*) FROM plantstore.shares WHERE grantee_id = $1 AND owner_id <> $2";
         const GRANT: &str = "
             INSERT INTO plantstore.shares (grantee_id, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
         self.operate(async |client| {
             let Some(grantee) = hold(client, to).await? else {
-                return Ok(Granting::NoGrantee);
+                return Ok(GrantOutcome::NoGrantee);
             };
             let Some(owner) = user_id(client, owner).await? else {
-                return Ok(Granting::NoOwner);
+                return Ok(GrantOutcome::NoOwner);
             };
             let others: i64 = client.query_one(OTHERS, &[&grantee, &owner]).await?.try_get(0)?;
             if others >= i64::from(SHARES_MAX) {
-                return Ok(Granting::TooMany);
+                return Ok(GrantOutcome::TooMany);
             }
             client.execute(GRANT, &[&grantee, &owner, &role.name(), &now.as_second()]).await?;
-            Ok(Granting::Granted)
+            Ok(GrantOutcome::Granted)
         })
         .await
     }
@@ -59,7 +58,7 @@ impl Postgres {
             WHERE ($1::text IS NULL OR owners.name = $1) AND ($2::text IS NULL OR grantees.name = $2)";
         let (owner, to) = (owner.map(UserName::as_str), to.map(UserName::as_str));
         let found = self.operate(async |client| client.query(ALL, &[&owner, &to]).await).await?;
-        let mut shares = found.iter().map(stored_share).collect::<Result<Vec<_>, _>>()?;
+        let mut shares = found.iter().map(StoredShare::read).collect::<Result<Vec<_>, _>>()?;
         // Here, and not by the database, whose order depends on the language it was set up for.
         shares.sort_by(|one, other| one.names().cmp(&other.names()));
         Ok(shares)
@@ -77,7 +76,7 @@ impl Postgres {
     }
 }
 
-/// Moves the version of the user of this name. Whoever has done so holds it until the transaction ends: what is shared with
+/// Moves the version of the user of this name. The transaction locks it until its end: what is shared with
 /// them changes one step after the other, and they are not deleted meanwhile.
 async fn hold(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
     const HOLD: &str = "
@@ -91,18 +90,4 @@ async fn hold(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
 async fn user_id(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
     const FIND: &str = "SELECT user_id FROM plantstore.users WHERE name = $1 FOR KEY SHARE";
     client.query_opt(FIND, &[&name.as_str()]).await?.map(|row| row.try_get(0)).transpose()
-}
-
-fn stored_share(row: &Row) -> Result<StoredShare, StoreError> {
-    Ok(StoredShare {
-        owner: stored_name(row, 0)?,
-        grantee: stored_name(row, 1)?,
-        role: role(row, 2)?,
-        created: timestamp(get(row, 3)?),
-    })
-}
-
-fn role(row: &Row, column: usize) -> Result<Role, StoreError> {
-    let name = get(row, column)?;
-    Role::from_name(name).ok_or_else(|| StoreError::Internal(format!("unknown role {name}")))
 }

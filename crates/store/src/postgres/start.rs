@@ -5,13 +5,16 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use super::link::{Connector, Role, backoff};
+use super::connector::{Connector, backoff};
+use super::role::ConnectionRole;
 use super::schema;
-use crate::{OpenError, OpenOptions, StoreUrl};
+use crate::error::OpenError;
+use crate::options::OpenOptions;
+use crate::url::StoreUrl;
 
-/// How long a database that cannot be reached yet is retried.
+/// Time for which a database that cannot be reached yet is retried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the schema is retried after an error that may pass, such as a lost connection or a deadlock.
+/// Retries of the schema after an error that may pass, such as a lost connection or a deadlock.
 const SCHEMA_RETRIES: u32 = 5;
 
 /// Connects to a database and makes its schema ready. Also returns whether the schema is new.
@@ -40,7 +43,7 @@ async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> R
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let mut failures = 0;
     loop {
-        match connector.connect(Role::Operate).await {
+        match connector.connect(ConnectionRole::Operate).await {
             Ok((client, driver)) => {
                 tokio::spawn(driver);
                 return Ok(client);

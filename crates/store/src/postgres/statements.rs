@@ -4,7 +4,7 @@
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
-/// What a connection has prepared.
+/// The prepared statements of a connection.
 pub(super) trait Prepared: Sized + Send + Sync + 'static {
     /// Prepares all of it in one round trip.
     fn prepare(client: &Client) -> impl Future<Output = Result<Self, Error>> + Send;
@@ -27,7 +27,7 @@ macro_rules! statements {
 }
 
 statements! {
-    /// Those of a connection that holds the locks of keys. They touch no table: whoever has locked one is not in their way.
+    /// Those of a connection that holds the locks of keys. They touch no table, and so wait for no lock on one.
     LockStatements;
     lock:
         "SELECT pg_try_advisory_lock($1)",
@@ -77,7 +77,7 @@ statements! {
     // node has just made is touched without being changed, because only then the number comes back; and not in a column of
     // a key, because that would wait for everybody who refers to the user. With a deletion of the same user there may be a
     // circle even so: PostgreSQL breaks it up, and the writer tries again.
-    make_users:
+    create_users:
         "WITH made AS (
            INSERT INTO plantstore.users (name, created_at)
            SELECT name, created_at FROM unnest($1::text[], $2::bigint[]) AS batch (name, created_at) ORDER BY name
@@ -87,7 +87,7 @@ statements! {
            INSERT INTO plantstore.collections (user_id) SELECT user_id FROM made ON CONFLICT (user_id) DO NOTHING)
          SELECT user_id, name FROM made",
     // Leaves out what others have locked: a note is not worth a wait.
-    note_uses:
+    record_token_uses:
         "UPDATE plantstore.tokens SET last_used_at = noted.day
          FROM unnest($1::bigint[], $2::bigint[]) AS noted (token_id, day)
          WHERE tokens.token_id = noted.token_id AND (last_used_at IS NULL OR last_used_at < noted.day)
@@ -105,7 +105,7 @@ statements! {
     last_mark:
         "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
     // By the index, and so in the order of the users, always: two nodes that change plants of the same users wait for each
-    // other, never in a circle. Whoever has moved a user's version holds the user until the commit. Versions follow the
+    // other, never in a circle. The transaction that moves a user's version locks the user until its commit. Versions follow the
     // clock where it goes forward, so that none is ever used a second time, not even after a database was put back.
     touch:
         "UPDATE plantstore.collections
@@ -127,17 +127,17 @@ statements! {
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
          SELECT array_agg(user_id), array_agg(plant_id) FROM made",
-    // What is kept under the keys of a batch. It is locked, so that nobody sweeps it away before the statements below have
+    // What is stored under the keys of a batch. It is locked, so that no node sweeps it away before the statements below have
     // met it. All of a transaction's statements have the same clock. Each key is looked up by itself and, by the sum, not by
     // its expiry, however few keys there were when this was planned.
-    recall:
+    find_keys:
         "SELECT asked.user_id, asked.key, known.fingerprint, known.outcome, known.message
          FROM unnest($1::bigint[], $2::bytea[]) AS asked (user_id, key)
          CROSS JOIN LATERAL (
            SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS kept
            WHERE kept.user_id = asked.user_id AND kept.key = asked.key
              AND kept.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known",
-    // Of writes that have a key, or are among somebody else's plants, those are done whose key is new and whose actor and
+    // Of writes that have a key, or are among another user's plants, those are done whose key is new and whose actor and
     // owner both exist. Of several that ask for the same, the first has it.
     delete_general:
         "WITH asked AS (
@@ -172,9 +172,9 @@ statements! {
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
          SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM made",
-    // In the place of what has expired. What has not is left without an outcome, which the table refuses: then nothing of
+    // In the place of what has expired. What has not is left without an outcome, which the table rejects: then nothing of
     // the transaction happens.
-    keep:
+    store_keys:
         "INSERT INTO plantstore.idempotency_keys AS kept (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
          FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
@@ -182,7 +182,7 @@ statements! {
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
            outcome = CASE WHEN kept.expires_at <= extract(epoch FROM now())::bigint THEN excluded.outcome END",
-    is_kept:
+    has_key:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
     // Whether deleted users or writers have left something behind; in the order of an index, or several processes would be

@@ -1,11 +1,12 @@
-//! Removing what nobody needs any more, in small steps that leave room for writes. Any number of nodes may do it at once.
+//! Removal of rows that are no longer needed, in small steps that leave room for writes. Any number of nodes may do it at once.
 
-use super::Postgres;
-use crate::{SWEEP_DELAY, StoreError};
+use super::engine::Postgres;
+use crate::error::StoreError;
+use crate::limits::SWEEP_DELAY;
 
 /// Plants of deleted users, or keys, removed in one transaction.
 const STEP: i64 = 2_000;
-/// Rows of writers that were not seen for so many seconds belong to nobody any more.
+/// Seconds after which the row of a writer that was not seen is removed.
 const WRITER_GONE: i64 = 86_400;
 
 impl Postgres {

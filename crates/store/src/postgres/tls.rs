@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::url::{PostgresUrl, Trust};
+use crate::url::{PostgresUrl, Trust};
 use plantstore_client::trust;
 
 /// Makes the connector that the URL asks for, or says what is wrong with the certificates to be trusted.
@@ -38,7 +38,7 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> 
 #[derive(Debug)]
 struct Check {
     authority: Option<Arc<WebPkiServerVerifier>>,
-    /// Whether the name has to fit, too.
+    /// True when the name has to match, too.
     name: bool,
     provider: Arc<CryptoProvider>,
 }

@@ -1,9 +1,9 @@
 //! The writer: a task that drains the queue into transactions, on a connection of its own.
 //!
-//! A transaction is sent in one go, and its commit, with what is kept under keys, when its answers are there, so that only a
-//! commit can be in doubt. In the same transaction the writer marks a row of its own with the commit's number. When the
-//! connection dies under a commit, the next attempt finds that mark, or waits for whoever still holds the row, or takes the
-//! row and does it all anew: of the two attempts exactly one happens, and the outcomes are known from the first.
+//! A transaction is sent in one go, and its commit, with what is stored under keys, when its responses are there, so that only
+//! a commit can be in doubt. In the same transaction the writer marks a row of its own with the commit's number. When the
+//! connection breaks under a commit, the next attempt finds that mark, or waits for the transaction that still holds the row,
+//! or takes the row and repeats everything: of the two attempts exactly one happens, and the outcomes are known from the first.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,18 +17,20 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::PostgresMetrics;
-use super::fault::{Fault, certainly_not_committed, describe, refuses};
-use super::link::{Connector, Link, Role, SILENT, Session};
-use super::writes::{Answers, Keepings, Writes};
-use crate::StoreError;
-use crate::batch::{Answer, BATCH_MAX, Job, Outcome, Queue, Timeouts, answer, answer_all, one_may_spoil_it};
+use super::connection::{Connection, Session};
+use super::connector::Connector;
+use super::database_error::{DatabaseError, SILENT, certainly_not_committed, describe, is_rejection};
+use super::metrics::PostgresMetrics;
+use super::role::ConnectionRole;
+use super::writes::{KeyOutcomes, Responses, Writes};
+use crate::error::StoreError;
+use crate::write_queue::{BATCH_MAX, Job, Outcome, Queue, Timeouts, is_worth_retrying_one_by_one, reply, reply_all};
 
 /// The isolation that the statements are made for, and leave to write, which a session of the writer does not have otherwise.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-/// How much longer than anything else a commit may take, because giving it up leaves a doubt.
+/// Time that a commit may take beyond the timeout, because giving it up leaves it in doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
-/// What a caller waits beyond the patience of the writer, so that it is the writer who says what became of the write.
+/// Time that a caller waits beyond the timeout of the writer, so that it is the writer who reports the outcome.
 const MARGIN: Duration = Duration::from_millis(300);
 /// Commits that take at least this long are worth waiting for company.
 const SLOW_COMMIT: Duration = Duration::from_millis(2);
@@ -38,39 +40,39 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// The handle on the writer.
 pub(super) struct Writer {
     queue: Queue,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
-        let (queue, jobs) = Queue::new(capacity, Timeouts::both(connector.patience + MARGIN));
-        let link = Arc::new(Link::new(connector, Role::Write));
+        let (queue, jobs) = Queue::new(capacity, Timeouts::both(connector.timeout + MARGIN));
+        let connection = Arc::new(Connection::new(connector, ConnectionRole::Write));
         let worker = Worker {
-            link: Arc::clone(&link),
-            patience: connector.patience,
+            connection: Arc::clone(&connection),
+            timeout: connector.timeout,
             id: random(),
             last: 0,
             took: Duration::ZERO,
             metrics: Arc::clone(metrics),
         };
-        let task = tokio::spawn(watch_over(worker.run(Gathering { jobs, answered: 0, pause: Duration::ZERO })));
-        Self { queue, link, task: Mutex::new(Some(task)) }
+        let task = tokio::spawn(exit_on_panic(worker.run(BatchCollector { jobs, answered: 0, pause: Duration::ZERO })));
+        Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Whether the writer is at work and has its connection.
+    /// Checks that the writer is running and has its connection.
     pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.queue.is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
-        self.link.session(deadline).await.map(|_| ())
+        self.connection.session(deadline).await.map(|_| ())
     }
 
-    /// Closes the queue and waits until all that was in it is answered.
+    /// Closes the queue and waits until all jobs in it have their replies.
     pub(super) async fn finish(&self) {
         self.queue.stop().await;
         if let Some(task) = self.task.lock().await.take() {
@@ -79,8 +81,8 @@ impl Writer {
     }
 }
 
-/// A node whose writer failed is of no use: the process ends, and whoever supervises it starts another.
-async fn watch_over(writer: impl Future<Output = ()> + Send + 'static) {
+/// Ends the process when the writer panics: a node without a writer is of no use, and its supervisor starts another.
+async fn exit_on_panic(writer: impl Future<Output = ()> + Send + 'static) {
     if tokio::spawn(writer).await.is_err_and(|error| error.is_panic()) {
         tracing::error!("the writer failed: ending the process");
         std::process::exit(1);
@@ -93,57 +95,57 @@ fn random() -> i64 {
 }
 
 struct Worker {
-    link: Arc<Link>,
-    patience: Duration,
+    connection: Arc<Connection>,
+    timeout: Duration,
     /// The number of its row; another one after an outcome that stayed unknown.
     id: i64,
     /// The last commit that its row is known to hold.
     last: i64,
-    /// How long the database took to answer that commit.
+    /// The time that the database took for that commit.
     took: Duration,
     metrics: Arc<PostgresMetrics>,
 }
 
 impl Worker {
-    async fn run(mut self, mut gathering: Gathering) {
+    async fn run(mut self, mut collector: BatchCollector) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while gathering.gather(&mut batch).await {
+        while collector.collect(&mut batch).await {
             let size = batch.len();
             if batch.is_empty() {
                 continue;
             }
-            // Nothing is begun without a connection: whoever stops waiting until there is one knows that nothing was done.
-            match self.link.session(Instant::now() + self.patience).await {
+            // Nothing is begun without a connection: a caller that stops waiting for one knows that nothing was done.
+            match self.connection.session(Instant::now() + self.timeout).await {
                 Ok(_) => {
-                    let notes = take_notes(&mut batch);
+                    let notes = take_token_uses(&mut batch);
                     batch.retain(Job::begin);
                     self.settle(&mut batch).await;
-                    // Last, because nobody waits for them.
-                    self.note_uses(notes).await;
+                    // Last, because no caller waits for them.
+                    self.record_token_uses(notes).await;
                 }
-                Err(error) => answer_all(&mut batch, Err(error)),
+                Err(error) => reply_all(&mut batch, Err(error)),
             }
-            gathering.answered(size, self.took);
+            collector.answered(size, self.took);
         }
     }
 
-    /// Notes the uses of tokens. They may be lost: nothing waits for them, neither the standby nor, for long, the writer.
-    async fn note_uses(&self, (tokens, days): (Vec<i64>, Vec<i64>)) {
-        let Some(session) = self.link.ready().filter(|_| !tokens.is_empty()) else {
+    /// Records the uses of tokens. They may be lost: nothing waits for them, neither the standby nor, for long, the writer.
+    async fn record_token_uses(&self, (tokens, days): (Vec<i64>, Vec<i64>)) {
+        let Some(session) = self.connection.ready().filter(|_| !tokens.is_empty()) else {
             return;
         };
         let noting = async {
             session.client.batch_execute(&format!("{BEGIN}; SET LOCAL synchronous_commit = off")).await?;
-            session.client.execute(&session.statements.note_uses, &[&tokens, &days]).await?;
+            session.client.execute(&session.statements.record_token_uses, &[&tokens, &days]).await?;
             session.client.batch_execute("COMMIT").await
         };
-        match timeout(self.patience, noting).await {
+        match timeout(self.timeout, noting).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(error = describe(&error), "the use of tokens was not noted");
-                session.condemn();
+                session.discard();
             }
-            Err(_) => session.condemn(),
+            Err(_) => session.discard(),
         }
     }
 
@@ -152,50 +154,50 @@ impl Worker {
             return;
         }
         let result = self.commit(batch).await;
-        if !one_may_spoil_it(&result, batch.len()) {
-            return answer_all(batch, result);
+        if !is_worth_retrying_one_by_one(&result, batch.len()) {
+            return reply_all(batch, result);
         }
         for job in batch.drain(..) {
             let alone = self.commit(std::slice::from_ref(&job)).await;
-            answer(job, alone.map(|mut outcomes| outcomes.swap_remove(0)));
+            reply(job, alone.map(|mut outcomes| outcomes.swap_remove(0)));
         }
     }
 
-    async fn commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
+    async fn commit(&mut self, batch: &[Job]) -> Result<Vec<Outcome>, StoreError> {
         let begun = Instant::now();
-        let result = self.try_to_commit(batch).await;
+        let result = self.commit_with_retries(batch).await;
         self.metrics.writes.committed(batch.len(), begun.elapsed(), &result);
         result
     }
 
     /// Does all jobs in one transaction, or none of them, trying again for as long as there is time.
-    async fn try_to_commit(&mut self, batch: &[Job]) -> Answer<Vec<Outcome>> {
-        let deadline = Instant::now() + self.patience;
+    async fn commit_with_retries(&mut self, batch: &[Job]) -> Result<Vec<Outcome>, StoreError> {
+        let deadline = Instant::now() + self.timeout;
         let commit = random();
-        // The outcomes of a commit that was sent and not answered.
-        let mut doubt = None;
+        // The outcomes of a commit that was sent without a response.
+        let mut in_doubt = None;
         loop {
-            let session = match self.link.session(deadline).await {
+            let session = match self.connection.session(deadline).await {
                 Ok(session) => session,
-                Err(error) => return Err(self.give_up(doubt.is_some(), error)),
+                Err(error) => return Err(self.give_up(in_doubt.is_some(), error)),
             };
-            match self.attempt(&session, commit, batch, &mut doubt, deadline).await {
+            match self.attempt(&session, commit, batch, &mut in_doubt, deadline).await {
                 Attempt::Committed(outcomes) => {
                     self.last = commit;
                     return Ok(outcomes);
                 }
-                Attempt::Doubtful => session.condemn(),
+                Attempt::InDoubt => session.discard(),
                 Attempt::Rewound => {
                     // The database has forgotten a commit of ours: it was put back to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
-                    (self.id, self.last, doubt) = (random(), 0, None);
+                    (self.id, self.last, in_doubt) = (random(), 0, None);
                 }
-                Attempt::NotDone(fault) => match fault {
-                    Fault::Lasting(error) => return Err(self.give_up(doubt.is_some(), error)),
+                Attempt::Failed(fault) => match fault {
+                    DatabaseError::Permanent(error) => return Err(self.give_up(in_doubt.is_some(), error)),
                     fault if Instant::now() >= deadline => {
-                        return Err(self.give_up(doubt.is_some(), fault.into_error()));
+                        return Err(self.give_up(in_doubt.is_some(), fault.into_error()));
                     }
-                    Fault::Lost(_) | Fault::Again(_) => {}
+                    DatabaseError::ConnectionLost(_) | DatabaseError::Retryable(_) => {}
                 },
             }
         }
@@ -207,7 +209,7 @@ impl Worker {
             return error;
         }
         tracing::warn!(%error, "the outcome of a commit is unknown");
-        // The doubtful commit may still take the row.
+        // The in-doubt commit may still take the row.
         (self.id, self.last) = (random(), 0);
         StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
     }
@@ -217,44 +219,46 @@ impl Worker {
         session: &Session,
         commit: i64,
         batch: &[Job],
-        doubt: &mut Option<Vec<Outcome>>,
+        in_doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
     ) -> Attempt {
-        let not_done = |fault: Fault| {
+        let failed = |fault: DatabaseError| {
             // Whatever is open on the connection goes with it.
-            session.condemn();
-            Attempt::NotDone(fault)
+            session.discard();
+            Attempt::Failed(fault)
         };
         let staged = match timeout_at(deadline, self.stage(session, commit, batch)).await {
             Ok(Ok(staged)) => staged,
-            Ok(Err(error)) => match Fault::of(&error) {
-                fault @ Fault::Lost(_) => return not_done(fault),
+            Ok(Err(error)) => match DatabaseError::classify(&error) {
+                fault @ DatabaseError::ConnectionLost(_) => return failed(fault),
                 fault => {
-                    return self.roll_back(session, deadline).await.map_or_else(not_done, |()| Attempt::NotDone(fault));
+                    return self.roll_back(session, deadline).await.map_or_else(failed, |()| Attempt::Failed(fault));
                 }
             },
-            Err(_) => return not_done(Fault::Lost(SILENT.to_owned())),
+            Err(_) => return failed(DatabaseError::ConnectionLost(SILENT.to_owned())),
         };
         let outcomes = match staged {
             Staged::Ready(outcomes) => outcomes,
-            Staged::Marked => return self.look_back(session, commit, doubt, deadline).await.unwrap_or_else(not_done),
-            Staged::AtOdds => {
-                let again = || Attempt::NotDone(Fault::Again("a key changed under its lock".to_owned()));
-                return self.roll_back(session, deadline).await.map_or_else(not_done, |()| again());
+            Staged::MarkMismatch => {
+                return self.resolve_in_doubt(session, commit, in_doubt, deadline).await.unwrap_or_else(failed);
+            }
+            Staged::Inconsistent => {
+                let again = || Attempt::Failed(DatabaseError::Retryable("a key changed under its lock".to_owned()));
+                return self.roll_back(session, deadline).await.map_or_else(failed, |()| again());
             }
         };
         // The mark is ours: whatever was sent before has not happened, and never will.
-        *doubt = None;
+        *in_doubt = None;
         let sent = Instant::now();
         match timeout_at(deadline + COMMIT_GRACE, finish(session, batch, &outcomes)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 Attempt::Committed(outcomes)
             }
-            Ok(Err(Some(fault))) => Attempt::NotDone(fault),
+            Ok(Err(Some(fault))) => Attempt::Failed(fault),
             Ok(Err(None)) | Err(_) => {
-                *doubt = Some(outcomes);
-                Attempt::Doubtful
+                *in_doubt = Some(outcomes);
+                Attempt::InDoubt
             }
         }
     }
@@ -269,9 +273,9 @@ impl Worker {
         let (begun, marked, new, held, known, deleted, general_deleted, created, general_created) = join!(
             client.batch_execute(BEGIN),
             client.execute(&statements.mark, &mark),
-            query(writes.has_new_users(), client, &statements.make_users, writes.new_users()),
+            query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
             query(true, client, &statements.touch, writes.users()),
-            query(writes.has_keys(), client, &statements.recall, writes.keys()),
+            query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
             query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
             query(general_deletes.any(), client, &statements.delete_general, general_deletes.of_general_deletes()),
             query(creates.any(), client, &statements.create, creates.of_creates()),
@@ -280,102 +284,103 @@ impl Worker {
         // In this order, too: whatever comes after an error fails because of it.
         begun?;
         if marked? == 0 {
-            return Ok(Staged::Marked);
+            return Ok(Staged::MarkMismatch);
         }
         let (new, held, known, deleted, general_deleted) = (new?, held?, known?, deleted?, general_deleted?);
         let (created, general_created) = (created?, general_created?);
-        let answers = Answers { new, held, known, deleted, created, general_deleted, general_created };
-        Ok(answers.outcomes(batch)?.map_or(Staged::AtOdds, Staged::Ready))
+        let answers = Responses { new, held, known, deleted, created, general_deleted, general_created };
+        Ok(answers.outcomes(batch)?.map_or(Staged::Inconsistent, Staged::Ready))
     }
 
-    /// The mark was not what it should be: either the doubtful commit has happened, or the database was put back.
-    async fn look_back(
+    /// The mark was not what it should be: either the in-doubt commit has happened, or the database was put back.
+    async fn resolve_in_doubt(
         &self,
         session: &Session,
         commit: i64,
-        doubt: &mut Option<Vec<Outcome>>,
+        in_doubt: &mut Option<Vec<Outcome>>,
         deadline: Instant,
-    ) -> Result<Attempt, Fault> {
+    ) -> Result<Attempt, DatabaseError> {
         self.roll_back(session, deadline).await?;
-        let look = async {
+        let page_size = async {
             session.client.batch_execute(BEGIN).await?;
             let row = session.client.query_opt(&session.statements.last_mark, &[&self.id]).await?;
             session.client.batch_execute("COMMIT").await?;
             row.map(|row| row.try_get::<_, i64>(0)).transpose()
         };
-        let found = timeout_at(deadline, look).await.map_err(|_| Fault::Lost(SILENT.to_owned()))?;
-        let found = found.map_err(|error| Fault::of(&error))?;
-        let happened = doubt.take_if(|_| found == Some(commit));
+        let found =
+            timeout_at(deadline, page_size).await.map_err(|_| DatabaseError::ConnectionLost(SILENT.to_owned()))?;
+        let found = found.map_err(|error| DatabaseError::classify(&error))?;
+        let happened = in_doubt.take_if(|_| found == Some(commit));
         Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))
     }
 
-    async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), Fault> {
+    async fn roll_back(&self, session: &Session, deadline: Instant) -> Result<(), DatabaseError> {
         match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Fault::of(&error)),
-            Err(_) => Err(Fault::Lost(SILENT.to_owned())),
+            Ok(Err(error)) => Err(DatabaseError::classify(&error)),
+            Err(_) => Err(DatabaseError::ConnectionLost(SILENT.to_owned())),
         }
     }
 }
 
-/// Keeps the answers under their keys and commits. An error without a fault leaves a doubt.
-async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Result<(), Option<Fault>> {
-    let keepings = Keepings::of(batch, outcomes);
+/// Stores the outcomes under their keys and commits. `None` as error leaves the commit in doubt.
+async fn finish(session: &Session, batch: &[Job], outcomes: &[Outcome]) -> Result<(), Option<DatabaseError>> {
+    let key_outcomes = KeyOutcomes::of(batch, outcomes);
     let (kept, committed) = join!(
-        query(keepings.any(), &session.client, &session.statements.keep, keepings.values()),
+        query(key_outcomes.any(), &session.client, &session.statements.store_keys, key_outcomes.values()),
         session.client.batch_execute("COMMIT"),
     );
     match (kept, committed) {
-        // What follows a refused statement in a transaction does not happen, whatever is said of the commit.
+        // What follows a rejected statement in a transaction does not happen, whatever the response to the commit.
         (Err(error), _) if error.code() == Some(&SqlState::NOT_NULL_VIOLATION) => {
-            Err(Some(Fault::Again("a key came in between".to_owned())))
+            Err(Some(DatabaseError::Retryable("a key came in between".to_owned())))
         }
-        (Err(error), _) if refuses(&error) => Err(Some(Fault::of(&error))),
+        (Err(error), _) if is_rejection(&error) => Err(Some(DatabaseError::classify(&error))),
         (Ok(_), Ok(())) => Ok(()),
-        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(Fault::of(&error))),
+        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(DatabaseError::classify(&error))),
         (Err(_), _) | (_, Err(_)) => Err(None),
     }
 }
 
 /// A transaction before its end.
 enum Staged {
-    /// All that is left is to keep the answers and to commit.
+    /// All that is left is to store the outcomes under their keys and to commit.
     Ready(Vec<Outcome>),
     /// The mark says that it is not to be done.
-    Marked,
-    /// Its statements found different keys, though nobody else can have changed them.
-    AtOdds,
+    MarkMismatch,
+    /// Its statements found different keys, though no other transaction can have changed them.
+    Inconsistent,
 }
 
-/// What one attempt came to.
+/// Result of one attempt.
 enum Attempt {
     /// By this attempt, or by the one before it after all.
     Committed(Vec<Outcome>),
-    /// The commit was sent, and no answer came.
-    Doubtful,
+    /// The commit was sent, and no response came.
+    InDoubt,
     /// The row of the writer holds an earlier commit than it must.
     Rewound,
-    NotDone(Fault),
+    Failed(DatabaseError),
 }
 
-/// Takes what has queued up. Where commits are slow (a slow disk, a standby far away), callers who were answered together
-/// are given a moment to come back together: otherwise two halves of them would take turns, and each pay for a commit.
-struct Gathering {
+/// Takes what has queued up. Where commits are slow (a slow disk, a standby far away), callers that got their replies
+/// together are given a moment to come back together: otherwise two halves of them would take turns, and each pay for a commit.
+struct BatchCollector {
     jobs: mpsc::Receiver<Job>,
-    /// How many were answered by the last commit.
+    /// Jobs of the last commit.
     answered: usize,
-    /// How long those that have queued up wait for them.
+    /// Time that queued jobs wait for them.
     pause: Duration,
 }
 
-impl Gathering {
+impl BatchCollector {
     /// False when the queue is closed and empty.
-    async fn gather(&mut self, batch: &mut Vec<Job>) -> bool {
+    async fn collect(&mut self, batch: &mut Vec<Job>) -> bool {
         if self.jobs.recv_many(batch, BATCH_MAX).await == 0 {
             return false;
         }
         if !self.pause.is_zero() {
-            self.wait_for_company(batch).await;
+            self.wait_for_more(batch).await;
         }
         if batch.extract_if(.., |job| matches!(job, Job::Stop)).count() > 0 {
             self.jobs.close();
@@ -383,7 +388,7 @@ impl Gathering {
         true
     }
 
-    async fn wait_for_company(&mut self, batch: &mut Vec<Job>) {
+    async fn wait_for_more(&mut self, batch: &mut Vec<Job>) {
         let deadline = Instant::now() + self.pause;
         // Three quarters are company enough: some callers go away.
         let enough = ((batch.len() + self.answered) * 3 / 4).min(BATCH_MAX);
@@ -401,17 +406,17 @@ impl Gathering {
     }
 }
 
-/// Takes the notes of uses out of a batch: tokens, and when.
-fn take_notes(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
-    let notes = batch.extract_if(.., |job| matches!(job, Job::NoteUse { .. }));
+/// Takes the uses of tokens out of a batch: tokens and days.
+fn take_token_uses(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
+    let notes = batch.extract_if(.., |job| matches!(job, Job::RecordTokenUse { .. }));
     notes
-        .filter_map(
-            |job| if let Job::NoteUse { token, day } = job { Some((token.get(), day.as_second())) } else { None },
-        )
+        .filter_map(|job| {
+            if let Job::RecordTokenUse { token, day } = job { Some((token.get(), day.as_second())) } else { None }
+        })
         .unzip()
 }
 
-/// The rows of a statement, which is sent if it is wanted.
+/// Returns the rows of a statement, which is sent if it is wanted.
 async fn query<const N: usize>(
     wanted: bool,
     client: &Client,

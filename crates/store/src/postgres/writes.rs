@@ -1,13 +1,13 @@
-//! What a batch asks for, as the columns of its statements, and what became of it.
+//! The writes of a batch as columns of its statements, and their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-use crate::batch::{Job, Keeping, Outcome};
-use crate::keys::{Claimed, KEPT_SECONDS, Key, Known};
-use crate::{Actor, Creation, Deletion};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::write_queue::{Job, KeyOutcome, Outcome};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
 
@@ -44,7 +44,7 @@ pub(super) struct Columns<'a> {
     keys: Vec<Option<&'a [u8]>>,
 }
 
-fn is_plain(actor: Actor, key: Option<&Claimed>) -> bool {
+fn is_plain(actor: Actor, key: Option<&ClaimedKey>) -> bool {
     key.is_none() && actor.user == actor.owner
 }
 
@@ -83,10 +83,10 @@ impl<'a> Writes<'a> {
                         writes.deletes.push(actor.owner, *id);
                     }
                 }
-                Job::MakeUser { name, now, .. } => {
+                Job::CreateUser { name, now, .. } => {
                     new.insert(name.as_str(), now.as_second());
                 }
-                Job::Refuse { .. } | Job::NoteUse { .. } | Job::Stop => {}
+                Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => {}
             }
         }
         writes.users = users.into_iter().collect();
@@ -121,7 +121,7 @@ impl<'a> Columns<'a> {
         self.ids.push(id.get());
     }
 
-    fn push_general(&mut self, actor: Actor, key: Option<&'a Claimed>) {
+    fn push_general(&mut self, actor: Actor, key: Option<&'a ClaimedKey>) {
         self.actors.push(actor.user.get());
         self.keys.push(key.map(|claimed| claimed.key.hash.as_slice()));
     }
@@ -147,13 +147,13 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What the statements of a batch found and did, as the rows they answered with; none for one that was not sent.
-pub(super) struct Answers {
+/// Responses to the statements of a batch; no rows for one that was not sent.
+pub(super) struct Responses {
     /// Those who were made, or had been before, by name.
     pub(super) new: Vec<Row>,
     /// Of those who act or own, the ones who exist.
     pub(super) held: Vec<Row>,
-    /// What is kept under the keys.
+    /// What is stored under the keys.
     pub(super) known: Vec<Row>,
     pub(super) deleted: Vec<Row>,
     pub(super) created: Vec<Row>,
@@ -161,8 +161,8 @@ pub(super) struct Answers {
     pub(super) general_created: Vec<Row>,
 }
 
-impl Answers {
-    /// What each job came to; `None` when the statements do not agree about what there was to do.
+impl Responses {
+    /// Returns the outcome of each job; `None` when the statements do not agree about what there was to do.
     pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
         let mut effects = Effects {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
@@ -176,7 +176,7 @@ impl Answers {
     }
 }
 
-/// What happened, less what jobs have taken as theirs.
+/// Effects of the batch that no job has taken as its own yet.
 struct Effects<'a> {
     new: HashMap<&'a str, i64>,
     users: HashSet<i64>,
@@ -188,30 +188,30 @@ struct Effects<'a> {
 impl Effects<'_> {
     fn outcome(&mut self, job: &Job) -> Result<Outcome, Error> {
         let known = match job.key() {
-            Some((user, key)) if self.has(user) => self.recall(user, key)?,
+            Some((user, key)) if self.has(user) => self.lookup(user, key)?,
             _ => None,
         };
         if let Some(known) = known {
-            return Ok(Outcome::Known(known));
+            return Ok(Outcome::KnownKey(known));
         }
         Ok(match job {
-            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(Creation::NoUser),
-            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(Creation::NoOwner),
+            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(CreateOutcome::NoUser),
+            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(CreateOutcome::NoOwner),
             Job::Create { actor, plant, key, .. } => {
                 let created = self.creates.take(*actor, plant.id, key.as_deref());
-                Outcome::Create(if created { Creation::Created } else { Creation::Duplicate })
+                Outcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
             }
-            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(Deletion::NoUser),
-            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(Deletion::NoOwner),
+            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(DeleteOutcome::NoUser),
+            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(DeleteOutcome::NoOwner),
             Job::Delete { actor, id, key, .. } => {
                 let deleted = self.deletes.take(*actor, *id, key.as_deref());
-                Outcome::Delete(if deleted { Deletion::Deleted } else { Deletion::NoPlant })
+                Outcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
             }
-            Job::Refuse { user, .. } if self.has(*user) => Outcome::Refused,
-            Job::MakeUser { name, .. } => {
+            Job::StoreRejection { user, .. } if self.has(*user) => Outcome::Rejected,
+            Job::CreateUser { name, .. } => {
                 self.new.get(name.as_str()).map_or(Outcome::Nothing, |user| Outcome::User(UserId::new(*user)))
             }
-            Job::Refuse { .. } | Job::NoteUse { .. } | Job::Stop => Outcome::Nothing,
+            Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => Outcome::Nothing,
         })
     }
 
@@ -219,11 +219,11 @@ impl Effects<'_> {
         self.users.contains(&user.get())
     }
 
-    fn recall(&self, user: UserId, key: &Key) -> Result<Option<Known>, Error> {
+    fn lookup(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KnownKey>, Error> {
         let Some(row) = self.known.get(&(user.get(), &key.hash[..])) else {
             return Ok(None);
         };
-        Ok(Some(key.recall(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
+        Ok(Some(key.lookup(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
     }
 }
 
@@ -231,7 +231,7 @@ impl Effects<'_> {
 struct Effect {
     plain: HashSet<(i64, i64)>,
     general: HashSet<(i64, i64)>,
-    /// How many writes the general statement found to be done.
+    /// Writes that the general statement found to be done.
     to_do: i64,
 }
 
@@ -241,8 +241,8 @@ impl Effect {
         Ok(Self { plain: plants(plain)?, general: plants(general)?, to_do })
     }
 
-    /// Whether this write happened: of those that ask for the same, the first has it.
-    fn take(&mut self, actor: Actor, id: PlantId, key: Option<&Claimed>) -> bool {
+    /// Returns whether this write happened: of those that ask for the same, the first has it.
+    fn take(&mut self, actor: Actor, id: PlantId, key: Option<&ClaimedKey>) -> bool {
         let plant = (actor.owner.get(), id.get());
         if is_plain(actor, key) {
             return self.plain.remove(&plant);
@@ -265,9 +265,9 @@ fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
 }
 
-/// What is to be kept under the keys of a batch.
+/// Columns of what is to be stored under the keys of a batch.
 #[derive(Default)]
-pub(super) struct Keepings<'a> {
+pub(super) struct KeyOutcomes<'a> {
     users: Vec<i64>,
     keys: Vec<&'a [u8]>,
     fingerprints: Vec<&'a [u8]>,
@@ -275,11 +275,11 @@ pub(super) struct Keepings<'a> {
     messages: Vec<Option<&'a str>>,
 }
 
-impl<'a> Keepings<'a> {
+impl<'a> KeyOutcomes<'a> {
     pub(super) fn of(batch: &'a [Job], outcomes: &[Outcome]) -> Self {
         let mut columns = Self::default();
-        for Keeping { user, key, outcome, message } in
-            batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.keeping(outcome))
+        for KeyOutcome { user, key, outcome, message } in
+            batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome))
         {
             columns.users.push(user.get());
             columns.keys.push(&key.hash);
@@ -295,6 +295,6 @@ impl<'a> Keepings<'a> {
     }
 
     pub(super) fn values(&self) -> Values<'_, 6> {
-        [&self.users, &self.keys, &self.fingerprints, &self.outcomes, &self.messages, &KEPT_SECONDS]
+        [&self.users, &self.keys, &self.fingerprints, &self.outcomes, &self.messages, &KEY_LIFETIME_SECONDS]
     }
 }

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
 
-use super::checkpoint;
-use super::fault::end_process_with;
-use crate::StoreError;
+use super::database_error::end_process_with;
+use super::wal;
+use crate::error::StoreError;
 
 /// The path of the database and the file it named when it was opened.
 pub(super) struct DatabaseFile {
@@ -38,7 +38,7 @@ enum Mismatch {
 }
 
 impl DatabaseFile {
-    /// Remembers the file at `path`, which is about to be opened.
+    /// Stores the identity of the file at `path`, which is about to be opened.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let identity = identity(&fs::metadata(&path)?);
@@ -81,7 +81,7 @@ impl DatabaseFile {
         let advice = "stop every server before moving or replacing the file; put it back, or restore a backup in its \
                       place, and start again";
         end_process_with(&mismatch.to_string(), &self.path.display().to_string(), advice, || {
-            checkpoint::empty(connection);
+            wal::empty(connection);
         })
     }
 

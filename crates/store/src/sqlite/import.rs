@@ -10,16 +10,18 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::time::{Instant, sleep_until};
 
 use super::checkpoint::Checkpointer;
+use super::connection::connect_writer;
+use super::database_error::{after_change, store_error};
 use super::database_file::DatabaseFile;
-use super::fault::{after_change, store_error};
-use super::writer::CACHE_KIB;
-use super::{Sqlite, connect, find_user};
-use crate::transfer::{Imported, Met, Planting};
-use crate::{StoreError, later};
+use super::engine::Sqlite;
+use super::rows::find_user;
+use crate::error::StoreError;
+use crate::transfer::{ImportOutcome, ImportRow, ImportedBatch};
+use crate::version::next_version;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserName;
 
-/// Of the time that a batch has held the lock, it is then left to others for this part at the least: whoever waits for it looks
+/// Of the time that a batch has held the lock, it is then left to others for this part at the least: a process that waits for it looks
 /// again and again, and must find it free before long.
 const LEFT_TO_OTHERS: u32 = 4;
 
@@ -34,9 +36,8 @@ pub struct Importer {
 impl Sqlite {
     pub(crate) fn importer(&self) -> Result<Importer, StoreError> {
         let start = || {
-            let connection = connect(&self.path)?;
-            connection.busy_timeout(self.patience)?;
-            connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+            let connection = connect_writer(&self.path)?;
+            connection.busy_timeout(self.operator_timeout)?;
             let checkpointer = Checkpointer::start(&self.path, &self.file, &connection, &self.metrics)?;
             Ok(Importer { connection, file: Arc::clone(&self.file), checkpointer, not_before: Instant::now() })
         };
@@ -44,8 +45,9 @@ impl Sqlite {
     }
 }
 
+#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
 impl Importer {
-    pub(crate) async fn put(&mut self, batch: &[Planting], stop: bool) -> Result<Imported, StoreError> {
+    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
         sleep_until(self.not_before).await;
         let (imported, held) = self.commit(batch, stop).map_err(|error| after_change(&error))?;
         self.file.confirm(&self.connection)?;
@@ -54,7 +56,7 @@ impl Importer {
         Ok(imported)
     }
 
-    pub(crate) fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+    pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
         find_user(&self.connection, name).map(|user| user.is_some()).map_err(|error| store_error(&error))
     }
 
@@ -62,18 +64,18 @@ impl Importer {
         self.checkpointer.finish();
     }
 
-    /// Also says how long it has kept others from writing.
-    fn commit(&mut self, batch: &[Planting], stop: bool) -> rusqlite::Result<(Imported, Duration)> {
+    /// Also returns the time for which it has blocked other writers.
+    fn commit(&mut self, batch: &[ImportRow], stop: bool) -> rusqlite::Result<(ImportedBatch, Duration)> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let start = Instant::now();
         let mut owners = Owners::default();
-        let mut imported = Imported { met: Vec::with_capacity(batch.len()), new_users: 0 };
-        for Planting { owner, plant } in batch {
+        let mut imported = ImportedBatch { outcomes: Vec::with_capacity(batch.len()), new_users: 0 };
+        for ImportRow { owner, plant } in batch {
             let owner = owners.find(&transaction, owner)?;
-            let met = store(&transaction, owner, plant)?;
-            owner.changed |= met == Met::Nothing;
-            imported.met.push(met);
-            if stop && met != Met::Nothing {
+            let outcome = store(&transaction, owner, plant)?;
+            owner.changed |= outcome == ImportOutcome::Stored;
+            imported.outcomes.push(outcome);
+            if stop && outcome != ImportOutcome::Stored {
                 break;
             }
         }
@@ -83,7 +85,7 @@ impl Importer {
     }
 }
 
-fn store(transaction: &Transaction<'_>, owner: &Owner, plant: &NewPlant) -> rusqlite::Result<Met> {
+fn store(transaction: &Transaction<'_>, owner: &Owner, plant: &NewPlant) -> rusqlite::Result<ImportOutcome> {
     const STORE: &str = "
         INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
     const SAME: &str = "SELECT name = ?3 AND tag IS ?4 FROM plants WHERE user_id = ?1 AND plant_id = ?2";
@@ -91,11 +93,11 @@ fn store(transaction: &Transaction<'_>, owner: &Owner, plant: &NewPlant) -> rusq
     let stored =
         transaction.prepare_cached(STORE)?.execute(params![owner.id, plant.id.get(), name, tag, owner.version])?;
     if stored == 1 {
-        return Ok(Met::Nothing);
+        return Ok(ImportOutcome::Stored);
     }
     let mut same = transaction.prepare_cached(SAME)?;
     let same = same.query_row(params![owner.id, plant.id.get(), name, tag], |row| row.get(0))?;
-    Ok(if same { Met::Same } else { Met::Different })
+    Ok(if same { ImportOutcome::Same } else { ImportOutcome::Different })
 }
 
 /// Those whose plants are in a batch.
@@ -104,7 +106,7 @@ struct Owners<'a>(HashMap<&'a UserName, Owner>);
 
 struct Owner {
     id: i64,
-    /// What their version will be.
+    /// The next version.
     version: i64,
     changed: bool,
     new: bool,
@@ -137,6 +139,6 @@ fn ensure(transaction: &Transaction<'_>, name: &UserName) -> rusqlite::Result<Ow
     transaction
         .prepare_cached("SELECT user_id, version FROM users WHERE name = ?1")?
         .query_row([name.as_str()], |row| {
-            Ok(Owner { id: row.get(0)?, version: later(row.get(1)?), changed: false, new: made == 1 })
+            Ok(Owner { id: row.get(0)?, version: next_version(row.get(1)?), changed: false, new: made == 1 })
         })
 }

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use super::{connect, fault, reader};
-use crate::{OpenError, StoreUrl};
+use super::connection::{connect, connect_reader};
+use super::database_error::describe;
+use crate::error::OpenError;
+use crate::url::StoreUrl;
 
 /// Numbered from 1, never changed once released: a change of the schema is another file.
 const MIGRATIONS: &[&str] = &[
@@ -24,16 +26,16 @@ const TABLES: &[&[&str]] = &[&["users", "departed_users", "tokens", "plants"], &
 /// Marks a file as ours, in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;
 
-/// How long a file that others hold is tried again, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Timeout for a file that other processes have locked, and the pause between two attempts.
+const LOCKED_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Makes the file if there is none and `create` allows it, and brings its schema up to date. True when it is new.
 pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
     // Before any connection of this process: closing a file drops all locks that the process has on it.
     // Plants are private: the file is for its owner alone. SQLite gives the files beside it the same mode.
-    // Opened for writing, so that one that may only be read is refused before SQLite puts other files beside it.
+    // Opened for writing, so that one that may only be read is rejected before SQLite puts other files beside it.
     match OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound && !create => return Err(OpenError::Missing(url())),
@@ -42,8 +44,10 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     let begun = Instant::now();
     loop {
         match connect(path).map_err(Stop::from).and_then(|mut connection| migrate(&mut connection, create)) {
-            // Changing the journal of a file that others are making ready, too, is refused at once instead of waited for.
-            Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < PATIENCE => thread::park_timeout(PAUSE),
+            // Changing the journal of a file that others are making ready, too, is rejected at once instead of waited for.
+            Err(Stop::Failed(error)) if is_locked(&error) && begun.elapsed() < LOCKED_TIMEOUT => {
+                thread::park_timeout(RETRY_PAUSE);
+            }
             prepared => return prepared.map_err(|stop| stop.into_error(path)),
         }
     }
@@ -59,7 +63,7 @@ pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), 
     if !path.exists() {
         return Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned())));
     }
-    let recognised = reader(path).map_err(Stop::from).and_then(|connection| {
+    let recognised = connect_reader(path).map_err(Stop::from).and_then(|connection| {
         let version = recognise(&connection)?;
         check_tables(&connection, version)?;
         if for_copy {
@@ -108,7 +112,7 @@ fn check_others(connection: &Connection) -> Result<(), Stop> {
     }
 }
 
-/// Makes the schema in an empty file that nobody else uses.
+/// Makes the schema in an empty file that no other process uses.
 pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     MIGRATIONS.iter().try_for_each(|migration| connection.execute_batch(migration))?;
     mark(connection)
@@ -141,7 +145,7 @@ impl Stop {
             Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
                 OpenError::Foreign(url, "it is not an SQLite database".to_owned())
             }
-            Self::Failed(error) => OpenError::Unusable(url, fault::describe(&error)),
+            Self::Failed(error) => OpenError::Unusable(url, describe(&error)),
         }
     }
 }
@@ -183,7 +187,7 @@ fn mark(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", latest())
 }
 
-/// What may not be written is refused at the start: the files beside the database count, too.
+/// Rejects at the start what may not be written: the files beside the database count, too.
 fn prove_writable(connection: &mut Connection) -> Result<(), Stop> {
     // Without waiting: another process that is writing at the moment proves it as well.
     connection.busy_timeout(Duration::ZERO)?;

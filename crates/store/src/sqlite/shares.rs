@@ -1,10 +1,13 @@
-//! Shares: whose plants somebody else may read or change.
+//! Shares: the rights of users to the plants of others.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Sqlite, stored_name, user_name};
-use crate::{Collection, Granting, SHARES_MAX, StoreError, StoredShare, later, timestamp};
+use super::engine::Sqlite;
+use crate::accounts::{Collection, GrantOutcome, StoredShare};
+use crate::error::StoreError;
+use crate::limits::SHARES_MAX;
+use crate::version::next_version;
 use plantstore_model::user::{Role, UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
@@ -15,10 +18,7 @@ impl Sqlite {
             WHERE grantee_id = ?1 ORDER BY name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(FIND)?;
-            let shared = statement.query_map([user.get()], |row| {
-                Ok(Collection { owner: user_name(row, 0)?, owner_id: UserId::new(row.get(1)?), role: role(row, 2)? })
-            })?;
-            shared.collect()
+            statement.query_map([user.get()], |row| Collection::read(row))?.collect()
         })
     }
 
@@ -28,25 +28,25 @@ impl Sqlite {
         to: &UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<Granting, StoreError> {
+    ) -> Result<GrantOutcome, StoreError> {
         const OTHERS: &str = "SELECT count(*) FROM shares WHERE grantee_id = ?1 AND owner_id <> ?2";
         const GRANT: &str = "
             INSERT INTO shares (grantee_id, owner_id, role, created_at) VALUES (?1, ?2, ?3, ?4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
         self.change(|connection| {
             let Some(grantee) = user_id(connection, to)? else {
-                return Ok(Granting::NoGrantee);
+                return Ok(GrantOutcome::NoGrantee);
             };
             let Some(owner) = user_id(connection, owner)? else {
-                return Ok(Granting::NoOwner);
+                return Ok(GrantOutcome::NoOwner);
             };
             let others: u32 = connection.query_row(OTHERS, [grantee, owner], |row| row.get(0))?;
             if others >= SHARES_MAX {
-                return Ok(Granting::TooMany);
+                return Ok(GrantOutcome::TooMany);
             }
             connection.execute(GRANT, params![grantee, owner, role.name(), now.as_second()])?;
             move_version(connection, grantee)?;
-            Ok(Granting::Granted)
+            Ok(GrantOutcome::Granted)
         })
     }
 
@@ -63,15 +63,8 @@ impl Sqlite {
             ORDER BY owners.name, grantees.name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
-            let shares = statement.query_map([owner, to].map(|name| name.map(UserName::as_str)), |row| {
-                Ok(StoredShare {
-                    owner: stored_name(row, 0)?,
-                    grantee: stored_name(row, 1)?,
-                    role: role(row, 2)?,
-                    created: timestamp(row.get(3)?),
-                })
-            })?;
-            shares.collect()
+            let names = [owner, to].map(|name| name.map(UserName::as_str));
+            statement.query_map(names, |row| StoredShare::read(row))?.collect()
         })
     }
 
@@ -98,13 +91,5 @@ fn user_id(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<
 fn move_version(connection: &Connection, user: i64) -> rusqlite::Result<()> {
     let find = "SELECT version FROM users WHERE user_id = ?1";
     let version: i64 = connection.query_row(find, [user], |row| row.get(0))?;
-    connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, later(version)]).map(|_| ())
-}
-
-fn role(row: &Row<'_>, column: usize) -> rusqlite::Result<Role> {
-    let name = row.get_ref(column)?.as_str()?;
-    Role::from_name(name).ok_or_else(|| {
-        let fault = format!("unknown role {name}");
-        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, fault.into())
-    })
+    connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, next_version(version)]).map(|_| ())
 }

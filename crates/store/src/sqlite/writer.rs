@@ -1,4 +1,4 @@
-//! The one writer: a thread that drains its queue into one transaction and answers after the commit is on disk.
+//! The one writer: a thread that drains its queue into one transaction and replies after the commit is on disk.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +12,16 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Checkpointer;
+use super::connection::connect_writer;
+use super::database_error::{describe, end_process, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;
-use super::fault::{describe, end_process, is_failed_sync, store_error};
-use super::{SqliteMetrics, connect};
-use crate::batch::{Answer, BATCH_MAX, Job, Keeping, Outcome, Queue, Timeouts, settle};
-use crate::keys::{KEPT_SECONDS, Key, Known};
-use crate::{Actor, Creation, Deletion, OpenOptions, later};
+use super::metrics::SqliteMetrics;
+use crate::error::StoreError;
+use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
+use crate::options::OpenOptions;
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::version::next_version;
+use crate::write_queue::{BATCH_MAX, Job, KeyOutcome, Outcome, Queue, Timeouts, settle};
 use plantstore_model::plant::{NewPlant, PlantId, Tag};
 use plantstore_model::user::{UserId, UserName};
 
@@ -25,8 +29,6 @@ use plantstore_model::user::{UserId, UserName};
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
 const MARGIN: Duration = Duration::from_millis(300);
-/// The page cache of the writer, in KiB: holds the inner pages of a table of many million plants.
-pub(super) const CACHE_KIB: i64 = 16_384;
 
 /// The handle on the writer thread.
 pub(super) struct Writer {
@@ -42,9 +44,8 @@ impl Writer {
         options: &OpenOptions,
         metrics: &Arc<SqliteMetrics>,
     ) -> rusqlite::Result<Self> {
-        let connection = connect(path)?;
+        let connection = connect_writer(path)?;
         connection.busy_timeout(options.timeout)?;
-        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
         let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
         let (queue, jobs) = Queue::new(options.write_queue, timeouts);
@@ -67,7 +68,7 @@ impl Writer {
         &self.queue
     }
 
-    /// Closes the queue and waits until all that was in it is answered.
+    /// Closes the queue and waits until all jobs in it have their replies.
     pub(super) async fn finish(&self) {
         self.queue.stop().await;
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -87,7 +88,7 @@ fn run(
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while let Some(first) = jobs.blocking_recv() {
         batch.push(first);
-        // What has queued up while the last commit was under way shares this one; nobody waits for a timer.
+        // What has queued up during the last commit shares this one; no job waits for a timer.
         while batch.len() < BATCH_MAX
             && let Ok(job) = jobs.try_recv()
         {
@@ -109,7 +110,7 @@ fn run(
 
 /// Does all jobs in one transaction, or none of them. They begin once the write lock is held: a caller that gives up
 /// before has nothing done.
-fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Answer<Vec<Outcome>> {
+fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Result<Vec<Outcome>, StoreError> {
     let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
         if let Err(error) = file.check_not_lost() {
             return Ok(Err(error));
@@ -142,16 +143,16 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
     let now = Timestamp::now().as_second();
     for job in batch {
         let known = match job.key() {
-            // Whoever was deleted is told so, and nothing else.
-            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => recall(transaction, user, key, now)?,
+            // A deleted user gets no other outcome than that.
+            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => lookup(transaction, user, key, now)?,
             _ => None,
         };
         let outcome = match known {
-            Some(known) => Outcome::Known(known),
+            Some(known) => Outcome::KnownKey(known),
             None => perform(transaction, &mut versions, job)?,
         };
-        if let Some(keeping) = job.keeping(&outcome) {
-            keep(transaction, &keeping, now)?;
+        if let Some(key_outcome) = job.key_outcome(&outcome) {
+            store_key_outcome(transaction, &key_outcome, now)?;
         }
         outcomes.push(outcome);
     }
@@ -163,12 +164,12 @@ fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) ->
     Ok(match job {
         Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, versions, *actor, plant)?),
         Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, versions, *actor, *id)?),
-        Job::Refuse { user, .. } => {
+        Job::StoreRejection { user, .. } => {
             let exists = versions.next_of(transaction, *user)?.is_some();
-            if exists { Outcome::Refused } else { Outcome::Nothing }
+            if exists { Outcome::Rejected } else { Outcome::Nothing }
         }
-        Job::MakeUser { name, now, .. } => Outcome::User(make_user(transaction, name, *now)?),
-        Job::NoteUse { token, day } => {
+        Job::CreateUser { name, now, .. } => Outcome::User(create_user(transaction, name, *now)?),
+        Job::RecordTokenUse { token, day } => {
             transaction
                 .prepare_cached(
                     "UPDATE tokens SET last_used_at = ?2
@@ -181,14 +182,19 @@ fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) ->
     })
 }
 
-/// What is kept under a key. What has expired counts as absent, and makes room.
-fn recall(transaction: &Transaction<'_>, user: UserId, key: &Key, now: i64) -> rusqlite::Result<Option<Known>> {
+/// Finds what is stored under a key. What has expired counts as absent, and is removed.
+fn lookup(
+    transaction: &Transaction<'_>,
+    user: UserId,
+    key: &IdempotencyKey,
+    now: i64,
+) -> rusqlite::Result<Option<KnownKey>> {
     let found = transaction
         .prepare_cached(
             "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
         )?
         .query_row(params![user.get(), key.hash], |row| {
-            let known = key.recall(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            let known = key.lookup(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
             Ok((row.get::<_, i64>(0)?, known))
         })
         .optional()?;
@@ -203,14 +209,14 @@ fn recall(transaction: &Transaction<'_>, user: UserId, key: &Key, now: i64) -> r
     }
 }
 
-fn keep(transaction: &Transaction<'_>, keeping: &Keeping<'_>, now: i64) -> rusqlite::Result<()> {
-    let Keeping { user, key, outcome, message } = keeping;
+fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>, now: i64) -> rusqlite::Result<()> {
+    let KeyOutcome { user, key, outcome, message } = key_outcome;
     transaction
         .prepare_cached(
             "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
-        .execute(params![user.get(), key.hash, key.fingerprint, outcome, message, now + KEPT_SECONDS])?;
+        .execute(params![user.get(), key.hash, key.fingerprint, outcome, message, now + KEY_LIFETIME_SECONDS])?;
     Ok(())
 }
 
@@ -219,12 +225,12 @@ fn create(
     versions: &mut Versions,
     actor: Actor,
     plant: &NewPlant,
-) -> rusqlite::Result<Creation> {
+) -> rusqlite::Result<CreateOutcome> {
     if versions.next_of(transaction, actor.user)?.is_none() {
-        return Ok(Creation::NoUser);
+        return Ok(CreateOutcome::NoUser);
     }
     let Some(version) = versions.next_of(transaction, actor.owner)? else {
-        return Ok(Creation::NoOwner);
+        return Ok(CreateOutcome::NoOwner);
     };
     let inserted = transaction
         .prepare_cached(
@@ -239,7 +245,7 @@ fn create(
             version
         ])?;
     versions.changed(actor.owner, inserted);
-    Ok(if inserted == 1 { Creation::Created } else { Creation::Duplicate })
+    Ok(if inserted == 1 { CreateOutcome::Created } else { CreateOutcome::Duplicate })
 }
 
 fn delete(
@@ -247,21 +253,21 @@ fn delete(
     versions: &mut Versions,
     actor: Actor,
     id: PlantId,
-) -> rusqlite::Result<Deletion> {
+) -> rusqlite::Result<DeleteOutcome> {
     if versions.next_of(transaction, actor.user)?.is_none() {
-        return Ok(Deletion::NoUser);
+        return Ok(DeleteOutcome::NoUser);
     }
     if versions.next_of(transaction, actor.owner)?.is_none() {
-        return Ok(Deletion::NoOwner);
+        return Ok(DeleteOutcome::NoOwner);
     }
     let deleted = transaction
         .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
         .execute([actor.owner.get(), id.get()])?;
     versions.changed(actor.owner, deleted);
-    Ok(if deleted == 1 { Deletion::Deleted } else { Deletion::NoPlant })
+    Ok(if deleted == 1 { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
 }
 
-fn make_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
     transaction
         .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
         .execute(params![name.as_str(), now.as_second()])?;
@@ -291,7 +297,7 @@ impl Versions {
             .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
             .query_row([user.get()], |row| row.get(0))
             .optional()?;
-        let next = version.map(later);
+        let next = version.map(next_version);
         if let Some(next) = next {
             self.users.insert(user, Touched { next, changed: false });
         }

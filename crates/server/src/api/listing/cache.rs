@@ -15,7 +15,7 @@ use quick_cache::Weighter;
 use super::response::respond;
 use super::view::View;
 use crate::api::entity_tag::EntityTag;
-use plantstore_store::cache::{Memory, weighing};
+use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 
 /// Bytes that an entry takes besides the list itself, about.
@@ -48,7 +48,7 @@ impl Weighter<(EntityTag, View), CachedList> for ByBytes {
 
 /// The lists that were requested lately, within a number of bytes.
 pub(crate) struct ListCache {
-    lists: Option<Memory<(EntityTag, View), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(EntityTag, View), CachedList, ByBytes>>,
     /// Bytes of lists that are in memory, in the cache or in a response that outlives its entry there.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -76,7 +76,7 @@ impl Drop for Shared {
 impl ListCache {
     /// Creates a cache of this many bytes; 0 turns it off.
     pub(crate) fn new(bytes: usize) -> Self {
-        let lists = (bytes > 0).then(|| weighing(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
+        let lists = (bytes > 0).then(|| weighted_cache(bytes / USUAL_BYTES + 1, bytes as u64, ByBytes));
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 

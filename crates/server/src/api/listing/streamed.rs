@@ -20,7 +20,7 @@ use crate::api::error::ApiError;
 use crate::api::state::Api;
 use crate::observe::Context;
 use crate::transport::BufferBudget;
-use plantstore_store::{Span, StoreError, Version, end_with};
+use plantstore_store::{PlantRange, StoreError, Version, end_ranges_after};
 use plantstore_telemetry::metrics::Held;
 
 /// The part of a list that is still to be sent.
@@ -30,7 +30,7 @@ pub(super) struct StreamedList {
     view: View,
     /// The owners' versions with the first chunk.
     versions: Vec<Option<Version>>,
-    spans: Vec<Span>,
+    spans: Vec<PlantRange>,
     density: Density,
     separator: u8,
     buffers: BufferBudget,
@@ -43,7 +43,7 @@ pub(super) struct StreamedList {
 pub(super) struct FirstChunk {
     pub(super) bytes: Bytes,
     pub(super) count: usize,
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<PlantRange>,
 }
 
 /// The next bytes, true if they are the last, and the rest of the list.
@@ -88,7 +88,7 @@ impl StreamedList {
         if let Some(limit) = self.view.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
             if let Some(end) = self.api.store.boundary(&self.spans, left).await? {
-                end_with(&mut self.spans, end);
+                end_ranges_after(&mut self.spans, end);
                 next = self.view.next(&self.readable, end);
             }
         }

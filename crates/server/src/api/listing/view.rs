@@ -2,7 +2,7 @@
 
 use hyper::header::HeaderValue;
 use plantstore_model::plant::PlantId;
-use plantstore_store::{Collection, Span};
+use plantstore_store::{Collection, PlantRange};
 
 use super::cursor::Cursor;
 use crate::api::collections::{OwnerName, Readable};
@@ -69,9 +69,9 @@ impl View {
     }
 
     /// Returns the range to read of each collection.
-    pub(super) fn spans(&self, readable: &Readable) -> Vec<Span> {
+    pub(super) fn spans(&self, readable: &Readable) -> Vec<PlantRange> {
         let span = |collection: &Collection| {
-            let all = Span::all_of(collection.owner_id);
+            let all = PlantRange::all_of(collection.owner_id);
             match &self.after {
                 None => all,
                 Some(Cursor { id, owner: Some(owner) }) if collection.owner > *owner => all.starting_at(*id),

@@ -1,4 +1,4 @@
-//! Counts and digests of what passes: two stores with the same hold the same.
+//! Counts and digests of what is transferred: two stores with the same digest hold the same.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::line;
-use crate::{Counts, Numbers, Piece, PlantRecord};
+use crate::transfer::{Chunk, Counts, LastIds, PlantRecord};
 
 /// A SHA-256, shown in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +18,9 @@ impl fmt::Display for Digest {
     }
 }
 
-/// What has passed so far.
+/// Counts and digests chunks.
 #[derive(Default)]
-pub struct Tally {
+pub struct ContentHasher {
     counts: Counts,
     users: Hasher,
     tokens: Hasher,
@@ -28,33 +28,33 @@ pub struct Tally {
     keys: Hasher,
     plants: Hasher,
     versions: Hasher,
-    numbers: Numbers,
+    last_ids: LastIds,
 }
 
-/// What has passed in all. The digest of each kind is over its rows in their order; that of plants over the very lines that an
+/// Counts and digests of all chunks. The digest of each kind is over its rows in their order; that of plants over the very lines that an
 /// export writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tallied {
+pub struct ContentDigest {
     pub counts: Counts,
     pub users: Digest,
     pub tokens: Digest,
     pub shares: Digest,
     pub keys: Digest,
     pub plants: Digest,
-    /// Of the plants, which an export does not show.
+    /// Versions of the plants, which an export does not have.
     versions: Digest,
-    numbers: Numbers,
+    last_ids: LastIds,
 }
 
-impl Tallied {
-    /// Returns whether a store with these counts and digests holds all of another one. It may have given out more numbers before.
+impl ContentDigest {
+    /// Returns whether a store with these counts and digests holds all of another one. It may have given out more ids before.
     pub(super) fn holds(&self, other: &Self) -> bool {
-        let (own, others) = (self.numbers, other.numbers);
-        Self { numbers: others, ..*self } == *other && own.user >= others.user && own.token >= others.token
+        let (own, others) = (self.last_ids, other.last_ids);
+        Self { last_ids: others, ..*self } == *other && own.user >= others.user && own.token >= others.token
     }
 }
 
-impl fmt::Display for Tallied {
+impl fmt::Display for ContentDigest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { users, tokens, shares, keys, plants } = self.counts;
         write!(
@@ -65,17 +65,16 @@ impl fmt::Display for Tallied {
     }
 }
 
-impl Tally {
-    /// Counts and digests a piece.
-    pub fn add(&mut self, piece: &Piece) {
-        match piece {
-            Piece::Total(_) => {}
-            Piece::Numbers(numbers) => self.numbers = *numbers,
-            Piece::Users(rows) => self.counts.users += self.users.rows(rows),
-            Piece::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
-            Piece::Shares(rows) => self.counts.shares += self.shares.rows(rows),
-            Piece::Keys(rows) => self.counts.keys += self.keys.rows(rows),
-            Piece::Plants(rows) => {
+impl ContentHasher {
+    pub fn add(&mut self, chunk: &Chunk) {
+        match chunk {
+            Chunk::Total(_) => {}
+            Chunk::LastIds(ids) => self.last_ids = *ids,
+            Chunk::Users(rows) => self.counts.users += self.users.rows(rows),
+            Chunk::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
+            Chunk::Shares(rows) => self.counts.shares += self.shares.rows(rows),
+            Chunk::Keys(rows) => self.counts.keys += self.keys.rows(rows),
+            Chunk::Plants(rows) => {
                 self.counts.plants += rows.len() as u64;
                 self.plants.lines(rows);
                 for row in rows {
@@ -85,14 +84,13 @@ impl Tally {
         }
     }
 
-    /// Plants so far.
+    /// Returns the number of plants so far.
     pub fn plants(&self) -> u64 {
         self.counts.plants
     }
 
-    /// All of it.
-    pub fn finish(self) -> Tallied {
-        Tallied {
+    pub fn finish(self) -> ContentDigest {
+        ContentDigest {
             counts: self.counts,
             users: self.users.finish(),
             tokens: self.tokens.finish(),
@@ -100,12 +98,12 @@ impl Tally {
             keys: self.keys.finish(),
             plants: self.plants.finish(),
             versions: self.versions.finish(),
-            numbers: self.numbers,
+            last_ids: self.last_ids,
         }
     }
 }
 
-/// A digest that is under way, and room for what goes into it next.
+/// A digest in progress, with a buffer for what is added next.
 #[derive(Default)]
 pub(super) struct Hasher {
     hash: Sha256,
@@ -122,7 +120,7 @@ impl Hasher {
         rows.len() as u64
     }
 
-    /// Digests plants; their lines, as an export has them, are there until the next call.
+    /// Digests plants, and returns their lines, as an export has them.
     pub(super) fn lines(&mut self, rows: &[PlantRecord]) -> &[u8] {
         self.buffer.clear();
         for row in rows {

@@ -1,10 +1,10 @@
-//! What SQLite's errors mean to us.
+//! Maps SQLite's errors to those of the store.
 
 use rusqlite::{Error, ErrorCode, ffi};
 
-use crate::StoreError;
+use crate::error::StoreError;
 
-/// Whether the disk failed to make written data durable. After that nothing the operating system says of the file can be
+/// Returns whether the disk failed to make written data durable. After that nothing the operating system says of the file can be
 /// trusted (it marks the failed pages clean), so the only safe step is to end the process and recover from what is on disk.
 pub(super) fn is_failed_sync(error: &Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);

@@ -1,4 +1,4 @@
-//! Where a database is, as operators write it, and the password that is kept elsewhere.
+//! URLs of databases, and passwords that are in files.
 
 use std::fmt;
 use std::fs;
@@ -12,9 +12,9 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 const EXAMPLE: &str = "postgres://user@host:5432/database?sslmode=verify-full";
 const PORT: u16 = 5432;
 
-/// How far the database's certificate is to be trusted.
+/// The check of the database's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(crate) enum Trust {
     /// Encrypted, with whatever certificate (`prefer`, `require`).
     Anybody,
     /// A certificate of a known authority, whatever its name (`verify-ca`).
@@ -26,35 +26,30 @@ pub(super) enum Trust {
 /// A database of PostgreSQL: one or more hosts of one cluster. Shown without its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
-    pub(super) config: Config,
-    pub(super) trust: Trust,
+    pub(crate) config: Config,
+    pub(crate) trust: Trust,
     /// A file of certificates to trust instead of the system's.
-    pub(super) authorities: Option<PathBuf>,
-    /// Whether the system's were asked for by name.
+    pub(crate) authorities: Option<PathBuf>,
+    /// True when the system's were asked for by name.
     system: bool,
 }
 
-/// What is wrong with a URL. Never repeats any of it: a part of a password may stand anywhere in a URL that is
+/// Faults of a URL. Never repeats any of it: a part of a password may stand anywhere in a URL that is
 /// malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostgresUrlFault {
-    /// Not a URL of a database.
     #[error(
         "not a URL of a database: write it as {EXAMPLE} (with characters such as @ : / ? # % in a password percent-encoded)"
     )]
     Malformed,
-    /// No host at all.
     #[error("the host is missing: write it as {EXAMPLE}")]
     NoHost,
-    /// Ports and hosts do not match.
     #[error("give every host its port, or all of them one: host1:5432,host2:5432")]
     Ports,
-    /// A parameter that is not known.
     #[error(
         "unknown parameter: known are sslmode, sslrootcert, target_session_attrs, host, port, user, password, dbname, options, application_name, channel_binding"
     )]
     Parameter,
-    /// A parameter with a value it cannot have.
     #[error("{0}")]
     Value(&'static str),
 }
@@ -87,7 +82,7 @@ impl PostgresUrl {
         let config = &mut self.config;
         match name {
             "sslmode" => self.set_ssl_mode(value)?,
-            // As elsewhere: whoever trusts the system's authorities has to check the name, too, because they vouch for all.
+            // As elsewhere: trust in the system's authorities needs a check of the name, too, because they vouch for all.
             "sslrootcert" if value == "system" => (self.authorities, self.system) = (None, true),
             "sslrootcert" => self.authorities = Some(value.into()),
             // Nothing else is ever asked for: only the primary can do what is needed.
@@ -152,19 +147,17 @@ impl PostgresUrl {
         Ok(())
     }
 
-    /// The hosts with their ports.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
         let ports = self.config.get_ports();
         let port = move |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
         self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
     }
 
-    /// Whether the URL itself holds a password.
+    /// Returns whether the URL itself holds a password.
     pub fn has_password(&self) -> bool {
         self.config.get_password().is_some()
     }
 
-    /// Takes this password.
     pub fn set_password(&mut self, password: &str) {
         self.config.password(password);
     }
@@ -197,18 +190,11 @@ impl PostgresUrl {
     }
 }
 
-/// Why a password file cannot be used.
+/// Reasons why a password file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileFault {
-    /// It cannot be read.
     #[error("cannot read the password file {path}: {why}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// What the system says.
-        why: String,
-    },
-    /// Others can read it.
+    Unreadable { path: String, why: String },
     #[error("others can read the password file {0}: make it private with chmod 600")]
     Open(String),
 }
