@@ -15,6 +15,7 @@ mod openapi;
 mod options;
 mod probe;
 mod progress;
+mod proxies;
 mod restore;
 mod serve;
 mod share;

@@ -15,7 +15,9 @@ use super::colour::{Colours, Style};
 use super::words::without_os_codes;
 use super::{WrongUse, print, warn};
 use crate::cli::options::duration;
+use crate::cli::proxies::proxies;
 use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
+use plantstore_client::Proxies;
 use plantstore_model::token::TOKEN_PREFIX;
 
 /// Where the token is looked for unless a file is named.
@@ -75,11 +77,13 @@ impl Options {
         }
         let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
         let token = self.token()?;
-        if url.is_readable_on_the_way() {
+        if url.is_exposed() {
             warn(&format!("without https:// the token can be read on the way to {url}"));
         }
         let (shown_url, level) = (url.to_string(), self.level.into());
-        let options = plantstore_check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
+        let (authorities, timeout) = (self.ca, self.timeout);
+        let options = plantstore_check::Options { url, token, authorities, proxies, timeout, level };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
         let findings = runtime
             .block_on(async { Ok::<_, anyhow::Error>(plantstore_check::run(options, interruptions()?).await?) })?;
@@ -210,7 +214,7 @@ fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
         for finding in findings {
             let (word, detail, style) = in_words(&finding.verdict);
             let word = colours.paint(style, &format!("{word:verdicts$}"));
-            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.words)?;
+            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.description)?;
             if let Some(detail) = detail {
                 writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", without_os_codes(detail))?;
             }
@@ -248,9 +252,16 @@ fn level_name(level: Level) -> &'static str {
 
 fn print_json(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
     fn shown(finding: &Finding) -> ShownFinding<'_> {
-        let Finding { id, words, group, level, verdict } = finding;
+        let Finding { id, description, group, level, verdict } = finding;
         let (verdict, detail, _) = in_words(verdict);
-        ShownFinding { check: id, about: group, level: level_name(*level), what_must_hold: words, verdict, detail }
+        ShownFinding {
+            check: id,
+            about: group,
+            level: level_name(*level),
+            what_must_hold: description,
+            verdict,
+            detail,
+        }
     }
     let findings = ShownFindings {
         url,

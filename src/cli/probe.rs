@@ -9,7 +9,9 @@ use clap::Args;
 
 use super::{WrongUse, print};
 use crate::cli::options::duration;
+use crate::cli::proxies::proxies;
 use plantstore_check::{self, ServerUrl};
+use plantstore_client::Proxies;
 
 /// Ask a server whether it is ready for requests
 #[derive(Args)]
@@ -31,8 +33,10 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(plantstore_check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
+        let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
+        runtime.block_on(ready).map_err(|reason| anyhow!("{reason}"))?;
         print(|output| writeln!(output, "ready"))
     }
 }

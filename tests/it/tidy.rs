@@ -49,7 +49,7 @@ fn things_stand_where_they_belong() {
             &["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "PRAGMA ", "rusqlite", "tokio_postgres"],
             "crates/store/",
         ),
-        (&["rustls"], "crates/client/ crates/store/ crates/server/src/tls.rs crates/check/src/client.rs"),
+        (&["rustls"], "crates/client/ crates/store/ crates/server/src/tls.rs"),
         (&["h2::"], "crates/server/src/http2"),
         (&["StatusCode", "axum::"], "crates/server/ crates/client/"),
         (&["hyper::"], "crates/server/ crates/client/ crates/check/src/client.rs"),
@@ -61,7 +61,7 @@ fn things_stand_where_they_belong() {
         (&["stderr()"], "src/cli crates/telemetry/src/logging.rs"),
         (
             &["getrandom"],
-            "crates/model/src/token.rs crates/store/src/new_file.rs crates/server/src/context.rs crates/server/src/traces.rs crates/store/src/postgres crates/check/src/ledger.rs",
+            "crates/model/src/token.rs crates/store/src/new_file.rs crates/server/src/context.rs crates/server/src/traces/id.rs crates/store/src/postgres crates/check/src/cleanup.rs",
         ),
         (&["fn into_response", "StatusCode::BAD_REQUEST"], "crates/server/src/error.rs"),
     ];

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::bind;
 use crate::cli::WrongUse;
 use crate::cli::environment::origin;
+use crate::cli::proxies::proxies;
 use crate::cli::value::listen_address;
 use plantstore_server::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Page, Process};
@@ -40,7 +41,7 @@ impl MonitoringOptions {
         let Some(endpoint) = &self.otlp_endpoint else {
             return Ok(None);
         };
-        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
+        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample, proxies()?);
         Ok(Some(collector.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--otlp-ca"))))?))
     }
 

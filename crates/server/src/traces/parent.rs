@@ -4,7 +4,7 @@
 use hyper::HeaderMap;
 
 use super::super::oidc::has_the_shape;
-use super::{SpanId, TraceId};
+use super::id::{SpanId, TraceId};
 use plantstore_model::token::TOKEN_PREFIX;
 
 const TRACEPARENT: &str = "traceparent";
