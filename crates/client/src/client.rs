@@ -201,3 +201,75 @@ async fn read(response: hyper::Response<Incoming>, authority: &str, limit: usize
     })?;
     Ok(Response { status: parts.status, headers: parts.headers, body: body.to_bytes() })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Serves `requests` requests on each connection, then closes it without notice; counts the connections.
+    async fn serve(requests: usize, connections: Arc<AtomicUsize>) -> Address {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("its address").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    for _ in 0..requests {
+                        let mut head = Vec::new();
+                        while !head.ends_with(b"\r\n\r\n") {
+                            head.push(stream.read_u8().await.expect("a request"));
+                        }
+                        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await.expect("a response");
+                    }
+                });
+            }
+        });
+        Address::parse(&format!("http://localhost:{port}/"), Cleartext::Loopback).expect("an address")
+    }
+
+    fn client(response_max: usize) -> Client {
+        let (cleartext, proxies) = (Cleartext::Loopback, Proxies::default());
+        Client::new(Settings { roots: None, ca_option: "--ca", cleartext, proxies, response_max })
+    }
+
+    #[tokio::test]
+    async fn connection_is_reused_until_the_server_closes_it() {
+        let connections = Arc::<AtomicUsize>::default();
+        let (address, client) = (serve(3, Arc::clone(&connections)).await, client(2));
+        for expected in [1, 1, 1, 2, 2, 2, 3] {
+            assert_eq!(client.get(&address).await.expect("a response").body, "{}");
+            assert_eq!(connections.load(Ordering::Relaxed), expected);
+            // Lets the connection return to the pool.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_that_closes_without_notice_is_replaced() {
+        let (address, client) = (serve(1, Arc::default()).await, client(2));
+        for _ in 0..50 {
+            assert_eq!(client.get(&address).await.expect("a response").status, StatusCode::OK);
+        }
+    }
+
+    #[tokio::test]
+    async fn response_beyond_the_limit_is_an_error() {
+        let (address, client) = (serve(1, Arc::default()).await, client(1));
+        assert!(matches!(client.get(&address).await, Err(ClientError::TooLarge { limit: 1, .. })));
+    }
+
+    #[tokio::test]
+    async fn https_without_trust_roots_is_an_error() {
+        let address = Address::parse("https://plants.example", Cleartext::Loopback).expect("an address");
+        let error = client(1).get(&address).await.expect_err("no trust roots");
+        let text = "no certificates are known by which plants.example could be trusted: name a file of them with --ca";
+        assert_eq!(error.to_string(), text);
+    }
+}
