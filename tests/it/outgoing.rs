@@ -1,6 +1,6 @@
 //! Proxies for outgoing requests: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
@@ -11,12 +11,18 @@ const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ht
 /// The host of a server on this machine that is not a loopback address.
 const HERE: &str = "0.0.0.0";
 
+fn command(site: &Site, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = site.command(arguments);
+    for name in PROXY_VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied()).stdin(Stdio::null());
+    command
+}
+
 fn serve(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Server {
     let fixed = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
-    let mut command = site.command(&[&fixed, options].concat());
-    PROXY_VARIABLES.iter().for_each(|name| drop(command.env_remove(name)));
-    command.envs(variables.iter().copied());
-    Server::start(command)
+    Server::start(command(site, &[&fixed, options].concat(), variables))
 }
 
 #[test]
@@ -65,10 +71,9 @@ fn check_goes_through_the_proxy() {
     let site = Site::new(Engine::Sqlite);
     let (proxy, server) = (ForwardProxy::start(), site.serve(&[]));
     let (token, url) = (site.token("ada", &[]), format!("http://{HERE}:{}", server.address().port()));
-    let mut command = site.command(&["check", &url, "--timeout", "60s"]);
-    PROXY_VARIABLES.iter().for_each(|name| drop(command.env_remove(name)));
-    command.env("http_proxy", format!("http://{}", proxy.address())).env("PLANTSTORE_TOKEN", &token);
-    let output = command.stdin(Stdio::null()).output().expect("the check runs");
+    let through = format!("http://{}", proxy.address());
+    let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
+    let output = command(&site, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(proxy.heads().iter().any(|head| head.starts_with(&format!("POST {url}/plants HTTP/1.1\r\n"))));
 }
@@ -76,8 +81,8 @@ fn check_goes_through_the_proxy() {
 #[test]
 fn unusable_proxy_is_rejected_at_the_start() {
     let site = Site::new(Engine::Sqlite);
-    let mut command = site.command(&["serve", "--otlp-endpoint", "http://collector.example"]);
-    let output = command.env("HTTP_PROXY", "socks5://10.0.0.1").output().expect("the command runs");
+    let arguments = ["serve", "--otlp-endpoint", "http://collector.example"];
+    let output = command(&site, &arguments, &[("HTTP_PROXY", "socks5://10.0.0.1")]).output().expect("the command runs");
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
