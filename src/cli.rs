@@ -16,6 +16,7 @@ mod openapi;
 pub(crate) mod parse_error;
 mod probe;
 mod progress;
+mod proxies;
 mod restore;
 mod runtime;
 mod serve;

@@ -14,11 +14,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::environment::TOKEN_VARIABLE;
 use super::exit::UsageError;
 use super::format::strip_os_error_codes;
+use super::proxies::proxies;
 use super::runtime::block_on;
 use super::stdio::{is_dash, print, print_json, print_warning};
 use super::style::{Style, Styler};
 use super::value_parser::duration;
 use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
+use plantstore_client::Proxies;
 use plantstore_model::token::TOKEN_PREFIX;
 
 /// The error message about a token that is passed as an argument.
@@ -76,11 +78,13 @@ impl Options {
         }
         let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
         let token = self.token()?;
-        if url.is_readable_on_the_way() {
+        if url.is_exposed() {
             print_warning(&format!("without https:// the token can be read on the way to {url}"));
         }
         let (shown_url, level) = (url.to_string(), self.level.into());
-        let options = plantstore_check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
+        let (authorities, timeout) = (self.ca, self.timeout);
+        let options = plantstore_check::Options { url, token, authorities, proxies, timeout, level };
         let findings = block_on(async { Ok(plantstore_check::run(options, interruptions()?).await?) })?;
         if self.json {
             print_findings(&shown_url, level, &findings)?;
@@ -209,7 +213,7 @@ fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
         for finding in findings {
             let (word, detail, style) = describe(&finding.verdict);
             let word = styler.apply(style, &format!("{word:verdicts$}"));
-            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.words)?;
+            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.description)?;
             if let Some(detail) = detail {
                 writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", strip_os_error_codes(detail))?;
             }
@@ -247,9 +251,9 @@ fn level_name(level: Level) -> &'static str {
 
 fn print_findings(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
     fn shown(finding: &Finding) -> JsonFinding<'_> {
-        let Finding { id, words, group, level, verdict } = finding;
+        let Finding { id, description, group, level, verdict } = finding;
         let (verdict, detail, _) = describe(verdict);
-        JsonFinding { check: id, about: group, level: level_name(*level), what_must_hold: words, verdict, detail }
+        JsonFinding { check: id, about: group, level: level_name(*level), what_must_hold: description, verdict, detail }
     }
     let findings = JsonFindings {
         url,

@@ -8,10 +8,12 @@ use anyhow::anyhow;
 use clap::Args;
 
 use super::exit::UsageError;
+use super::proxies::proxies;
 use super::runtime::current_thread_runtime;
 use super::stdio::print;
 use super::value_parser::duration;
 use plantstore_check::{self, ServerUrl};
+use plantstore_client::Proxies;
 
 /// Ask a server whether it is ready for requests
 #[derive(Args)]
@@ -33,8 +35,9 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
-        let runtime = current_thread_runtime()?;
-        runtime.block_on(plantstore_check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
+        let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
+        current_thread_runtime()?.block_on(ready).map_err(|reason| anyhow!("{reason}"))?;
         print(|output| writeln!(output, "ready"))
     }
 }

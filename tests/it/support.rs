@@ -5,6 +5,7 @@ mod browser;
 mod client;
 pub(crate) mod collector;
 pub(crate) mod contract;
+pub(crate) mod forward_proxy;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;

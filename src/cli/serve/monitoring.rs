@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::listener::bind;
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
+use crate::cli::proxies::proxies;
 use crate::cli::value_parser::listen_address;
 use plantstore_server::{Collector, Endpoint, SampleRatio, Server, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Page, Process};
@@ -40,7 +41,7 @@ impl MonitoringOptions {
         let Some(endpoint) = &self.otlp_endpoint else {
             return Ok(None);
         };
-        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
+        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample, proxies()?);
         Ok(Some(collector.map_err(|fault| UsageError(format!("{}: {fault}", origin("--otlp-ca"))))?))
     }
 

@@ -7,6 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
+use crate::cli::proxies::proxies;
 use plantstore_server::{Issuer, IssuerUrl};
 
 #[derive(Args)]
@@ -31,7 +32,8 @@ impl OidcOptions {
         let (Some(url), Some(audience)) = (&self.issuer, &self.audience) else {
             return Ok(None);
         };
-        let issuer = Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref());
+        let issuer =
+            Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref(), proxies()?);
         Ok(Some(issuer.map_err(|fault| UsageError(format!("{}: {fault}", origin("--oidc-ca"))))?))
     }
 }

@@ -1,12 +1,15 @@
 //! Logins by OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of our own.
 //!
-//! [`jwt`] reads a token and checks what it claims; [`keys`] checks who signed it; [`keeper`] holds the issuer's keys, which
-//! are fetched from where [`issuer`] says; [`report`] tells operators about keys and tokens that cannot be used. What a token says of itself never decides how it is checked.
+//! [`jwt`] reads a token and checks its claims; [`keys`] verifies its signature; [`keeper`] fetches and caches the issuer's
+//! keys from the URLs that [`issuer`] finds; [`report`] warns operators about keys and tokens that cannot be used. A token
+//! never chooses the way in which it is verified.
 
 mod issuer;
+mod jose;
 mod jwt;
 mod keeper;
 mod keys;
+mod quote;
 mod report;
 
 use std::path::Path;
@@ -19,9 +22,12 @@ use self::jwt::{Claims, Expected, Fault, Jwt};
 use self::keeper::{Keeper, Missing};
 pub(crate) use self::keys::KeySet;
 use self::report::RejectionReports;
-use plantstore_client::https::Client;
-use plantstore_client::trust::TrustFault;
+use plantstore_client::trust::{self, TrustFault};
+use plantstore_client::{Cleartext, Client, Proxies, Settings};
 use plantstore_telemetry::metrics::Page;
+
+/// Bytes of a document of the issuer at most.
+const DOCUMENT_MAX: usize = 1 << 20;
 
 /// Whose tokens are accepted, and how they are read.
 pub struct Issuer {
@@ -31,15 +37,19 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// The issuer at `url`, whose tokens must be meant for `audience` and name their user in `user_claim`. It is known by a
-    /// certificate of the authorities in the file, or else of the system's.
+    /// Takes the issuer at `url`, whose tokens must be meant for `audience` and name their user in `user_claim`. Its
+    /// certificate must be signed by an authority in the file, or by one that the system trusts.
     pub fn new(
         url: IssuerUrl,
         audience: String,
         user_claim: String,
         authorities: Option<&Path>,
+        proxies: Proxies,
     ) -> Result<Self, TrustFault> {
-        let client = Client::new(url.discovery(), authorities, "--oidc-ca")?;
+        let ca_option = "--oidc-ca";
+        let roots = trust::authorities_for(url.discovery(), authorities, ca_option)?;
+        let (cleartext, response_max) = (Cleartext::Loopback, DOCUMENT_MAX);
+        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max });
         let expected = Expected { issuer: url.as_str().to_owned(), audience, user_claim };
         Ok(Self { url, expected, client })
     }

@@ -1,69 +1,26 @@
-//! Traces: the one that a request belongs to (W3C Trace Context), and what of it is told to a collector.
+//! Traces of requests: the trace that a request belongs to (W3C Trace Context), and its spans for a collector.
 //!
-//! [`parent`] reads what a client says of its trace. A request whose trace is recorded has its notes taken while it is at
-//! work, and when it has ended they go to [`export`], which hands them to the collector as [`otlp`] writes them.
+//! [`parent`] reads the client's trace context. The notes of a recorded request are collected while it is in flight; at its
+//! end they become the [`span`]s that [`export`] sends to the collector, encoded by [`otlp`].
 
 mod export;
+mod id;
 mod otlp;
 mod parent;
+mod span;
 
-use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hyper::{HeaderMap, Method, StatusCode, Version};
 
 use self::export::Exporter;
 pub use self::export::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+use self::id::{SpanId, TraceId};
 use self::parent::Parent;
+use self::span::{Child, Interval, Spans};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans::{Note, Notes};
-
-/// The name of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TraceId([u8; 16]);
-
-/// The name of a span in its trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpanId([u8; 8]);
-
-impl fmt::Display for TraceId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Display for SpanId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:016x}", u64::from_be_bytes(self.0))
-    }
-}
-
-impl TraceId {
-    /// `None` without randomness: then nothing is traced.
-    fn random() -> Option<Self> {
-        random().map(Self)
-    }
-
-    /// The part that is random in everybody's ids, by which it is decided whether a trace is recorded.
-    fn chance(self) -> u64 {
-        let [.., last] = self.0.as_chunks::<8>().0 else { return 0 };
-        u64::from_be_bytes(*last) & (u64::MAX >> 8)
-    }
-}
-
-impl SpanId {
-    fn random() -> Option<Self> {
-        random().map(Self)
-    }
-}
-
-/// Random bytes that are not all zero, which would be no id.
-fn random<const N: usize>() -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).ok()?;
-    bytes.iter().any(|byte| *byte != 0).then_some(bytes)
-}
 
 /// The trace that a request belongs to.
 pub(crate) struct Trace {
@@ -71,7 +28,7 @@ pub(crate) struct Trace {
     recording: Option<Recording>,
 }
 
-/// What is needed to tell of a request later.
+/// The part of a request's span that is known when the request arrives.
 struct Recording {
     span: SpanId,
     parent: Option<SpanId>,
@@ -82,8 +39,8 @@ struct Recording {
 }
 
 impl Trace {
-    /// The trace of a request: its client's, or a new one where there is a collector and the request is one of those that
-    /// are recorded. A trace of which nothing will be found anywhere is none.
+    /// Returns the client's trace, or a new one if there is a collector and the request is sampled. A trace of which nothing
+    /// is recorded anywhere is `None`.
     pub(crate) fn of(tracer: Option<&Tracer>, version: Version, headers: &HeaderMap) -> Option<Self> {
         let parent = Parent::of(headers);
         let record = |id, parent, state| {
@@ -104,13 +61,13 @@ impl Trace {
         }
     }
 
-    /// Where the request's notes go, if it is recorded.
+    /// Returns the place for the request's notes, if it is recorded.
     pub(crate) fn notes(&self) -> Option<&Notes> {
         self.recording.as_ref().map(|recording| &recording.notes)
     }
 }
 
-/// A request that has ended, as it is told.
+/// A request that has ended.
 pub(crate) struct TracedRequest<'a> {
     pub(crate) id: &'a str,
     pub(crate) method: Option<&'a Method>,
@@ -123,46 +80,7 @@ pub(crate) struct TracedRequest<'a> {
     pub(crate) arrived: Instant,
 }
 
-/// A span of a request and those within it, ready to be told.
-struct Spans {
-    trace: TraceId,
-    span: SpanId,
-    parent: Option<SpanId>,
-    state: Option<String>,
-    version: Version,
-    method: Option<Method>,
-    route: &'static str,
-    status: Option<StatusCode>,
-    error: Option<i32>,
-    user: Option<UserId>,
-    request_id: String,
-    bytes: u64,
-    complete: bool,
-    time: Stretch,
-    children: Vec<Child>,
-}
-
-struct Child {
-    span: SpanId,
-    name: &'static str,
-    time: Stretch,
-}
-
-/// From when to when, in nanoseconds since 1970.
-#[derive(Clone, Copy)]
-struct Stretch {
-    begun: u64,
-    ended: u64,
-}
-
-impl Spans {
-    /// How many there are.
-    fn count(&self) -> u64 {
-        1 + self.children.len() as u64
-    }
-}
-
-/// What the clock on the wall showed at moments that were taken by the one that never goes back.
+/// Converts times of the monotonic clock to wall-clock time.
 struct Clock {
     now: Instant,
     wall: Duration,
@@ -173,31 +91,31 @@ impl Clock {
         Self { now: Instant::now(), wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
     }
 
-    fn stretch(&self, begun: Instant, ended: Instant) -> Stretch {
-        let at = |moment| self.wall.saturating_sub(self.now.saturating_duration_since(moment));
-        let nanoseconds = |moment| u64::try_from(at(moment).as_nanos()).unwrap_or(u64::MAX);
-        Stretch { begun: nanoseconds(begun), ended: nanoseconds(ended) }
+    fn interval(&self, start: Instant, end: Instant) -> Interval {
+        let at = |time| self.wall.saturating_sub(self.now.saturating_duration_since(time));
+        let nanoseconds = |time| u64::try_from(at(time).as_nanos()).unwrap_or(u64::MAX);
+        Interval { start: nanoseconds(start), end: nanoseconds(end) }
     }
 }
 
-/// Tells a collector of requests.
+/// Reports requests to a collector.
 pub(crate) struct Tracer {
     ratio: SampleRatio,
     exporter: Exporter,
 }
 
 impl Tracer {
-    /// Begins to tell; goes on until [`Tracer::finish`].
+    /// Starts the export, which runs until [`Tracer::finish`].
     pub(crate) fn start(collector: Collector) -> Self {
         Self { ratio: collector.ratio(), exporter: Exporter::start(collector) }
     }
 
-    /// Tells of a request that has ended, if it is recorded. Never waits.
+    /// Queues the spans of a request that has ended, if it is recorded. Never waits.
     pub(crate) fn record(&self, trace: &Trace, request: &TracedRequest<'_>) {
         let Some(recording) = &trace.recording else { return };
         let clock = Clock::read();
         let child = |note: Note| {
-            SpanId::random().map(|span| Child { span, name: note.name, time: clock.stretch(note.begun, note.ended) })
+            SpanId::random().map(|span| Child { span, name: note.name, time: clock.interval(note.begun, note.ended) })
         };
         self.exporter.take(Spans {
             trace: trace.id,
@@ -213,12 +131,12 @@ impl Tracer {
             request_id: request.id.to_owned(),
             bytes: request.bytes,
             complete: request.complete,
-            time: clock.stretch(request.arrived, clock.now),
+            time: clock.interval(request.arrived, clock.now),
             children: recording.notes.take().into_iter().filter_map(child).collect(),
         });
     }
 
-    /// Hands over what is still waiting.
+    /// Sends the spans that are still queued.
     pub(crate) async fn finish(&self) {
         self.exporter.finish().await;
     }

@@ -1,57 +1,54 @@
-//! Where an issuer is, what it is called, and what is asked of it.
+//! The issuer's URL, which is also its name, and its documents.
 
 use bytes::Bytes;
 use hyper::StatusCode;
 
-use super::report::quoted;
-use plantstore_client::https::{Address, AddressFault, Clear, Client, ClientFault};
+use super::quote::quoted;
+use plantstore_client::{Address, AddressFault, Cleartext, Client, ClientError};
 
-/// Where an issuer tells of itself, below its own address.
+/// Path of the issuer's configuration, relative to its URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// The issuer's own address, which is also its name: kept exactly as it was written.
+/// URL of an issuer, exactly as it was written, because it is also the issuer's name.
 #[derive(Clone, Debug)]
 pub struct IssuerUrl {
     text: String,
     discovery: Address,
 }
 
-/// Why a text is not the address of an issuer. The messages say what to do.
+/// The reason why a text is not the URL of an issuer. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IssuerUrlFault {
-    /// Not a URL with a host.
     #[error("write it as https://HOST/PATH, without user name and password, for example https://login.example.com")]
     Malformed,
-    /// Something after the path.
     #[error("an issuer's address has neither a query nor a fragment: leave out what follows `?` or `#`")]
     TooLong,
-    /// Not encrypted.
     #[error(
         "without encryption anybody on the way could put his own keys in place of the issuer's: use https:// (http:// is for \
          127.0.0.1, [::1] and localhost alone)"
     )]
-    Clear,
+    Cleartext,
 }
 
 impl From<AddressFault> for IssuerUrlFault {
     fn from(fault: AddressFault) -> Self {
         match fault {
-            AddressFault::Malformed => Self::Malformed,
+            AddressFault::Malformed | AddressFault::Credentials => Self::Malformed,
             AddressFault::Fragment => Self::TooLong,
-            AddressFault::Clear => Self::Clear,
+            AddressFault::Cleartext => Self::Cleartext,
         }
     }
 }
 
 impl IssuerUrl {
-    /// Reads an issuer's address as operators write it.
     pub fn parse(text: &str) -> Result<Self, IssuerUrlFault> {
         if text.contains(['?', '#']) {
             return Err(IssuerUrlFault::TooLong);
         }
-        Address::parse(text, Clear::Here)?;
+        Address::parse(text, Cleartext::Loopback)?;
         let below = text.strip_suffix('/').unwrap_or(text);
-        Ok(Self { text: text.to_owned(), discovery: Address::parse(&format!("{below}{DISCOVERY}"), Clear::Here)? })
+        let discovery = Address::parse(&format!("{below}{DISCOVERY}"), Cleartext::Loopback)?;
+        Ok(Self { text: text.to_owned(), discovery })
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -63,13 +60,13 @@ impl IssuerUrl {
     }
 }
 
-/// Why the issuer's keys could not be fetched. The texts are for the log.
+/// The reason why the issuer's keys could not be fetched. The texts are for the log.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchFault {
     #[error("the issuer did not answer in time")]
     Silent,
     #[error(transparent)]
-    Client(#[from] ClientFault),
+    Client(#[from] ClientError),
     #[error("{0} answers {1}, not 200")]
     Status(String, StatusCode),
     #[error("the issuer's {DISCOVERY} holds no `issuer` or no `jwks_uri`")]
@@ -91,11 +88,11 @@ impl FetchFault {
     }
 }
 
-/// A document of the issuer's.
+/// Fetches a document of the issuer.
 pub(super) async fn fetch_document(client: &Client, address: &Address) -> Result<Bytes, FetchFault> {
-    let answer = client.get(address).await?;
-    match answer.status {
-        StatusCode::OK => Ok(answer.body),
+    let response = client.get(address).await?;
+    match response.status {
+        StatusCode::OK => Ok(response.body),
         status => Err(FetchFault::Status(address.authority().to_owned(), status)),
     }
 }

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::keys::Algorithm;
-use super::report::quoted_json;
+use super::jose::{self, Algorithm};
+use super::quote::quoted_json;
 use plantstore_model::token::Scopes;
 use plantstore_model::user::UserName;
 
@@ -142,9 +140,8 @@ fn is_access_token(kind: &Value) -> bool {
     kind.as_str().is_some_and(|kind| TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)))
 }
 
-/// Base64url without padding, and without bits that nobody reads: one text for the same bytes.
-pub(super) fn decode(text: &str) -> Result<Vec<u8>, Fault> {
-    URL_SAFE_NO_PAD.decode(text).map_err(|_| Fault::Malformed)
+fn decode(text: &str) -> Result<Vec<u8>, Fault> {
+    jose::decode(text).ok_or(Fault::Malformed)
 }
 
 /// A moment given in seconds, of which there may be parts, and more than time has.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::issuer::{FetchFault, IssuerUrl, IssuerUrlFault, fetch_document};
 use super::keys::{KeySet, SkippedKey};
 use super::report::report_skipped_keys;
-use plantstore_client::https::{Address, Clear, Client};
+use plantstore_client::{Address, Cleartext, Client};
 use plantstore_telemetry::metrics::{Counter, Gauge, Page};
 
 /// How long after one fetch the next begins. With [`FETCH_PATIENCE`] it bounds how long a key that was removed works on; the
@@ -203,7 +203,7 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedK
     if discovery.issuer != url.as_str() {
         return Err(FetchFault::another_issuer(url, &discovery.issuer));
     }
-    let keys = Address::parse(&discovery.jwks_uri, Clear::Here).map_err(IssuerUrlFault::from);
+    let keys = Address::parse(&discovery.jwks_uri, Cleartext::Loopback).map_err(IssuerUrlFault::from);
     let keys = keys.map_err(FetchFault::BadKeysAddress)?;
     KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchFault::NoKeySet)
 }

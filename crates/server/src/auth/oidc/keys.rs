@@ -7,8 +7,9 @@ use ring::signature::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::jwt::{Jwt, decode};
-use super::report::quoted;
+use super::jose::{Algorithm, decode};
+use super::jwt::Jwt;
+use super::quote::quoted;
 
 /// Keys taken from a set at the most.
 const KEYS_MAX: usize = 100;
@@ -18,27 +19,6 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 const CURVE_BYTES: usize = 32;
 /// How the point of a key on P-256 starts when both of its numbers follow.
 const UNCOMPRESSED: u8 = 4;
-
-/// The algorithms that are accepted. All are asymmetric: what is public cannot sign.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
-    Rs256,
-    Es256,
-    EdDsa,
-}
-
-impl Algorithm {
-    /// Reads a name of RFC 7518, RFC 8037 or RFC 9864. The last one gives EdDSA with Ed25519 a name of its own; both names
-    /// stand for the same signature, because no other curve of EdDSA is accepted.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        match name {
-            "RS256" => Some(Self::Rs256),
-            "ES256" => Some(Self::Es256),
-            "EdDSA" | "Ed25519" => Some(Self::EdDsa),
-            _ => None,
-        }
-    }
-}
 
 /// The keys of an issuer that can be used here.
 #[derive(Debug, PartialEq, Eq)]
@@ -214,7 +194,7 @@ impl Jwk {
 }
 
 fn number(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
-    encoded.and_then(|encoded| decode(encoded).ok()).ok_or(SkipReason::Numbers)
+    encoded.and_then(|encoded| decode(encoded)).ok_or(SkipReason::Numbers)
 }
 
 fn coordinate(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {

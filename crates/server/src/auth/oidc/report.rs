@@ -4,40 +4,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use super::jwt::{Expected, Fault};
 use super::keys::SkippedKey;
 
-/// The most characters of a foreign value that are logged.
-const QUOTED_CHARS_MAX: usize = 200;
 /// The most skipped keys of one set that are logged one by one.
 const SKIPPED_KEYS_MAX: usize = 20;
 /// The time between two warnings of one kind about rejected tokens, because any client can cause them.
 const REJECTION_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A foreign text, in quotes, escaped and shortened.
-pub(super) fn quoted(text: &str) -> String {
-    quoted_json(&Value::from(text))
-}
-
-/// A foreign value as JSON, escaped, so that it stays on its line and hides nothing, and shortened.
-pub(super) fn quoted_json(value: &Value) -> String {
-    let text = value.to_string();
-    let mut characters = text.chars();
-    let mut quoted = String::new();
-    for character in characters.by_ref().take(QUOTED_CHARS_MAX) {
-        match character {
-            // JSON has escaped these where it must.
-            '"' | '\'' | '\\' => quoted.push(character),
-            _ => quoted.extend(character.escape_debug()),
-        }
-    }
-    if characters.next().is_some() {
-        quoted.push('…');
-    }
-    quoted
-}
 
 /// Warns about the keys of a fetched set that cannot be used.
 pub(super) fn report_skipped_keys(issuer: &str, skipped: &[SkippedKey]) {

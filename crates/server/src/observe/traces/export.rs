@@ -1,5 +1,5 @@
-//! Hands spans to a collector (OTLP over HTTP, in JSON): gathered in a bounded queue, sent by one task. A collector that is
-//! slow or away costs spans, which are counted, and never a request.
+//! Export of spans to a collector (OTLP over HTTP, in JSON): a bounded queue, and one task that sends batches. A collector
+//! that is slow or unreachable costs spans, which are counted, and never a request.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,36 +8,40 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use hyper::header::RETRY_AFTER;
 use serde::Deserialize;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Spans, otlp};
-use plantstore_client::https::{Address, AddressFault, Answer, Clear, Client, ClientFault};
-use plantstore_client::trust::TrustFault;
+use super::otlp;
+use super::span::Spans;
+use plantstore_client::trust::{self, TrustFault};
+use plantstore_client::{Address, AddressFault, Cleartext, Client, ClientError, Proxies, Response, Settings};
 use plantstore_telemetry::metrics::{Counter, Page};
 
-/// Where a collector takes spans, below its own address.
+/// Path for spans, relative to the collector's URL.
 const TRACES: &str = "/v1/traces";
-/// Requests whose spans may wait for the collector; those of others are dropped.
+/// Requests whose spans are queued at most; the spans of others are dropped.
 const QUEUE_MAX: usize = 2_048;
 /// Requests whose spans are sent together.
 const BATCH_MAX: usize = 512;
-/// How long the first of them waits for the others.
+/// Time for which the first of them waits for the others.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a batch is tried again before it is dropped.
+/// Bytes of a response of the collector at most.
+const RESPONSE_MAX: usize = 1 << 20;
+/// Timeout of one request to the collector.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which a batch is retried before it is dropped.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 /// Pauses between attempts, growing from the first to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Where a collector is: `http://` or `https://`, with or without a path.
+/// URL of a collector: `http://` or `https://`, with or without a path.
 #[derive(Clone, Debug)]
 pub struct Endpoint(Address);
 
-/// Why a text is not the address of a collector. The messages say what to do.
+/// A text is not the URL of a collector. The message says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "write it as http://HOST:PORT or https://HOST:PORT, without user name, password, query and fragment, for example \
@@ -59,18 +63,17 @@ impl FromStr for Endpoint {
             return Err(EndpointFault);
         }
         let below = text.strip_suffix('/').unwrap_or(text);
-        Ok(Self(Address::parse(&format!("{below}{TRACES}"), Clear::Anywhere)?))
+        Ok(Self(Address::parse(&format!("{below}{TRACES}"), Cleartext::Anywhere)?))
     }
 }
 
-/// How many of the traces that begin here are recorded.
+/// Share of the traces that begin here that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleRatio {
     /// Of the 2⁵⁶ chances that a trace has.
     taken: u64,
 }
 
-/// Why a text is no [`SampleRatio`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty")]
 pub struct SampleRatioFault;
@@ -90,13 +93,13 @@ impl FromStr for SampleRatio {
 }
 
 impl SampleRatio {
-    /// Whether a trace with this chance is recorded.
+    /// Returns true if a trace with this chance is recorded.
     pub(super) fn takes(self, chance: u64) -> bool {
         chance < self.taken
     }
 }
 
-/// Whom to tell of requests, and of how many.
+/// A collector, and the share of requests that is reported to it.
 pub struct Collector {
     address: Address,
     client: Client,
@@ -104,9 +107,18 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// The collector at `endpoint`. It is known by a certificate of the authorities in the file, or else of the system's.
-    pub fn new(endpoint: Endpoint, authorities: Option<&Path>, ratio: SampleRatio) -> Result<Self, TrustFault> {
-        let client = Client::new(&endpoint.0, authorities, "--otlp-ca")?;
+    /// Takes the collector at `endpoint`. Its certificate must be signed by an authority in the file, or by one that the
+    /// system trusts.
+    pub fn new(
+        endpoint: Endpoint,
+        authorities: Option<&Path>,
+        ratio: SampleRatio,
+        proxies: Proxies,
+    ) -> Result<Self, TrustFault> {
+        let ca_option = "--otlp-ca";
+        let roots = trust::authorities_for(&endpoint.0, authorities, ca_option)?;
+        let (cleartext, response_max) = (Cleartext::Anywhere, RESPONSE_MAX);
+        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max });
         Ok(Self { address: endpoint.0, client, ratio })
     }
 
@@ -123,12 +135,12 @@ pub(super) struct Exporter {
     metrics: Arc<ExportMetrics>,
 }
 
-/// What became of spans.
+/// Spans by outcome.
 #[derive(Default)]
 struct ExportMetrics {
     exported: Counter,
     dropped: Counter,
-    refused: Counter,
+    rejected: Counter,
 }
 
 impl Exporter {
@@ -141,7 +153,7 @@ impl Exporter {
         Self { queue, stop, task: Mutex::new(Some(task)), metrics }
     }
 
-    /// Takes spans to hand over; drops them when too many wait.
+    /// Queues spans; drops them when the queue is full.
     pub(super) fn take(&self, spans: Spans) {
         let count = spans.count();
         if self.queue.try_send(spans).is_err() {
@@ -149,7 +161,7 @@ impl Exporter {
         }
     }
 
-    /// Sends what waits, without a pause, and ends.
+    /// Sends the queued spans, without a pause, and ends the task.
     pub(super) async fn finish(&self) {
         self.stop.send_replace(true);
         if let Some(task) = self.task.lock().await.take() {
@@ -158,11 +170,11 @@ impl Exporter {
     }
 
     pub(super) fn write_metrics(&self, page: &mut Page) {
-        let ExportMetrics { exported, dropped, refused } = &*self.metrics;
+        let ExportMetrics { exported, dropped, rejected } = &*self.metrics;
         page.counter("plantstore_trace_spans_total", "Spans by what became of them.")
             .sample(&[("outcome", "exported".into())], exported.get())
             .sample(&[("outcome", "dropped".into())], dropped.get())
-            .sample(&[("outcome", "refused".into())], refused.get());
+            .sample(&[("outcome", "refused".into())], rejected.get());
         let waiting = self.queue.max_capacity() - self.queue.capacity();
         page.gauge("plantstore_trace_queue_depth", "Requests whose spans wait for the collector.").sample(&[], waiting);
     }
@@ -177,13 +189,13 @@ struct Sender {
     failing: bool,
 }
 
-/// What the collector made of a batch.
+/// The collector's response to a batch.
 enum Verdict {
-    /// It has it, but for so many spans.
-    Taken { refused: u64 },
-    /// It will never take it.
-    Refused(String),
-    /// It may take it later; after this time, if it says so.
+    /// The collector has stored it, except for these many spans.
+    Accepted { rejected: u64 },
+    /// It will never be accepted.
+    Rejected(String),
+    /// It may be accepted later, after this time if the collector names one.
     Later(String, Option<Duration>),
 }
 
@@ -196,7 +208,7 @@ impl Sender {
         }
     }
 
-    /// Gathers a batch; false when there will be none any more.
+    /// Collects a batch; returns false when there will be no more.
     async fn gather(&mut self, waiting: &mut mpsc::Receiver<Spans>, batch: &mut Vec<Spans>) -> bool {
         let stopped = self.stopped.wait_for(|stopped| *stopped);
         let gathering = async {
@@ -213,7 +225,7 @@ impl Sender {
             () = gathering => false,
         };
         if is_over {
-            // What has come until now is still handed over.
+            // The spans that are queued already are still sent.
             waiting.close();
             while batch.len() < BATCH_MAX
                 && let Ok(spans) = waiting.try_recv()
@@ -224,7 +236,7 @@ impl Sender {
         !batch.is_empty()
     }
 
-    /// Sends a batch, again and again for a while if need be; once, when the service stops.
+    /// Sends a batch, with retries for a while; only once when the service stops.
     async fn deliver(&mut self, batch: &[Spans]) {
         let count = batch.iter().map(Spans::count).sum();
         let body = Bytes::from(otlp::request(batch));
@@ -232,20 +244,20 @@ impl Sender {
         let mut pause = BACKOFF.0;
         loop {
             let is_last = *self.stopped.borrow();
-            let (why, wanted) = match self.send(body.clone()).await {
-                Verdict::Taken { refused } => {
+            let (reason, wanted) = match self.send(body.clone()).await {
+                Verdict::Accepted { rejected } => {
                     self.succeeded();
-                    let refused = refused.min(count);
-                    self.metrics.refused.add(refused);
-                    return self.metrics.exported.add(count - refused);
+                    let rejected = rejected.min(count);
+                    self.metrics.rejected.add(rejected);
+                    return self.metrics.exported.add(count - rejected);
                 }
-                Verdict::Refused(why) => {
-                    self.failed(&why);
-                    return self.metrics.refused.add(count);
+                Verdict::Rejected(reason) => {
+                    self.failed(&reason);
+                    return self.metrics.rejected.add(count);
                 }
-                Verdict::Later(why, wanted) => (why, wanted),
+                Verdict::Later(reason, wanted) => (reason, wanted),
             };
-            self.failed(&why);
+            self.failed(&reason);
             let pausing = wanted.unwrap_or(pause).clamp(BACKOFF.0, BACKOFF.1);
             if is_last || Instant::now() + pausing > deadline {
                 return self.metrics.dropped.add(count);
@@ -259,17 +271,20 @@ impl Sender {
     }
 
     async fn send(&self, body: Bytes) -> Verdict {
-        match timeout(PATIENCE, self.collector.client.post_json(&self.collector.address, body)).await {
-            Ok(Ok(answer)) => verdict(&answer),
-            Ok(Err(fault @ (ClientFault::Unreachable(..) | ClientFault::Broken(..)))) => {
-                Verdict::Later(fault.to_string(), None)
-            }
-            Ok(Err(fault @ ClientFault::NobodyTrusted(..))) => Verdict::Refused(fault.to_string()),
+        match timeout(REQUEST_TIMEOUT, self.collector.client.post_json(&self.collector.address, body)).await {
+            Ok(Ok(response)) => verdict(&response),
+            Ok(Err(error @ ClientError::NoTrustRoots(..))) => Verdict::Rejected(error.to_string()),
+            Ok(Err(
+                error @ (ClientError::Unreachable(..)
+                | ClientError::Broken { .. }
+                | ClientError::Truncated { .. }
+                | ClientError::TooLarge { .. }),
+            )) => Verdict::Later(error.to_string(), None),
             Err(_) => Verdict::Later("the collector did not answer in time".to_owned(), None),
         }
     }
 
-    /// The first failure after a success is worth a line, and so is the first success after that.
+    /// Logs the first failure after a success; [`Self::succeeded`] logs the first success after that.
     fn failed(&mut self, error: &str) {
         if !std::mem::replace(&mut self.failing, true) {
             tracing::warn!(error, "the collector does not take spans: they are kept for a while, then dropped");
@@ -283,20 +298,21 @@ impl Sender {
     }
 }
 
-fn verdict(answer: &Answer) -> Verdict {
-    let why = || format!("it answers {}", answer.status);
-    match answer.status {
-        status if status.is_success() => Verdict::Taken { refused: refused_of(&answer.body) },
+fn verdict(response: &Response) -> Verdict {
+    let reason = || format!("it answers {}", response.status);
+    let retry_after = || response.headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs);
+    match response.status {
+        status if status.is_success() => Verdict::Accepted { rejected: rejected_spans(&response.body) },
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Verdict::Later(why(), answer.retry_after.map(Duration::from_secs)),
-        _ => Verdict::Refused(why()),
+        | StatusCode::GATEWAY_TIMEOUT => Verdict::Later(reason(), retry_after()),
+        _ => Verdict::Rejected(reason()),
     }
 }
 
-/// How many spans a collector refuses that takes the others.
-fn refused_of(body: &[u8]) -> u64 {
+/// Returns the number of spans that a collector rejects while it accepts the others.
+fn rejected_spans(body: &[u8]) -> u64 {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Whole {
@@ -307,7 +323,7 @@ fn refused_of(body: &[u8]) -> u64 {
     struct Partial {
         rejected_spans: Option<Number>,
     }
-    /// Numbers of 64 bits are strings in this JSON, and some write them as numbers.
+    /// Numbers of 64 bits are strings in this JSON; some collectors write them as numbers.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Number {
@@ -338,11 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_collector_refuses_of_what_it_takes() {
-        assert_eq!(refused_of(br#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
-        assert_eq!(refused_of(br#"{"partialSuccess":{"rejectedSpans":3,"errorMessage":"x"}}"#), 3);
+    fn spans_rejected_by_a_partial_success_are_counted() {
+        assert_eq!(rejected_spans(br#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
+        assert_eq!(rejected_spans(br#"{"partialSuccess":{"rejectedSpans":3,"errorMessage":"x"}}"#), 3);
         for nothing in ["", "{}", "[]", r#"{"partialSuccess":{}}"#, r#"{"partialSuccess":{"rejectedSpans":"x"}}"#] {
-            assert_eq!(refused_of(nothing.as_bytes()), 0, "{nothing}");
+            assert_eq!(rejected_spans(nothing.as_bytes()), 0, "{nothing}");
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use hyper::{Method, Version};
 use serde_json::{Value, json};
 
-use super::{Child, SpanId, Spans, Stretch, TraceId, random};
+use super::id::{SpanId, TraceId, random};
+use super::span::{Child, Interval, Spans};
 
 /// The kinds of spans: the request itself, and what was done for it.
 const INTERNAL: u8 = 1;
@@ -101,14 +102,14 @@ fn internal(spans: &Spans, child: &Child) -> Value {
     span
 }
 
-fn span(trace: TraceId, span: SpanId, name: &str, kind: u8, time: Stretch) -> Value {
+fn span(trace: TraceId, span: SpanId, name: &str, kind: u8, time: Interval) -> Value {
     json!({
         "traceId": trace.to_string(),
         "spanId": span.to_string(),
         "name": name,
         "kind": kind,
-        "startTimeUnixNano": time.begun.to_string(),
-        "endTimeUnixNano": time.ended.to_string(),
+        "startTimeUnixNano": time.start.to_string(),
+        "endTimeUnixNano": time.end.to_string(),
     })
 }
 

@@ -3,7 +3,7 @@
 
 use hyper::HeaderMap;
 
-use super::{SpanId, TraceId};
+use super::id::{SpanId, TraceId};
 use plantstore_model::token::{TOKEN_PREFIX, is_jwt_shaped};
 
 const TRACEPARENT: &str = "traceparent";
