@@ -77,7 +77,9 @@ impl Cli {
         let warnings = environment::warnings(&program);
         // The service writes the warnings to its log.
         if !matches!(self.command, Command::Serve(_)) {
-            warnings.iter().for_each(|warning| print_warning(warning));
+            for warning in &warnings {
+                print_warning(warning);
+            }
         }
         match self.command {
             Command::Serve(options) => options.run(&warnings),

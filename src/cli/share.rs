@@ -69,7 +69,7 @@ struct List {
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: Option<UserName>,
     #[command(flatten)]
-    list: ListOptions,
+    options: ListOptions,
 }
 
 /// Share no more; every running server obeys within 5 seconds
@@ -126,8 +126,8 @@ impl Grant {
 impl List {
     fn run(self) -> anyhow::Result<()> {
         let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
-        let shares = self.list.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
-        if self.list.json {
+        let shares = self.options.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
+        if self.options.json {
             return print_json(&shares.iter().map(JsonShare::new).collect::<Vec<_>>());
         }
         let row = |share: &StoredShare| {

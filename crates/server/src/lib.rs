@@ -8,20 +8,20 @@
 
 mod api;
 mod auth;
-mod defaults;
 mod metrics_listener;
 mod observe;
+mod options;
 mod routes;
 mod server;
 mod service;
 mod transport;
-pub mod value_parser;
 mod web;
 
 pub use self::api::{ApiLimits, Cors, OriginFault};
 pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+pub use self::options::value_parser;
 pub use self::routes::openapi;
 pub use self::server::{Server, Settings};
 pub use self::transport::{Renewal, Stopped, Tls, TlsFault, TransportLimits};

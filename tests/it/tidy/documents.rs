@@ -49,7 +49,7 @@ fn prose(text: &str) -> String {
         in_code ^= is_fence;
         !in_code && !is_fence
     });
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Targets of links, of pictures and of HTML attributes.

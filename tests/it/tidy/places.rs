@@ -13,10 +13,26 @@ const RULES: &[(Thing, &[&str])] = &[
     (Thing::Sql, &["crates/store"]),
     (Thing::Path("rusqlite"), &["crates/store"]),
     (Thing::Path("tokio_postgres"), &["crates/store"]),
-    // The type may be passed on and recorded; what a status means is decided in one room.
-    (Thing::Name("StatusCode"), &["crates/server/src/api", "crates/server/src/observe", "crates/client"]),
-    (Thing::Member("StatusCode"), &["crates/server/src/api"]),
-    (Thing::StatusNumber, &["crates/server/src/api", "crates/check"]),
+    // The type may be passed on and recorded; the meaning of the service's own statuses is decided in one room. Issuers and
+    // collectors respond with statuses, too.
+    (
+        Thing::Name("StatusCode"),
+        &["crates/server/src/api", "crates/server/src/observe", "crates/server/src/auth/oidc/issuer", "crates/client"],
+    ),
+    (
+        Thing::Member("StatusCode"),
+        &["crates/server/src/api", "crates/server/src/auth/oidc/issuer", "crates/server/src/observe/traces/export"],
+    ),
+    // Metrics have labels for statuses, and HTTP/2 frames responses by them.
+    (
+        Thing::StatusNumber,
+        &[
+            "crates/server/src/api",
+            "crates/server/src/observe/request_metrics",
+            "crates/server/src/transport/http2",
+            "crates/check",
+        ],
+    ),
     (Thing::Sequence(&["fn", "into_response"]), &["crates/server/src/api/error"]),
     (Thing::Path("axum"), &["crates/server"]),
     (Thing::Path("utoipa"), &["crates/server/src/api", "crates/server/src/routes", "crates/server/src/web/docs"]),
@@ -26,7 +42,7 @@ const RULES: &[(Thing, &[&str])] = &[
     (Thing::Path("base64"), &["crates/server/src/auth/oidc"]),
     (
         Thing::Path("getrandom"),
-        &["crates/model/src/token", "crates/store", "crates/server/src/observe", "crates/check/src/ledger"],
+        &["crates/model/src/token", "crates/store", "crates/server/src/observe", "crates/check/src/cleanup"],
     ),
     (Thing::Path("anyhow"), &["src"]),
     (Thing::Path("std::env"), &["src"]),
@@ -39,7 +55,10 @@ const RULES: &[(Thing, &[&str])] = &[
     (Thing::Path("std::io::stdin"), &["src"]),
     (Thing::Path("std::io::stdout"), &["src"]),
     (Thing::Path("std::io::stderr"), &["src", "crates/telemetry/src/logging"]),
-    (Thing::Path("std::process::exit"), &["src", "crates/store/src/sqlite/fault", "crates/store/src/postgres/writer"]),
+    (
+        Thing::Path("std::process::exit"),
+        &["src", "crates/store/src/sqlite/database_error", "crates/store/src/postgres/writer"],
+    ),
     (Thing::Path("std::process::abort"), &[]),
 ];
 

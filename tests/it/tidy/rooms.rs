@@ -7,12 +7,14 @@ use super::workspace::crates;
 
 const SOURCE: &str = "crates/server/src/";
 
-/// Each room and the rooms that it may import. The crate's root joins them and is imported by none.
-const ROOMS: [(&str, &[&str]); 5] = [
-    ("transport", &[]),
+/// Each room and the rooms that it may import. The crate's root joins them and is imported by none; all may use the helpers for
+/// options.
+const ROOMS: [(&str, &[&str]); 6] = [
+    ("options", &[]),
+    ("transport", &["options"]),
     ("observe", &["transport"]),
-    ("auth", &["transport", "observe"]),
-    ("api", &["transport", "observe", "auth"]),
+    ("auth", &["options", "transport", "observe"]),
+    ("api", &["options", "transport", "observe", "auth"]),
     ("web", &["transport", "observe", "auth", "api"]),
 ];
 

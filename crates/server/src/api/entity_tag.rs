@@ -1,5 +1,8 @@
 //! Entity tags, and conditional requests with `If-None-Match`.
 
+use axum::body::Body;
+use axum::response::Response;
+use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderValue, IF_NONE_MATCH};
 use sha2::{Digest, Sha256};
 
@@ -9,6 +12,13 @@ use plantstore_store::Version;
 
 /// Characters of a tag between its quotes.
 const OPAQUE: usize = 32;
+
+/// Returns the response to a client that has the representation already, without header fields.
+pub(crate) fn not_modified() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response
+}
 
 /// Identifies the state of a list: the owners of its plants and their versions. It stays the same while none of them changes,
 /// and never recurs afterwards.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::defaults::defaults;
-use crate::value_parser::{duration, number};
+use crate::options::defaults;
+use crate::options::value_parser::{duration, number};
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ApiLimits {

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::rate_limit::{Quota, Rate};
-use crate::defaults::defaults;
-use crate::value_parser::number;
+use crate::options::defaults;
+use crate::options::value_parser::number;
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct AuthLimits {

@@ -11,11 +11,10 @@ use axum::routing::get;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::OnceCell;
 
-use crate::api::{EntityTag, IfNoneMatch, accepts_gzip};
+use crate::api::{EntityTag, IfNoneMatch, accepts_gzip, not_modified};
 use crate::auth::Public;
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
@@ -54,10 +53,8 @@ impl StaticFile {
         let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
         let sent = gzip.unwrap_or(&self.identity);
         let known = IfNoneMatch::of(request).is_some_and(|known| known.matches(sent.tag));
-        let mut response = Response::new(if known { Body::empty() } else { Body::from(sent.bytes.clone()) });
-        if known {
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-        } else {
+        let mut response = if known { not_modified() } else { Response::new(Body::from(sent.bytes.clone())) };
+        if !known {
             let headers = response.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
             if gzip.is_some() {

@@ -2,10 +2,9 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 
-use crate::api::entity_tag::EntityTag;
+use crate::api::entity_tag::{self, EntityTag};
 
 /// Header fields of a response, about: memory that is allocated at once.
 const HEADERS_USUAL: usize = 12;
@@ -24,8 +23,7 @@ pub(super) fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -
 
 /// Returns the response to a client that has the list already.
 pub(super) fn not_modified(tag: EntityTag) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    let mut response = entity_tag::not_modified();
     response.headers_mut().reserve(HEADERS_USUAL);
     validators(response.headers_mut(), tag.header());
     response
