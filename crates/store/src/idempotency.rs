@@ -1,6 +1,7 @@
 //! Idempotency keys: what is stored under one, and which are in flight.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::StoreError;
@@ -81,8 +82,8 @@ impl InFlightKeys {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
             return Err(StoreError::InFlight);
         }
-        let guard = EntryGuard { entries: Arc::clone(&self.0), entry };
-        Ok(Box::new(ClaimedKey { key, node_lock: None, _entry: guard }))
+        let claim = Claim { entries: Arc::clone(&self.0), entry, released: AtomicBool::new(false) };
+        Ok(Box::new(ClaimedKey { key, node_lock: None, claim: Arc::new(claim) }))
     }
 }
 
@@ -92,16 +93,34 @@ pub(crate) struct ClaimedKey {
     /// Shows it to other nodes. Stands before the entry, and so is released before it: the next request in this process must
     /// not meet a lock that is about to go.
     pub(crate) node_lock: Option<Box<dyn Send + Sync>>,
-    _entry: EntryGuard,
+    claim: Arc<Claim>,
 }
 
-struct EntryGuard {
+impl ClaimedKey {
+    /// Returns the claim, unless other nodes see the key too: then it lasts as long as they see it.
+    pub(crate) fn local_claim(&self) -> Option<Arc<Claim>> {
+        self.node_lock.is_none().then(|| Arc::clone(&self.claim))
+    }
+}
+
+/// The entry of a key in flight.
+pub(crate) struct Claim {
     entries: Arc<Mutex<HashSet<Entry>>>,
     entry: Entry,
+    released: AtomicBool,
 }
 
-impl Drop for EntryGuard {
+impl Claim {
+    /// Releases the key; once, because another request may claim it afterwards.
+    pub(crate) fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.entry);
+        }
+    }
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.entry);
+        self.release();
     }
 }

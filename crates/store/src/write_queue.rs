@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
-use crate::idempotency::{ClaimedKey, IdempotencyKey, KnownKey, WriteResult};
+use crate::idempotency::{Claim, ClaimedKey, IdempotencyKey, KnownKey, WriteResult};
 use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
@@ -54,6 +54,14 @@ pub(crate) enum Job {
 }
 
 impl Job {
+    fn local_claim(&self) -> Option<Arc<Claim>> {
+        match self {
+            Self::Create { key, .. } | Self::Delete { key, .. } => key.as_ref()?.local_claim(),
+            Self::StoreRejection { key, .. } => key.local_claim(),
+            Self::CreateUser { .. } | Self::RecordTokenUse { .. } | Self::Stop => None,
+        }
+    }
+
     /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so knows that nothing
     /// was done.
     pub(crate) fn begin(&self) -> bool {
@@ -295,12 +303,17 @@ impl Queue {
         let (sender, mut receiver) = oneshot::channel();
         let queued = spans::begin().at();
         let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
-        self.submit(job(Reply { sender, turn: Arc::clone(&turn) }))?;
+        let job = job(Reply { sender, turn: Arc::clone(&turn) });
+        let claim = job.local_claim();
+        self.submit(job)?;
         let Timeouts { turn: for_turn, outcome } = self.timeouts;
         let mut result = tokio::time::timeout(for_turn, &mut receiver).await;
         if result.is_err() {
-            // What has not begun never will.
+            // A write that has not begun never will: the key is free for a retry, although the writer still has the job.
             if turn.settle_on(ABANDONED) {
+                if let Some(claim) = claim {
+                    claim.release();
+                }
                 return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));
             }
             result = tokio::time::timeout(outcome.saturating_sub(for_turn), receiver).await;
@@ -319,6 +332,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::idempotency::{InFlightKeys, StoredError};
 
     const TIMEOUT: Duration = Duration::from_secs(30);
     const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
@@ -370,6 +384,28 @@ mod tests {
         drop(jobs);
         let rejected = delete_through(&queue, 1).await;
         assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
+    }
+
+    #[tokio::test]
+    async fn abandoned_write_leaves_its_key_free_for_a_retry() {
+        let (queue, jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
+        let keys = InFlightKeys::default();
+        let key = || {
+            let rejection = StoredError { code: 40400, message: String::new() };
+            IdempotencyKey { hash: [1; 32], fingerprint: [2; 32], success_status: 204, rejection }
+        };
+        for _ in 0..2 {
+            let key = Some(keys.claim(ADA.user, key()).expect("a free key"));
+            let rejected = queue.execute(|reply| Job::Delete { actor: ADA, id: PlantId::new(1), key, reply }).await;
+            assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
+        }
+        let claimed = keys.claim(ADA.user, key()).expect("a free key");
+        drop(jobs);
+        assert!(
+            keys.claim(ADA.user, key()).is_err(),
+            "the end of an abandoned job does not release the key of another"
+        );
+        drop(claimed);
     }
 
     #[tokio::test]
