@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 /// Bytes that may wait to be written; past that, lines are dropped and counted.
 const BACKLOG_MAX: usize = 8 << 20;
 /// How long whoever logs an error, or ends, waits for the log.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long lines gather before they are written.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -124,7 +124,7 @@ impl Sink {
         waiting.urgent = true;
         self.more.notify_one();
         let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
-        let waited = self.written.wait_timeout_while(waiting, PATIENCE, unwritten);
+        let waited = self.written.wait_timeout_while(waiting, FLUSH_TIMEOUT, unwritten);
         let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         waiting.stuck = timeout.timed_out();
     }

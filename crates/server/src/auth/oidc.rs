@@ -1,13 +1,13 @@
-//! Logins by OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of our own.
+//! OpenID Connect: tokens that an issuer has signed (JWTs), accepted beside those of the store.
 //!
-//! [`jwt`] reads a token and checks its claims; [`keys`] verifies its signature; [`keeper`] fetches and caches the issuer's
+//! [`jwt`] reads a token and checks its claims; [`keys`] verifies its signature; [`key_cache`] fetches and caches the issuer's
 //! keys from the URLs that [`issuer`] finds; [`report`] warns operators about keys and tokens that cannot be used. A token
 //! never chooses the way in which it is verified.
 
 mod issuer;
 mod jose;
 mod jwt;
-mod keeper;
+mod key_cache;
 mod keys;
 mod quote;
 mod report;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 
 pub use self::issuer::{IssuerUrl, IssuerUrlFault};
 use self::jwt::{Claims, Expected, Fault, Jwt};
-use self::keeper::{Keeper, Missing};
+use self::key_cache::{KeyCache, Missing};
 pub(crate) use self::keys::KeySet;
 use self::report::RejectionReports;
 use plantstore_client::trust::{self, TrustFault};
@@ -29,7 +29,7 @@ use plantstore_telemetry::metrics::Page;
 /// Bytes of a document of the issuer at most.
 const DOCUMENT_MAX: usize = 1 << 20;
 
-/// Whose tokens are accepted, and how they are read.
+/// An issuer whose tokens are accepted, and what they must claim.
 pub struct Issuer {
     url: IssuerUrl,
     expected: Expected,
@@ -55,10 +55,10 @@ impl Issuer {
     }
 }
 
-/// The logins of one issuer, at work.
-pub(crate) struct Logins {
+/// Verifies the tokens of one issuer.
+pub(crate) struct TokenVerifier {
     expected: Expected,
-    keeper: Keeper,
+    key_cache: KeyCache,
     reports: RejectionReports,
 }
 
@@ -71,34 +71,33 @@ pub(crate) struct Verified {
 
 /// Why a token is not accepted.
 pub(crate) enum Refusal {
-    Invalid(Fault, Lasting),
+    Invalid(Fault, Cacheable),
     /// The issuer's keys were never there: it may be valid.
     NoKeys,
 }
 
-/// How long a token that is not accepted stays so.
+/// How long the rejection of a token may be cached.
 #[derive(Clone)]
-pub(crate) enum Lasting {
-    /// For good.
+pub(crate) enum Cacheable {
     Always,
     /// As long as these are the issuer's keys.
     With(Arc<KeySet>),
-    /// Nobody knows: time, or a key that is yet to come, may make it valid.
-    Unknown,
+    /// Not at all: time, or a new key, may make the token valid.
+    Never,
 }
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        let lasting = if fault.may_pass() { Lasting::Unknown } else { Lasting::Always };
-        Self::Invalid(fault, lasting)
+        let cacheable = if fault.may_pass() { Cacheable::Never } else { Cacheable::Always };
+        Self::Invalid(fault, cacheable)
     }
 }
 
-impl Logins {
+impl TokenVerifier {
     /// Begins to fetch the issuer's keys, and goes on for as long as the runtime lives.
     pub(crate) fn start(issuer: Issuer) -> Self {
-        let keeper = Keeper::start(issuer.url, issuer.client);
-        Self { expected: issuer.expected, keeper, reports: RejectionReports::default() }
+        let key_cache = KeyCache::start(issuer.url, issuer.client);
+        Self { expected: issuer.expected, key_cache, reports: RejectionReports::default() }
     }
 
     /// Checks a token. What no key could make valid is refused before any is looked for: only a token that is right in
@@ -120,14 +119,14 @@ impl Logins {
         let jwt = Jwt::parse(text)?;
         jwt.check(&self.expected, Timestamp::now())?;
         let keys =
-            self.keeper.keys_with(|keys| keys.fitting(&jwt).next().is_some()).await.map_err(
+            self.key_cache.keys_with(|keys| keys.fitting(&jwt).next().is_some()).await.map_err(
                 |missing| match missing {
                     Missing::Key => Fault::UnknownKey.into(),
                     Missing::Keys => Refusal::NoKeys,
                 },
             )?;
         if !keys.fitting(&jwt).any(|key| key.has_signed(&jwt)) {
-            return Err(Refusal::Invalid(Fault::Signature, Lasting::With(keys)));
+            return Err(Refusal::Invalid(Fault::Signature, Cacheable::With(keys)));
         }
         // Again, because it may have waited for the keys.
         let claims = jwt.check(&self.expected, Timestamp::now())?;
@@ -135,11 +134,11 @@ impl Logins {
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.keeper.write_metrics(page);
+        self.key_cache.write_metrics(page);
     }
 
     /// Whether these are the issuer's keys, as far as is known.
     pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
-        self.keeper.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
+        self.key_cache.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
     }
 }

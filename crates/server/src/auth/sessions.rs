@@ -1,11 +1,11 @@
-//! Whom a token acts for, remembered for a moment.
+//! Sessions of tokens, cached for a moment.
 //!
-//! A token is believed for [`FRESH`] after it was looked up or verified, so that a revocation holds on every node well within
-//! 5 seconds; one of an issuer no longer than the keys it was verified with are the issuer's. A token that was refused is
-//! remembered too, so that repeating it costs neither a look-up nor a verification: tokens of ours are random, so one that is
-//! unknown is never created later; one of an issuer that its keys have not signed is refused while they stay the same. One
-//! that time or a new key may make valid is not remembered. A token that was never seen is looked up at once, so that a
-//! creation holds at once.
+//! A session is valid for [`FRESH`] after the token was looked up or verified, so that a revocation takes effect on every node
+//! well within 5 seconds; a session of an issuer's token no longer than the keys that verified it are the issuer's. Rejected
+//! tokens are cached too, so that repeating one costs neither a look-up nor a verification: tokens of the store are random, so
+//! an unknown one is never created later; an issuer's token with a wrong signature is rejected while the keys stay the same. A
+//! token that time or a new key may make valid is not cached. A token that was never seen is looked up at once, so that a new
+//! token works at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use quick_cache::Weighter;
 
 use super::error::AuthError;
-use super::oidc::{Issuer, KeySet, Lasting, Logins, Refusal};
+use super::oidc::{Cacheable, Issuer, KeySet, Refusal, TokenVerifier};
 use crate::observe::Identity;
 use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, is_jwt_shaped};
 use plantstore_model::user::{Role, UserId};
@@ -88,13 +88,13 @@ enum Proof {
 /// A token that was refused.
 #[derive(Clone)]
 struct Refused {
-    lasting: Lasting,
+    cacheable: Cacheable,
     checked: Instant,
 }
 
 /// Why there is no session.
 enum NoSession {
-    Refused(Lasting),
+    Refused(Cacheable),
     Failed(AuthError),
 }
 
@@ -117,7 +117,7 @@ impl Weighter<TokenHash, Arc<Session>> for ByCollections {
 pub(crate) struct Sessions {
     valid: BoundedCache<TokenHash, Arc<Session>, ByCollections>,
     refused: BoundedCache<TokenHash, Refused>,
-    logins: Option<Logins>,
+    verifier: Option<TokenVerifier>,
     remembered: Striped<Counter>,
     looked_up: Counter,
 }
@@ -125,17 +125,17 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Sessions of our own tokens and, if there is one, of an issuer's.
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
-        let logins = issuer.map(Logins::start);
+        let verifier = issuer.map(TokenVerifier::start);
         let valid = weighted_cache(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
         let refused = bounded_cache(REFUSED_MAX);
-        Self { valid, refused, logins, remembered: Striped::default(), looked_up: Counter::default() }
+        Self { valid, refused, verifier, remembered: Striped::default(), looked_up: Counter::default() }
     }
 
     /// The session of a token; `None` when the token is malformed, unknown, expired, revoked, or not what it claims to be.
     pub(crate) async fn find(&self, store: &Store, token: &str) -> Result<Option<Arc<Session>>, AuthError> {
         let Some(bearer) = Bearer::parse(token) else {
-            if let Some(logins) = self.logins.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
-                logins.report_opaque();
+            if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
+                verifier.report_opaque();
             }
             return Ok(None);
         };
@@ -156,8 +156,8 @@ impl Sessions {
                 self.valid.insert(hash, Arc::clone(&session));
                 Ok(Some(session))
             }
-            Err(NoSession::Refused(lasting)) => {
-                self.refuse(hash, lasting, moment);
+            Err(NoSession::Refused(cacheable)) => {
+                self.refuse(hash, cacheable, moment);
                 Ok(None)
             }
             Err(NoSession::Failed(error)) => Err(error),
@@ -168,8 +168,8 @@ impl Sessions {
         page.counter("plantstore_token_lookups_total", "Tokens that were shown, by whether they were remembered.")
             .sample(&[("found", "yes".into())], self.remembered.get())
             .sample(&[("found", "no".into())], self.looked_up.get());
-        if let Some(logins) = &self.logins {
-            logins.write_metrics(page);
+        if let Some(verifier) = &self.verifier {
+            verifier.write_metrics(page);
         }
     }
 
@@ -202,7 +202,7 @@ impl Sessions {
         };
         let now = Timestamp::now();
         if holder.expires.is_some_and(|expires| expires <= now) {
-            return Err(NoSession::Refused(Lasting::Always));
+            return Err(NoSession::Refused(Cacheable::Always));
         }
         let collections = collections(store, &holder).await?;
         holder.note_use(store, self.valid.get(hash).as_deref(), now);
@@ -213,20 +213,20 @@ impl Sessions {
 
     /// Whom a token of the issuer acts for, who is made at the first use.
     async fn signed(&self, store: &Store, text: &str) -> Result<Holder, NoSession> {
-        let Some(logins) = &self.logins else {
-            return Err(NoSession::Refused(Lasting::Always));
+        let Some(verifier) = &self.verifier else {
+            return Err(NoSession::Refused(Cacheable::Always));
         };
-        let verified = logins.verify(text).await.map_err(|refusal| match refusal {
+        let verified = verifier.verify(text).await.map_err(|refusal| match refusal {
             Refusal::NoKeys => NoSession::Failed(AuthError::NoIssuerKeys),
-            Refusal::Invalid(fault, lasting) => {
+            Refusal::Invalid(fault, cacheable) => {
                 tracing::debug!(reason = %fault, "a token of the issuer was refused");
-                NoSession::Refused(lasting)
+                NoSession::Refused(cacheable)
             }
         })?;
         let user_id = store.ensure_user(&verified.claims.user).await.map_err(|error| match error {
             StoreError::NewUserName(fault) => {
                 tracing::debug!(reason = %fault, "a token of the issuer was refused");
-                NoSession::Refused(Lasting::Always)
+                NoSession::Refused(Cacheable::Always)
             }
             // Whether there is a user now or not: of what the client asked for, nothing was done.
             StoreError::OutcomeUnknown(_) => NoSession::Failed(AuthError::Unavailable(error.to_string())),
@@ -249,24 +249,24 @@ impl Sessions {
     }
 
     fn are_current(&self, keys: &Arc<KeySet>) -> bool {
-        self.logins.as_ref().is_some_and(|logins| logins.are_current(keys))
+        self.verifier.as_ref().is_some_and(|verifier| verifier.are_current(keys))
     }
 
     /// Whether a token was refused a moment ago, and would be again.
     fn is_refused(&self, hash: &TokenHash, moment: Instant) -> bool {
-        let still = |refused: Refused| match &refused.lasting {
+        let still = |refused: Refused| match &refused.cacheable {
             _ if !is_fresh(refused.checked, moment) => false,
-            Lasting::Always => true,
-            Lasting::With(keys) => self.are_current(keys),
-            Lasting::Unknown => false,
+            Cacheable::Always => true,
+            Cacheable::With(keys) => self.are_current(keys),
+            Cacheable::Never => false,
         };
         self.refused.get(hash).is_some_and(still)
     }
 
-    fn refuse(&self, hash: TokenHash, lasting: Lasting, checked: Instant) {
+    fn refuse(&self, hash: TokenHash, cacheable: Cacheable, checked: Instant) {
         self.valid.remove(&hash);
-        if !matches!(lasting, Lasting::Unknown) {
-            self.refused.insert(hash, Refused { lasting, checked });
+        if !matches!(cacheable, Cacheable::Never) {
+            self.refused.insert(hash, Refused { cacheable, checked });
         }
     }
 }
@@ -274,7 +274,7 @@ impl Sessions {
 /// Whom a token of ours acts for.
 async fn stored(store: &Store, token: &TokenHash) -> Result<Holder, NoSession> {
     let Some(token) = store.find_token(token).await?.filter(|token| token.revoked.is_none()) else {
-        return Err(NoSession::Refused(Lasting::Always));
+        return Err(NoSession::Refused(Cacheable::Always));
     };
     let noted = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     Ok(Holder {

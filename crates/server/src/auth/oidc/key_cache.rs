@@ -1,5 +1,5 @@
-//! Keeps the issuer's keys: fetches them again and again, at once when somebody needs one that is not among them, and goes
-//! on with those it has while the issuer is down.
+//! Fetches and caches the issuer's signing keys: at intervals, at once when a token names an unknown key, and with the cached
+//! keys while the issuer is down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::report::report_skipped_keys;
 use plantstore_client::{Address, Cleartext, Client};
 use plantstore_telemetry::metrics::{Counter, Gauge, Page};
 
-/// How long after one fetch the next begins. With [`FETCH_PATIENCE`] it bounds how long a key that was removed works on; the
+/// How long after one fetch the next begins. With [`FETCH_TIMEOUT`] it bounds how long a key that was removed works on; the
 /// documentation promises 30 seconds.
 const REFRESH: Duration = Duration::from_secs(20);
 /// The same after a fetch that failed.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a fetch may take, and whoever waits for it waits.
-const FETCH_PATIENCE: Duration = Duration::from_secs(5);
-/// How often tokens with an unknown key can make the service ask its issuer.
+/// Time for a fetch, and for the requests that wait for it.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest interval at which tokens with an unknown key cause a fetch.
 const ASK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The keys of an issuer, and the task that keeps them up to date.
-pub(super) struct Keeper {
+/// The keys of an issuer, and the task that fetches them.
+pub(super) struct KeyCache {
     state: watch::Sender<State>,
     metrics: Arc<FetchMetrics>,
 }
@@ -56,7 +56,7 @@ pub(super) enum Missing {
     Keys,
 }
 
-impl Keeper {
+impl KeyCache {
     pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
         let (state, _) = watch::channel(State { keys: None, fetching: true, asked: None });
         let metrics = Arc::<FetchMetrics>::default();
@@ -84,7 +84,7 @@ impl Keeper {
     /// unless that was done a moment ago.
     pub(super) async fn keys_with(&self, suffice: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, Missing> {
         let mut state = self.state.subscribe();
-        let deadline = Instant::now() + FETCH_PATIENCE;
+        let deadline = Instant::now() + FETCH_TIMEOUT;
         loop {
             match self.look(&suffice) {
                 Look::Found(keys) => return Ok(keys),
@@ -133,7 +133,7 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
     let mut failing = false;
     let mut reported = Vec::new();
     loop {
-        let fetched = timeout(FETCH_PATIENCE, fetch(&url, &client)).await.unwrap_or(Err(FetchFault::Silent));
+        let fetched = timeout(FETCH_TIMEOUT, fetch(&url, &client)).await.unwrap_or(Err(FetchFault::Silent));
         let failed = match fetched {
             Ok((keys, skipped)) => {
                 if failing {
