@@ -451,8 +451,8 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
         }
         let rejected: Vec<_> = statuses.iter().take(2).collect();
         drop(held);
-        let served: Vec<_> = statuses.iter().take(2).collect();
-        assert_eq!((rejected, served), (vec![503; 2], vec![200; 2]));
+        let listed: Vec<_> = statuses.iter().take(2).collect();
+        assert_eq!((rejected, listed), (vec![503; 2], vec![200; 2]));
     });
     metrics.wait_for("plantstore_requests_shed_total", &[("kind", "read")], 2);
     metrics.wait_for("plantstore_requests_waiting", &[], 0);

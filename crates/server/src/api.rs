@@ -23,7 +23,7 @@ mod state;
 pub use self::cors::{Cors, OriginFault};
 pub(crate) use self::cors::{is_preflight, preflight};
 pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
-pub(crate) use self::error::{ApiError, ErrorReport};
+pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
 pub use self::limits::ApiLimits;
 pub(crate) use self::negotiation::{accepts_gzip, accepts_html};
 pub(crate) use self::rejection_delay::RejectionDelay;

@@ -11,13 +11,13 @@ use axum::body::Body;
 use axum::extract::FromRef;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS,
-};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, Version};
 use tower_service::Service as _;
 
-use crate::api::{Api, ApiError, Cors, ErrorReport, RejectionDelay, is_preflight, preflight, probes};
+use crate::api::{
+    Api, ApiError, Cors, ErrorReport, RejectionDelay, is_preflight, name_allowed_methods, preflight, probes,
+};
 use crate::auth::{Auth, check_host};
 use crate::observe::{Context, Exchange, Observe, Trace, TrackedBody};
 use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport, date_header};
@@ -172,7 +172,7 @@ impl Service {
     async fn route(&self, request: Request<Body>) -> Response {
         let handled = self.router().call(request);
         match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Ok(response)) => name_methods(response),
+            Ok(Ok(response)) => name_allowed_methods(response),
             // The panic itself is logged where it happens.
             Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
         }
@@ -199,18 +199,6 @@ impl Service {
 /// Checks that a rejection does not concern this path: probes are served however many requests are in flight.
 fn is_served_anyway(rejection: Rejection, path: &str) -> bool {
     rejection == Rejection::Overloaded && probes::PATHS.contains(&path)
-}
-
-/// Names the methods of a path in the error about a wrong one. The router adds `Allow` to every response of its fallback; the
-/// other responses must not have it.
-fn name_methods(mut response: Response) -> Response {
-    let allowed = response.headers_mut().remove(ALLOW);
-    let is_about_method = response.extensions().get().is_some_and(ErrorReport::is_method_not_allowed);
-    if !is_about_method {
-        return response;
-    }
-    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
-    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
 }
 
 /// Turns a response into that to `HEAD`: a body that is never sent would count as cut otherwise.

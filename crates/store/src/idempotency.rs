@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::StoreError;
 use plantstore_model::user::UserId;
@@ -82,24 +82,31 @@ impl InFlightKeys {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
             return Err(StoreError::InFlight);
         }
-        let claim = Claim { entries: Arc::clone(&self.0), entry, released: AtomicBool::new(false) };
-        Ok(Box::new(ClaimedKey { key, node_lock: None, claim: Arc::new(claim) }))
+        let claim = Claim {
+            entries: Arc::clone(&self.0),
+            entry,
+            node_lock: Mutex::new(None),
+            released: AtomicBool::new(false),
+        };
+        Ok(Box::new(ClaimedKey { key, claim: Arc::new(claim) }))
     }
 }
 
-/// A key in flight, until this is dropped.
+/// A key in flight, until this is dropped or its claim is released.
 pub(crate) struct ClaimedKey {
     pub(crate) key: IdempotencyKey,
-    /// Shows it to other nodes. Stands before the entry, and so is released before it: the next request in this process must
-    /// not meet a lock that is about to go.
-    pub(crate) node_lock: Option<Box<dyn Send + Sync>>,
     claim: Arc<Claim>,
 }
 
 impl ClaimedKey {
-    /// Returns the claim, unless other nodes see the key too: then it lasts as long as they see it.
-    pub(crate) fn local_claim(&self) -> Option<Arc<Claim>> {
-        self.node_lock.is_none().then(|| Arc::clone(&self.claim))
+    /// Holds the lock that shows the key to other nodes.
+    pub(crate) fn hold_node_lock(&self, lock: impl Send + 'static) {
+        *self.claim.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(lock));
+    }
+
+    /// Returns the claim, for a caller that may have to release it while the writer still has the job.
+    pub(crate) fn claim(&self) -> Weak<Claim> {
+        Arc::downgrade(&self.claim)
     }
 }
 
@@ -107,13 +114,16 @@ impl ClaimedKey {
 pub(crate) struct Claim {
     entries: Arc<Mutex<HashSet<Entry>>>,
     entry: Entry,
+    node_lock: Mutex<Option<Box<dyn Send>>>,
     released: AtomicBool,
 }
 
 impl Claim {
-    /// Releases the key; once, because another request may claim it afterwards.
+    /// Releases the key; once, because another request may claim it afterwards. The node lock is released first: the next request
+    /// in this process must not meet a lock that is about to go.
     pub(crate) fn release(&self) {
         if !self.released.swap(true, Ordering::AcqRel) {
+            drop(self.node_lock.lock().unwrap_or_else(PoisonError::into_inner).take());
             self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.entry);
         }
     }

@@ -2,7 +2,7 @@
 //! the commit, and to each on its own.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -54,10 +54,11 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    fn local_claim(&self) -> Option<Arc<Claim>> {
+    /// Returns the claim on the request's key.
+    fn claim(&self) -> Option<Weak<Claim>> {
         match self {
-            Self::Create { key, .. } | Self::Delete { key, .. } => key.as_ref()?.local_claim(),
-            Self::StoreRejection { key, .. } => key.local_claim(),
+            Self::Create { key, .. } | Self::Delete { key, .. } => key.as_ref().map(|key| key.claim()),
+            Self::StoreRejection { key, .. } => Some(key.claim()),
             Self::CreateUser { .. } | Self::RecordTokenUse { .. } | Self::Stop => None,
         }
     }
@@ -304,14 +305,14 @@ impl Queue {
         let queued = spans::begin().at();
         let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
         let job = job(Reply { sender, turn: Arc::clone(&turn) });
-        let claim = job.local_claim();
+        let claim = job.claim();
         self.submit(job)?;
         let Timeouts { turn: for_turn, outcome } = self.timeouts;
         let mut result = tokio::time::timeout(for_turn, &mut receiver).await;
         if result.is_err() {
             // A write that has not begun never will: the key is free for a retry, although the writer still has the job.
             if turn.settle_on(ABANDONED) {
-                if let Some(claim) = claim {
+                if let Some(claim) = claim.and_then(|claim| claim.upgrade()) {
                     claim.release();
                 }
                 return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));

@@ -218,10 +218,6 @@ impl ErrorReport {
     pub(crate) fn is_unauthorized(&self) -> bool {
         status_of(self.code) == StatusCode::UNAUTHORIZED
     }
-
-    pub(crate) fn is_method_not_allowed(&self) -> bool {
-        status_of(self.code) == StatusCode::METHOD_NOT_ALLOWED
-    }
 }
 
 impl ApiError {
@@ -271,6 +267,17 @@ impl From<StoreError> for ApiError {
             StoreError::Internal(_) | StoreError::NewUserName(_) | StoreError::BadRow(_) => Self::Internal(detail),
         }
     }
+}
+
+/// Names the methods of a path in the error about a wrong one. The router adds `Allow` to every response of its fallback; the
+/// other responses must not have it.
+pub(crate) fn name_allowed_methods(mut response: Response) -> Response {
+    let allowed = response.headers_mut().remove(header::ALLOW);
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
+    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
 }
 
 impl From<AuthError> for ApiError {

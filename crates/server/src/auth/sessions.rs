@@ -216,14 +216,14 @@ impl Sessions {
         let Some(verifier) = &self.verifier else {
             return Err(NoSession::Refused(Cacheable::Always));
         };
-        let verified = verifier.verify(text).await.map_err(|refusal| match refusal {
+        let token = verifier.verify(text).await.map_err(|refusal| match refusal {
             Refusal::NoKeys => NoSession::Failed(AuthError::NoIssuerKeys),
             Refusal::Invalid(fault, cacheable) => {
                 tracing::debug!(reason = %fault, "a token of the issuer was refused");
                 NoSession::Refused(cacheable)
             }
         })?;
-        let user_id = store.ensure_user(&verified.claims.user).await.map_err(|error| match error {
+        let user_id = store.ensure_user(&token.claims.user).await.map_err(|error| match error {
             StoreError::NewUserName(fault) => {
                 tracing::debug!(reason = %fault, "a token of the issuer was refused");
                 NoSession::Refused(Cacheable::Always)
@@ -233,11 +233,11 @@ impl Sessions {
             error => error.into(),
         })?;
         Ok(Holder {
-            identity: Identity { user: verified.claims.user, user_id, token: None },
-            scopes: verified.claims.scopes,
+            identity: Identity { user: token.claims.user, user_id, token: None },
+            scopes: token.claims.scopes,
             shared_with: true,
-            expires: Some(verified.claims.expires),
-            proof: Proof::Signed(verified.keys),
+            expires: Some(token.claims.expires),
+            proof: Proof::Signed(token.keys),
         })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -13,6 +14,7 @@ use super::limits::TransportLimits;
 pub(super) struct ConnectionLimit {
     total: usize,
     permits: Semaphore,
+    open: AtomicUsize,
     by_address: Mutex<HashMap<ClientAddress, usize>>,
 }
 
@@ -26,7 +28,7 @@ pub(crate) enum Exceeded {
 impl ConnectionLimit {
     pub(super) fn new(limits: &TransportLimits) -> Self {
         let total = limits.max_connections;
-        Self { total, permits: Semaphore::new(total), by_address: Mutex::default() }
+        Self { total, permits: Semaphore::new(total), open: AtomicUsize::new(0), by_address: Mutex::default() }
     }
 
     /// Counts a connection of this client as open until the return value is dropped.
@@ -39,12 +41,13 @@ impl ConnectionLimit {
             return Err(Exceeded::Address);
         }
         *open += 1;
+        self.open.fetch_add(1, Ordering::Relaxed);
         Ok(OpenConnection { limit: self, address, _permit: permit })
     }
 
     /// Returns the number of open connections.
     pub(super) fn count(&self) -> usize {
-        self.total - self.permits.available_permits()
+        self.open.load(Ordering::Relaxed)
     }
 
     /// Resolves when none is open.
@@ -66,6 +69,7 @@ pub(super) struct OpenConnection<'a> {
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
+        self.limit.open.fetch_sub(1, Ordering::Relaxed);
         if let Entry::Occupied(mut open) = self.limit.by_address().entry(self.address) {
             *open.get_mut() -= 1;
             if *open.get() == 0 {

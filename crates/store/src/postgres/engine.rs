@@ -85,9 +85,9 @@ impl Postgres {
 
     /// Claims an idempotency key for a request, here and then among all nodes.
     pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
-        let mut claimed = self.in_flight_keys.claim(user, key)?;
+        let claimed = self.in_flight_keys.claim(user, key)?;
         match self.key_locks.lock(user, &claimed.key).await? {
-            Some(lock) => claimed.node_lock = Some(Box::new(lock)),
+            Some(lock) => claimed.hold_node_lock(lock),
             // A request whose outcome is stored does not wait, even if the lock of the request that stored it is not released yet.
             None if self.has_key(user, &claimed.key).await? => {}
             None => return Err(StoreError::InFlight),

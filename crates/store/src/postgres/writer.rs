@@ -301,14 +301,14 @@ impl Worker {
         deadline: Instant,
     ) -> Result<Attempt, DatabaseError> {
         self.roll_back(session, deadline).await?;
-        let page_size = async {
+        let read_mark = async {
             session.client.batch_execute(BEGIN).await?;
             let row = session.client.query_opt(&session.statements.last_mark, &[&self.id]).await?;
             session.client.batch_execute("COMMIT").await?;
             row.map(|row| row.try_get::<_, i64>(0)).transpose()
         };
         let found =
-            timeout_at(deadline, page_size).await.map_err(|_| DatabaseError::ConnectionLost(SILENT.to_owned()))?;
+            timeout_at(deadline, read_mark).await.map_err(|_| DatabaseError::ConnectionLost(SILENT.to_owned()))?;
         let found = found.map_err(|error| DatabaseError::classify(&error))?;
         let happened = in_doubt.take_if(|_| found == Some(commit));
         Ok(happened.map_or(Attempt::Rewound, Attempt::Committed))

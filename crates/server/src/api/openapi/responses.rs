@@ -94,7 +94,7 @@ impl IntoResponses for LiveResponses {
 impl IntoResponses for ReadyResponses {
     fn responses() -> Responses {
         let unavailable = ApiError::Unavailable(String::new());
-        probed("The store responses, and the service is not stopping", "ready", errors(anybody().chain([unavailable])))
+        probed("The store answers, and the service is not stopping", "ready", errors(anybody().chain([unavailable])))
     }
 }
 
