@@ -1,14 +1,13 @@
-//! `plantstore backup`: a whole store into one file.
+//! `plantstore backup`: copies a whole store into one file.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use tracing::Level;
 
 use super::copy::copy;
-use super::store_file;
-use crate::config::StoreOption;
-use crate::telemetry;
+use super::runtime::start_log;
+use super::store_options::StoreOption;
+use super::store_url::store_file;
 
 /// Copy the whole store into a file, while servers go on writing
 ///
@@ -28,8 +27,8 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = start_log();
         self.store.warn_of_visible_password();
-        copy(&self.store.url()?, &store_file(self.file)?, &self.store.named())
+        copy(&self.store.url()?, &store_file(self.file)?, &self.store.origin())
     }
 }

@@ -1,4 +1,4 @@
-//! `plantstore check`: whether a live server keeps the contract; a smoke test after a deployment.
+//! `plantstore check`: checks that a live server keeps the contract, as a smoke test after a deployment.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,20 +11,23 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::colour::{Colours, Style};
-use super::words::without_os_codes;
-use super::{WrongUse, print, warn};
-use crate::check::{self, Finding, Level, ServerUrl, Verdict};
-use crate::config::duration;
-use crate::token::TOKEN_PREFIX;
+use super::environment::TOKEN_VARIABLE;
+use super::exit::UsageError;
+use super::format::strip_os_error_codes;
+use super::proxies::proxies;
+use super::runtime::block_on;
+use super::stdio::{is_dash, print, print_json, print_warning};
+use super::style::{Style, Styler};
+use super::value_parser::duration;
+use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
+use plantstore_client::Proxies;
+use plantstore_model::token::TOKEN_PREFIX;
 
-/// Where the token is looked for unless a file is named.
-pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
-/// What is said to whoever passes one as an argument.
-pub(super) const NO_TOKEN_HERE: &str = "a token does not belong on the command line, where everybody on this machine can see \
-                                        it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
-/// Bytes of a file with a token at the most: signed ones are long.
-const TOKEN_FILE_MAX: u64 = 16 * 1024;
+/// The error message about a token that is passed as an argument.
+pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where everybody on this \
+                                                 machine can see it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
+/// Greatest size of a token file in bytes; signed tokens are long.
+const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
 
 /// Check that a live server keeps the contract, and leave nothing behind
 ///
@@ -54,7 +57,7 @@ pub(super) struct Options {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    // Only to say that nothing more belongs here.
+    // Accepted only for a better error message.
     #[arg(hide = true)]
     more: Vec<String>,
 }
@@ -68,23 +71,23 @@ enum LevelOption {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         if self.more.iter().chain([&self.url]).any(|word| word.starts_with(TOKEN_PREFIX)) {
-            return Err(WrongUse(NO_TOKEN_HERE.to_owned()).into());
+            return Err(UsageError(TOKEN_ARGUMENT_MESSAGE.to_owned()).into());
         }
         if let Some(word) = self.more.first() {
-            return Err(WrongUse(format!("one server at a time: leave out `{word}`")).into());
+            return Err(UsageError(format!("one server at a time: leave out `{word}`")).into());
         }
-        let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
+        let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
         let token = self.token()?;
-        if url.is_readable_on_the_way() {
-            warn(&format!("without https:// the token can be read on the way to {url}"));
+        if url.is_exposed() {
+            print_warning(&format!("without https:// the token can be read on the way to {url}"));
         }
         let (shown_url, level) = (url.to_string(), self.level.into());
-        let options = check::Options { url, token, authorities: self.ca, timeout: self.timeout, level };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        let findings =
-            runtime.block_on(async { Ok::<_, anyhow::Error>(check::run(options, interruptions()?).await?) })?;
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
+        let (authorities, timeout) = (self.ca, self.timeout);
+        let options = plantstore_check::Options { url, token, authorities, proxies, timeout, level };
+        let findings = block_on(async { Ok(plantstore_check::run(options, interruptions()?).await?) })?;
         if self.json {
-            print_json(&shown_url, level, &findings)?;
+            print_findings(&shown_url, level, &findings)?;
         } else {
             print_table(&findings)?;
         }
@@ -99,12 +102,12 @@ impl Options {
         let text = match &self.token_file {
             Some(file) => read_token(file)?,
             None => variable(TOKEN_VARIABLE).ok_or_else(|| {
-                WrongUse(format!("which token? put it into {TOKEN_VARIABLE} or a file named by --token-file"))
+                UsageError(format!("which token? put it into {TOKEN_VARIABLE} or a file named by --token-file"))
             })?,
         };
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(WrongUse("that is no token: it is one word of printable characters".to_owned()).into());
+            return Err(UsageError("that is no token: it is one word of printable characters".to_owned()).into());
         }
         Ok(token.to_owned())
     }
@@ -117,10 +120,10 @@ fn variable(name: &str) -> Option<String> {
 
 fn read_token(file: &std::path::Path) -> anyhow::Result<String> {
     let mut text = String::new();
-    let read = if file.as_os_str() == "-" {
-        io::stdin().lock().take(TOKEN_FILE_MAX).read_to_string(&mut text)
+    let read = if is_dash(file) {
+        io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)
     } else {
-        fs::File::open(file).and_then(|file| file.take(TOKEN_FILE_MAX).read_to_string(&mut text))
+        fs::File::open(file).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text))
     };
     read.with_context(|| format!("cannot read the token from {}", file.display()))?;
     Ok(text)
@@ -135,7 +138,7 @@ impl From<LevelOption> for Level {
     }
 }
 
-/// SIGINT and SIGTERM, one after the other.
+/// Returns a channel that receives a message for each SIGINT and SIGTERM.
 fn interruptions() -> anyhow::Result<UnboundedReceiver<()>> {
     let listen = |kind| signal(kind).context("cannot listen for signals");
     let mut signals: [Signal; 2] = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
@@ -153,7 +156,7 @@ fn interruptions() -> anyhow::Result<UnboundedReceiver<()>> {
     Ok(receiver)
 }
 
-/// How many checks came to what.
+/// Number of checks per verdict.
 #[derive(Clone, Copy, Default)]
 struct Summary {
     hold: usize,
@@ -176,7 +179,7 @@ impl Summary {
         summary
     }
 
-    /// What could not be tried is not known to hold.
+    /// Reports whether the contract is kept. A check that could not be tried is not known to hold.
     fn keeps(self) -> bool {
         self.fail == 0 && self.untried == 0
     }
@@ -189,8 +192,8 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// The verdict in one word, what it says beyond that, and its colour on a terminal.
-fn in_words(verdict: &Verdict) -> (&'static str, Option<&str>, Style) {
+/// Returns the verdict's name, its details, and its style on a terminal.
+fn describe(verdict: &Verdict) -> (&'static str, Option<&str>, Style) {
     match verdict {
         Verdict::Holds => ("holds", None, Style::Success),
         Verdict::Fails(why) => ("fails", Some(why), Style::Error),
@@ -199,37 +202,37 @@ fn in_words(verdict: &Verdict) -> (&'static str, Option<&str>, Style) {
     }
 }
 
-/// A line for each check, and below it what went wrong.
+/// Prints a line for each check, and its details below it.
 fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
-    let colours = Colours::of(&io::stdout());
+    let styler = Styler::new(&io::stdout());
     let width = |texts: &mut dyn Iterator<Item = &str>| texts.map(str::len).max().unwrap_or_default();
-    let verdicts = width(&mut findings.iter().map(|finding| in_words(&finding.verdict).0)).max("VERDICT".len());
+    let verdicts = width(&mut findings.iter().map(|finding| describe(&finding.verdict).0)).max("VERDICT".len());
     let ids = width(&mut findings.iter().map(|finding| finding.id));
     print(|output| {
         writeln!(output, "{:verdicts$}  {:ids$}  WHAT MUST HOLD", "VERDICT", "CHECK")?;
         for finding in findings {
-            let (word, detail, style) = in_words(&finding.verdict);
-            let word = colours.paint(style, &format!("{word:verdicts$}"));
-            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.words)?;
+            let (word, detail, style) = describe(&finding.verdict);
+            let word = styler.apply(style, &format!("{word:verdicts$}"));
+            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.description)?;
             if let Some(detail) = detail {
-                writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", without_os_codes(detail))?;
+                writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", strip_os_error_codes(detail))?;
             }
         }
         Ok(())
     })
 }
 
-/// The findings as `--json` shows them.
+/// The findings as `--json` prints them.
 #[derive(Serialize)]
-struct ShownFindings<'a> {
+struct JsonFindings<'a> {
     url: &'a str,
     level: &'static str,
     keeps_the_contract: bool,
-    checks: Vec<ShownFinding<'a>>,
+    checks: Vec<JsonFinding<'a>>,
 }
 
 #[derive(Serialize)]
-struct ShownFinding<'a> {
+struct JsonFinding<'a> {
     check: &'a str,
     about: &'a str,
     level: &'static str,
@@ -246,18 +249,17 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
-fn print_json(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
-    fn shown(finding: &Finding) -> ShownFinding<'_> {
-        let Finding { id, words, group, level, verdict } = finding;
-        let (verdict, detail, _) = in_words(verdict);
-        ShownFinding { check: id, about: group, level: level_name(*level), what_must_hold: words, verdict, detail }
+fn print_findings(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
+    fn shown(finding: &Finding) -> JsonFinding<'_> {
+        let Finding { id, description, group, level, verdict } = finding;
+        let (verdict, detail, _) = describe(verdict);
+        JsonFinding { check: id, about: group, level: level_name(*level), what_must_hold: description, verdict, detail }
     }
-    let findings = ShownFindings {
+    let findings = JsonFindings {
         url,
         level: level_name(level),
         keeps_the_contract: Summary::of(findings).keeps(),
         checks: findings.iter().map(shown).collect(),
     };
-    let text = serde_json::to_string_pretty(&findings)?;
-    print(|output| writeln!(output, "{text}"))
+    print_json(&findings)
 }

@@ -1,11 +1,11 @@
-//! `plantstore completions`: what a shell needs to know to complete our commands and options.
+//! `plantstore completions`: completion scripts for shells.
 
 use std::io::Write;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, print};
+use super::stdio::print;
 
 /// Print completions for a shell, to be put where it looks for them
 #[derive(Args)]
@@ -19,9 +19,9 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
+    pub(super) fn run(&self, mut program: Command) -> anyhow::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), env!("CARGO_PKG_NAME"), &mut script);
+        clap_complete::generate(self.shell, &mut program, env!("CARGO_PKG_NAME"), &mut script);
         print(|output| output.write_all(&script))
     }
 }

@@ -1,17 +1,18 @@
-//! `plantstore copy`: a whole store, from one place or engine to another. Backups and restores are copies, too.
+//! `plantstore copy`: copies a whole store from one place or engine to another. Backups and restores are copies, too.
 
 use std::io::{self, Write};
 
 use clap::Args;
-use tracing::Level;
 
-use super::progress::Bar;
+use super::format::group_digits;
+use super::progress::ProgressBar;
+use super::runtime::{block_on, start_log};
 use super::signals::discard_partial_files_on_end_signal;
-use super::words::grouped;
-use super::{PATIENCE, run_to_end, store_url, table, warn_of_visible_password};
-use crate::archive::{self, Tallied};
-use crate::store::{Filling, OpenError, Selection, Snapshot, StoreUrl};
-use crate::telemetry;
+use super::store_options::STORE_TIMEOUT;
+use super::store_url::{parse_store_url, warn_of_visible_password};
+use super::table;
+use plantstore_store::archive::{self, ContentDigest};
+use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 
 /// Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
 ///
@@ -33,42 +34,44 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
-        let (from, to) = (store_url("--from", &self.from)?, store_url("--to", &self.to)?);
+        let _log = start_log();
+        let (from, to) = (parse_store_url("--from", &self.from)?, parse_store_url("--to", &self.to)?);
         warn_of_visible_password("--from", &self.from, "");
         warn_of_visible_password("--to", &self.to, "");
         copy(&from, &to, "with --from")
     }
 }
 
-/// Copies, and shows what was copied. `named` is how the store to copy was named, for messages about it.
-pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, named: &str) -> anyhow::Result<()> {
+/// Copies a store and prints what was copied. `origin` says how the store to copy was named, for messages about it.
+pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, origin: &str) -> anyhow::Result<()> {
     discard_partial_files_on_end_signal()?;
-    let mut bar = Bar::new();
-    let copied = run_to_end(async {
-        // First of all: for one that is not there, nothing is begun.
+    let mut bar = ProgressBar::new();
+    let copied = block_on(async {
+        // Opened first, so that a store that does not exist leaves no trace in the new place.
         let snapshot =
-            Snapshot::open(from, Selection::Everything, PATIENCE).await.map_err(|error| advise(error, named))?;
-        let filling = Filling::begin(to, PATIENCE).await?;
-        Ok(archive::copy(snapshot, filling, |progress| bar.update(progress)).await?)
+            Snapshot::open(from, Selection::Everything, STORE_TIMEOUT).await.map_err(|error| advise(error, origin))?;
+        let target = RestoreTarget::begin(to, STORE_TIMEOUT).await?;
+        Ok(archive::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);
-    show(&copied?)?;
+    print_counts(&copied?)?;
     writeln!(io::stderr(), "copied {from} to {to}; read back, and nothing differs")?;
     Ok(())
 }
 
-fn advise(error: OpenError, named: &str) -> anyhow::Error {
+fn advise(error: OpenError, origin: &str) -> anyhow::Error {
     match error {
-        OpenError::Missing(url) => anyhow::anyhow!("there is no store at {url}: name one that exists {named}"),
-        OpenError::Foreign(url, why) => anyhow::anyhow!("{url} is not a plantstore file ({why}): name another {named}"),
+        OpenError::Missing(url) => anyhow::anyhow!("there is no store at {url}: name one that exists {origin}"),
+        OpenError::Foreign(url, why) => {
+            anyhow::anyhow!("{url} is not a plantstore file ({why}): name another {origin}")
+        }
         other => other.into(),
     }
 }
 
-fn show(copied: &Tallied) -> anyhow::Result<()> {
+fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
     let counts = copied.counts;
-    let row = |what: &str, count, digest: archive::Digest| [what.to_owned(), grouped(count), digest.to_string()];
+    let row = |what: &str, count, digest: archive::Digest| [what.to_owned(), group_digits(count), digest.to_string()];
     let rows = [
         row("users", counts.users, copied.users),
         row("tokens", counts.tokens, copied.tokens),

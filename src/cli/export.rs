@@ -1,21 +1,22 @@
-//! `plantstore export`: plants as lines of JSON.
+//! `plantstore export`: writes plants as lines of JSON.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use tracing::Level;
 
-use super::progress::Bar;
+use super::format::count;
+use super::progress::ProgressBar;
+use super::runtime::{block_on, start_log};
 use super::signals::discard_partial_files_on_end_signal;
-use super::{PATIENCE, count, is_dash, run_to_end};
-use crate::archive::{self, ExportError, Exported};
-use crate::config::StoreOption;
-use crate::newfile::{NewFile, NewFileError};
-use crate::store::{Selection, Snapshot};
-use crate::telemetry;
-use crate::user::UserName;
+use super::stdio::is_dash;
+use super::store_options::{STORE_TIMEOUT, StoreOption};
+use super::user::unknown_user;
+use plantstore_model::user::UserName;
+use plantstore_store::archive::{self, ExportError, Exported};
+use plantstore_store::new_file::{NewFile, NewFileError};
+use plantstore_store::{Selection, Snapshot};
 
 /// Write all plants, or one user's, as lines of JSON; works beside a running server
 ///
@@ -41,28 +42,28 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = start_log();
         let url = self.store.url()?;
         self.store.warn_of_visible_password();
-        run_to_end(async {
+        block_on(async {
             let selection = self.user.clone().map_or(Selection::Plants, Selection::PlantsOf);
-            let snapshot = Snapshot::open(&url, selection, PATIENCE).await?;
+            let snapshot = Snapshot::open(&url, selection, STORE_TIMEOUT).await?;
             let exported = match self.output.as_deref().filter(|path| !is_dash(path)) {
                 Some(path) => {
                     discard_partial_files_on_end_signal()?;
                     let mut file = NewFile::begin(path, self.force).map_err(advise)?;
                     let exported = write(snapshot, file.file()).await?;
-                    self.refuse_unknown_user(&exported)?;
+                    self.reject_unknown_user(&exported)?;
                     file.finish()?;
                     exported
                 }
                 None => match write(snapshot, &mut io::stdout().lock()).await {
-                    // Whoever stops reading has seen enough.
+                    // A reader that closes the pipe early is no failure.
                     Err(ExportError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                     exported => exported?,
                 },
             };
-            self.refuse_unknown_user(&exported)?;
+            self.reject_unknown_user(&exported)?;
             let Exported { plants, owners, digest, .. } = exported;
             writeln!(
                 io::stderr(),
@@ -74,18 +75,16 @@ impl Options {
         })
     }
 
-    fn refuse_unknown_user(&self, exported: &Exported) -> anyhow::Result<()> {
+    fn reject_unknown_user(&self, exported: &Exported) -> anyhow::Result<()> {
         match &self.user {
-            Some(user) if exported.users == 0 => {
-                bail!("there is no user {user}: `plantstore user list` shows those there are")
-            }
+            Some(user) if exported.users == 0 => bail!(unknown_user(user)),
             _ => Ok(()),
         }
     }
 }
 
 async fn write(snapshot: Snapshot, output: &mut impl Write) -> Result<Exported, ExportError> {
-    let mut bar = Bar::new();
+    let mut bar = ProgressBar::new();
     archive::export(snapshot, output, |progress| bar.update(progress)).await
 }
 

@@ -1,4 +1,4 @@
-//! `plantstore import`: lines of JSON into a store.
+//! `plantstore import`: stores plants from lines of JSON.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Write};
@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 
-use super::progress::Bar;
+use super::format::{count, group_digits};
+use super::progress::ProgressBar;
+use super::runtime::block_on;
 use super::signals::{EndSignal, Interrupted, first_end_signal};
-use super::value::number;
-use super::words::grouped;
-use super::{count, is_dash, run_to_end};
-use crate::archive::{self, Input, Note, Stop, Summary};
-use crate::config::{CreateOption, StoreOption};
-use crate::store::{Importer, StoreError};
+use super::stdio::is_dash;
+use super::store_options::{CreateOption, StoreOption};
+use super::value_parser::number;
+use plantstore_store::archive::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
+use plantstore_store::{Importer, StoreError};
 
-/// Bytes of the input that are read at a time.
-const BUFFER: usize = 256 * 1024;
-/// Skipped lines of which it is told that they differ from what is stored.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Skipped lines that are reported as different from what is stored; others are only counted.
 const DIFFERENT_SHOWN: u64 = 10;
 
 /// Store plants from lines of JSON; works beside a running server
@@ -40,10 +40,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
     /// Pass over the lines before this one
-    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number(1..=u64::MAX))]
+    #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number::<u64>(1..=u64::MAX))]
     from_line: u64,
     /// Stop looking for more after so many faulty lines
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number(1..=u64::MAX))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number::<u64>(1..=u64::MAX))]
     max_faults: u64,
     /// Check all lines by themselves, not whether ids are taken, and store nothing
     #[arg(long)]
@@ -63,10 +63,10 @@ enum OnConflict {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let input = self.input()?;
-        let mut talk = Talk { bar: Bar::new(), different: 0 };
+        let mut reporter = Reporter { bar: ProgressBar::new(), different: 0 };
         if self.check {
-            let summary = run_to_end(async { Ok(archive::check(input, |note| talk.note(&note)).await) })?;
-            drop(talk);
+            let summary = block_on(async { Ok(archive::check(input, |event| reporter.report(&event)).await) })?;
+            drop(reporter);
             return report_check(summary);
         }
         let skip = self.on_conflict == OnConflict::Skip;
@@ -75,19 +75,19 @@ impl Options {
             let importer = Importer::start(store).await?;
             let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
             let interrupted = async { signal = Some(first_signal.await) };
-            Ok(archive::import(importer, input, skip, interrupted, |note| talk.note(&note)).await)
+            Ok(archive::import(importer, input, skip, interrupted, |event| reporter.report(&event)).await)
         })?;
-        drop(talk);
+        drop(reporter);
         self.report(summary, signal)
     }
 
-    fn input(&self) -> anyhow::Result<Input<Box<dyn BufRead + Send>>> {
+    fn input(&self) -> anyhow::Result<ImportInput<Box<dyn BufRead + Send>>> {
         let (lines, size): (Box<dyn BufRead + Send>, _) = match self.file.as_deref().filter(|path| !is_dash(path)) {
             None => {
                 if io::stdin().is_terminal() {
                     writeln!(io::stderr(), "reading lines from this terminal; Ctrl-D ends them")?;
                 }
-                (Box::new(BufReader::with_capacity(BUFFER, io::stdin())), None)
+                (Box::new(BufReader::with_capacity(BUFFER_BYTES, io::stdin())), None)
             }
             Some(path) => {
                 let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -96,18 +96,18 @@ impl Options {
                     bail!("cannot read {}: it is a directory", path.display());
                 }
                 let size = metadata.filter(std::fs::Metadata::is_file).map(|file| file.len());
-                (Box::new(BufReader::with_capacity(BUFFER, file)), size)
+                (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), size)
             }
         };
-        Ok(Input { lines, size, from_line: self.from_line, faults_max: self.max_faults })
+        Ok(ImportInput { lines, size, from_line: self.from_line, faults_max: self.max_faults })
     }
 
-    fn report(&self, mut summary: Summary, signal: Option<EndSignal>) -> anyhow::Result<()> {
-        let Summary { stored, same, different, new_users, .. } = summary;
+    fn report(&self, mut summary: ImportSummary, signal: Option<EndSignal>) -> anyhow::Result<()> {
+        let ImportSummary { stored, same, different, new_users, .. } = summary;
         let told = [
             (new_users, format!("made {}", count(new_users, "user"))),
-            (same, format!("skipped {} that are there just so", grouped(same))),
-            (different, format!("skipped {} that are there with another name or tag", grouped(different))),
+            (same, format!("skipped {} that are there just so", group_digits(same))),
+            (different, format!("skipped {} that are there with another name or tag", group_digits(different))),
         ];
         let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
         let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();
@@ -119,7 +119,7 @@ impl Options {
     }
 
     /// The error of an import that ended before the last line; says what is stored, and how to go on.
-    fn stopped(&self, stop: Stop, summary: &Summary, signal: Option<EndSignal>) -> anyhow::Error {
+    fn stopped(&self, stop: StopReason, summary: &ImportSummary, signal: Option<EndSignal>) -> anyhow::Error {
         let so_far = match (self.stored_lines(summary), self.on_conflict) {
             (None, _) => "nothing was stored".to_owned(),
             (Some(lines), OnConflict::Fail) => format!("{lines}, and none after"),
@@ -129,33 +129,33 @@ impl Options {
         let next = summary.through + 1;
         let skip = if self.on_conflict == OnConflict::Skip { " --on-conflict skip" } else { "" };
         match (stop, signal) {
-            (Stop::Interrupted, Some(signal)) => {
+            (StopReason::Interrupted, Some(signal)) => {
                 let details = format!(": {so_far}; go on with --from-line {next}{skip}");
                 Interrupted { signal, details }.into()
             }
-            (Stop::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
-            (Stop::Faults, _) => anyhow!(
+            (StopReason::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
+            (StopReason::Faults, _) => anyhow!(
                 "{}: {so_far}; correct them and go on with --from-line {next}{skip}",
                 count(summary.faulty, "faulty line")
             ),
-            (Stop::Taken { line, owner, id }, _) => anyhow!(
+            (StopReason::Taken { line, owner, id }, _) => anyhow!(
                 "line {line}: {owner} has a plant {id} already: {so_far}; \
                  go on with --from-line {next} --on-conflict skip to skip such lines"
             ),
-            (Stop::Store(StoreError::OutcomeUnknown(why)), _) => {
+            (StopReason::Store(StoreError::OutcomeUnknown(why)), _) => {
                 let known = self.stored_lines(summary).unwrap_or_else(|| "no line is known to be stored".to_owned());
                 anyhow!("{why}: {known}, and some after may be; go on with --from-line {next} --on-conflict skip")
             }
-            (Stop::Short { lines }, _) => anyhow!("{}", too_short(lines)),
-            (Stop::Store(error), _) => anyhow!("{error}: {so_far}; go on with --from-line {next}{skip}"),
-            (Stop::Input(error), _) => {
+            (StopReason::Short { lines }, _) => anyhow!("{}", too_short(lines)),
+            (StopReason::Store(error), _) => anyhow!("{error}: {so_far}; go on with --from-line {next}{skip}"),
+            (StopReason::Input(error), _) => {
                 anyhow!("cannot read on: {error}: {so_far}; go on with --from-line {next}{skip}")
             }
         }
     }
 
     /// Says which lines this run has stored or skipped; `None` when there are none.
-    fn stored_lines(&self, summary: &Summary) -> Option<String> {
+    fn stored_lines(&self, summary: &ImportSummary) -> Option<String> {
         let (first, last) = (self.from_line, summary.through);
         let lines = match first {
             _ if last < first => return None,
@@ -171,31 +171,31 @@ fn too_short(lines: u64) -> String {
     format!("the input ends after {}, before the one that --from-line names: nothing was stored", count(lines, "line"))
 }
 
-fn report_check(summary: Summary) -> anyhow::Result<()> {
+fn report_check(summary: ImportSummary) -> anyhow::Result<()> {
     let fit = count(summary.stored, "plant");
     match summary.stop {
         None => Ok(writeln!(io::stderr(), "{fit}, no faults; nothing was stored")?),
-        Some(Stop::Input(error)) => bail!("cannot read on: {error}"),
-        Some(Stop::Short { lines }) => bail!("{}", too_short(lines)),
-        Some(Stop::Faults | Stop::Taken { .. } | Stop::Store(_) | Stop::Interrupted) => {
+        Some(StopReason::Input(error)) => bail!("cannot read on: {error}"),
+        Some(StopReason::Short { lines }) => bail!("{}", too_short(lines)),
+        Some(StopReason::Faults | StopReason::Taken { .. } | StopReason::Store(_) | StopReason::Interrupted) => {
             bail!("{}; nothing was stored", count(summary.faulty, "faulty line"))
         }
     }
 }
 
-/// Says what there is to say while it goes on.
-struct Talk {
-    bar: Bar,
+/// Reports progress and faulty lines on the terminal.
+struct Reporter {
+    bar: ProgressBar,
     /// Lines so far that were skipped although they differ.
     different: u64,
 }
 
-impl Talk {
-    fn note(&mut self, note: &Note<'_>) {
-        match note {
-            Note::Progress(progress) => self.bar.update(*progress),
-            Note::Fault { line, why } => self.say(&format!("line {line}: {why}")),
-            Note::Kept { line, owner, id } => {
+impl Reporter {
+    fn report(&mut self, event: &ImportEvent<'_>) {
+        match event {
+            ImportEvent::Progress(progress) => self.bar.update(*progress),
+            ImportEvent::Fault { line, reason } => self.say(&format!("line {line}: {reason}")),
+            ImportEvent::Skipped { line, owner, id } => {
                 self.different += 1;
                 if self.different <= DIFFERENT_SHOWN {
                     self.say(&format!("line {line}: skipped: {owner} has a plant {id} with another name or tag"));

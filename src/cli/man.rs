@@ -1,14 +1,16 @@
-//! `plantstore man`: the manual, made from the very options that the parser reads.
+//! `plantstore man`: the manual, generated from the options that the parser reads.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::Man;
 
-use super::{Cli, WrongUse, count, print};
+use super::exit::UsageError;
+use super::format::count;
+use super::stdio::print;
 
 /// Print a page of the manual, or write all of them into a directory
 #[derive(Args)]
@@ -25,8 +27,8 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let mut program = Cli::command().disable_help_subcommand(true);
+    pub(super) fn run(&self, program: Command) -> anyhow::Result<()> {
+        let mut program = program.disable_help_subcommand(true);
         program.build();
         if let Some(directory) = &self.output {
             let pages = write_all(&program, directory)
@@ -39,13 +41,13 @@ impl Options {
     }
 }
 
-/// The command of this name, below the others of the path.
-fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, WrongUse> {
+/// Finds the subcommand at this path of names.
+fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, UsageError> {
     path.iter().try_fold(program, |command, name| {
         command.find_subcommand(name).ok_or_else(|| {
             let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            WrongUse(format!("`{}` has no command `{name}`; there are: {known}", command.get_name()))
+            UsageError(format!("`{}` has no command `{name}`; there are: {known}", command.get_name()))
         })
     })
 }
@@ -65,7 +67,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// A page for the command and for each below it.
+/// Writes a page for the command and for each of its subcommands, and returns how many.
 fn write_all(command: &Command, directory: &Path) -> io::Result<u64> {
     fs::create_dir_all(directory)?;
     let name = command.get_display_name().unwrap_or(command.get_name());

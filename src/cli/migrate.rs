@@ -1,11 +1,10 @@
-//! `plantstore migrate`: makes a store, or brings its schema up to date, and does nothing else.
+//! `plantstore migrate`: creates a store or brings its schema up to date.
 
 use std::io::{self, Write};
 
 use clap::Args;
 
-use super::SchemaChange;
-use crate::config::StoreOption;
+use super::store_options::{SchemaChange, StoreOption};
 
 /// Make a store, or bring its schema up to date, for nodes that run with --no-migrate
 #[derive(Args)]

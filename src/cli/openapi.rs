@@ -1,10 +1,8 @@
 //! `plantstore openapi`: prints the OpenAPI document; no store is needed.
 
-use std::io::Write;
-
 use clap::Args;
 
-use crate::http;
+use super::stdio::print_json;
 
 /// Print the OpenAPI document that the service answers at /openapi.json
 #[derive(Args)]
@@ -15,9 +13,6 @@ pub(super) struct Options {}
 impl Options {
     #[expect(clippy::unused_self, reason = "commands are run alike")]
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        super::print(|output| {
-            serde_json::to_writer_pretty(&mut *output, &http::openapi())?;
-            writeln!(output)
-        })
+        print_json(&plantstore_server::openapi())
     }
 }

@@ -1,15 +1,19 @@
-//! `plantstore probe`: whether a server is ready; the health check of a container that has no other program in it.
+//! `plantstore probe`: the readiness check of a server, for containers that hold no other program.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 
-use super::{WrongUse, print};
-use crate::check::{self, ServerUrl};
-use crate::config::duration;
+use super::exit::UsageError;
+use super::proxies::proxies;
+use super::runtime::current_thread_runtime;
+use super::stdio::print;
+use super::value_parser::duration;
+use plantstore_check::{self, ServerUrl};
+use plantstore_client::Proxies;
 
 /// Ask a server whether it is ready for requests
 #[derive(Args)]
@@ -30,9 +34,10 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let url: ServerUrl = self.url.parse().map_err(|fault| WrongUse(format!("{fault}")))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        runtime.block_on(check::ready(url, self.ca, self.timeout)).map_err(|why| anyhow!("{why}"))?;
+        let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
+        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
+        let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
+        current_thread_runtime()?.block_on(ready).map_err(|reason| anyhow!("{reason}"))?;
         print(|output| writeln!(output, "ready"))
     }
 }

@@ -1,39 +1,38 @@
-//! How far a long command has come: one line on the terminal, drawn again and again. Elsewhere, nothing.
+//! The progress bar of a long command: one line on a terminal, and nothing elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use super::words::grouped;
-use crate::archive::Progress;
+use super::format::group_digits;
+use plantstore_store::archive::Progress;
 
-/// The time between two drawings.
-const REDRAW: Duration = Duration::from_millis(100);
-/// How many characters the bar has.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// Characters of the bar.
 const WIDTH: u64 = 20;
 
-/// The line; it is gone when this is dropped.
-pub(super) struct Bar {
+/// Progress bar on standard error. Dropping it clears the line.
+pub(super) struct ProgressBar {
     shown: bool,
     start: Instant,
     drawn: Option<Instant>,
 }
 
-impl Bar {
+impl ProgressBar {
     pub(super) fn new() -> Self {
         Self { shown: io::stderr().is_terminal(), start: Instant::now(), drawn: None }
     }
 
-    /// Draws it, unless it has just been drawn.
+    /// Draws the bar, at most once per `REDRAW_INTERVAL`.
     pub(super) fn update(&mut self, progress: Progress) {
-        if !self.shown || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW) {
+        if !self.shown || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
         self.drawn = Some(Instant::now());
-        // A terminal that takes nothing is no reason to stop.
+        // A terminal that cannot be written to does not stop the command.
         let _ = write!(io::stderr(), "\r\x1b[K{}", line(progress, self.start.elapsed()));
     }
 
-    /// Makes room for another line.
+    /// Clears the line for other output.
     pub(super) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             clear_line();
@@ -41,13 +40,13 @@ impl Bar {
     }
 }
 
-impl Drop for Bar {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// Clears the line of a terminal that a bar may stand on.
+/// Clears the terminal's line, which may hold a progress bar.
 pub(super) fn clear_line() {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r\x1b[K");
@@ -57,7 +56,7 @@ pub(super) fn clear_line() {
 fn line(progress: Progress, elapsed: Duration) -> String {
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
     let rate = progress.plants.saturating_mul(1_000) / milliseconds;
-    let counts = format!("{} plants, {}/s", grouped(progress.plants), grouped(rate));
+    let counts = format!("{} plants, {}/s", group_digits(progress.plants), group_digits(rate));
     match progress.percent {
         None => counts,
         Some(percent) => {
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn line_shows_counts_and_a_bar_if_the_total_is_known() {
         let at = |plants, percent| line(Progress { plants, percent }, Duration::from_secs(2));
         assert_eq!(at(0, None), "0 plants, 0/s");
         assert_eq!(at(1_234_567, None), "1,234,567 plants, 617,283/s");

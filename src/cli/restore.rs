@@ -1,14 +1,13 @@
-//! `plantstore restore`: a backup into a new store.
+//! `plantstore restore`: copies a backup into a new store.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use tracing::Level;
 
 use super::copy::copy;
-use super::store_file;
-use crate::config::StoreOption;
-use crate::telemetry;
+use super::runtime::start_log;
+use super::store_options::StoreOption;
+use super::store_url::store_file;
 
 /// Copy a backup into a new store of either engine
 ///
@@ -28,7 +27,7 @@ pub(super) struct Options {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let _log = telemetry::start(telemetry::Format::Human, Level::WARN);
+        let _log = start_log();
         self.store.warn_of_visible_password();
         copy(&store_file(self.file)?, &self.store.url()?, "as FILE")
     }

@@ -1,4 +1,4 @@
-//! `plantstore share`: let somebody read, or also change, the plants of another.
+//! `plantstore share`: lets users read or change the plants of others.
 
 use std::io::{self, Write};
 
@@ -7,11 +7,14 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::words::shown;
-use super::{SchemaChange, WrongUse, print, table};
-use crate::config::StoreOption;
-use crate::store::{Granting, SHARES_MAX, StoredShare};
-use crate::user::{Role, UserName};
+use super::exit::UsageError;
+use super::format::format_date_time;
+use super::stdio::print_json;
+use super::store_options::{ListOptions, SchemaChange, StoreOption};
+use super::table;
+use super::user::unknown_user;
+use plantstore_model::user::{Role, UserName};
+use plantstore_store::{GrantOutcome, SHARES_MAX, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]
@@ -65,11 +68,8 @@ struct List {
     /// Only with this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: Option<UserName>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    store: StoreOption,
+    options: ListOptions,
 }
 
 /// Share no more; every running server obeys within 5 seconds
@@ -105,18 +105,15 @@ impl Grant {
     fn run(self) -> anyhow::Result<()> {
         let Self { owner, to, role, store } = self;
         if owner == to {
-            return Err(WrongUse(format!("{owner} has all rights to their own plants: name two users")).into());
+            return Err(UsageError(format!("{owner} has all rights to their own plants: name two users")).into());
         }
         let now = Timestamp::now();
-        let unknown = |name| {
-            let list = "`plantstore user list` shows those there are";
-            format!("there is no user {name}: {list}, and `plantstore token create --user {name}` makes one")
-        };
+        let unknown = |name| format!("{}, and `plantstore token create --user {name}` makes one", unknown_user(name));
         match store.with(SchemaChange::None, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
-            Granting::Granted => {}
-            Granting::NoOwner => bail!(unknown(&owner)),
-            Granting::NoGrantee => bail!(unknown(&to)),
-            Granting::TooMany => {
+            GrantOutcome::Granted => {}
+            GrantOutcome::NoOwner => bail!(unknown(&owner)),
+            GrantOutcome::NoGrantee => bail!(unknown(&to)),
+            GrantOutcome::TooMany => {
                 bail!("{SHARES_MAX} users share their plants with {to} already, which is the most: revoke one first")
             }
         }
@@ -129,14 +126,17 @@ impl Grant {
 impl List {
     fn run(self) -> anyhow::Result<()> {
         let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
-        let shares = self.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
-        if self.json {
-            let shown: Vec<_> = shares.iter().map(ShownShare::new).collect();
-            let text = serde_json::to_string_pretty(&shown)?;
-            return print(|output| writeln!(output, "{text}"));
+        let shares = self.options.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
+        if self.options.json {
+            return print_json(&shares.iter().map(JsonShare::new).collect::<Vec<_>>());
         }
         let row = |share: &StoredShare| {
-            [share.owner.to_string(), share.grantee.to_string(), share.role.name().to_owned(), shown(share.created)]
+            [
+                share.owner.to_string(),
+                share.grantee.to_string(),
+                share.role.name().to_owned(),
+                format_date_time(share.created),
+            ]
         };
         table::print(["OWNER", "TO", "ROLE", "SINCE (UTC)"], &shares.iter().map(row).collect::<Vec<_>>(), &[0, 1])
     }
@@ -153,16 +153,16 @@ impl Revoke {
     }
 }
 
-/// A share as `--json` shows it.
+/// A share as `--json` prints it.
 #[derive(Serialize)]
-struct ShownShare {
+struct JsonShare {
     owner: String,
     to: String,
     role: &'static str,
     created: String,
 }
 
-impl ShownShare {
+impl JsonShare {
     fn new(share: &StoredShare) -> Self {
         Self {
             owner: share.owner.as_str().to_owned(),

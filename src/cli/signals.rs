@@ -10,7 +10,8 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::progress::clear_line;
-use crate::newfile;
+use super::runtime::current_thread_runtime;
+use plantstore_store::new_file;
 
 /// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +26,17 @@ const END_SIGNALS: [EndSignal; 3] = [
     EndSignal { kind: SignalKind::hangup(), name: "SIGHUP" },
 ];
 
-/// A command that was ended by a signal.
+/// The error of a command that a signal ended.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by {}{details}", .signal.name)]
 pub(super) struct Interrupted {
     pub(super) signal: EndSignal,
-    /// What became of its work, after a colon, or nothing.
+    /// The state of the command's work, starting with a colon, or nothing.
     pub(super) details: String,
 }
 
 impl Interrupted {
-    /// The exit code that a shell gives a process that died of the signal.
+    /// Returns the exit code that a shell gives a process that died of the signal.
     pub(super) fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal.kind.as_raw_value()).unwrap_or(1)
     }
@@ -51,7 +52,7 @@ impl Interrupted {
 /// Removes the partial files of the process and ends it when a signal asks for that. A file that is complete by then stays.
 pub(super) fn discard_partial_files_on_end_signal() -> anyhow::Result<()> {
     on_end_signal(|signal| {
-        let _discarded = newfile::discard_all();
+        let _discarded = new_file::discard_all();
         Interrupted { signal, details: String::new() }.end_process()
     })
 }
@@ -76,7 +77,7 @@ pub(super) fn first_end_signal(advice: &'static str) -> anyhow::Result<impl Futu
 /// Calls `handle` for every signal to end, on a thread of its own, because commands block theirs. A signal that was ignored
 /// when the process started (by `nohup`, or in the background of a script) stays ignored.
 fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let runtime = current_thread_runtime()?;
     let mut streams = {
         let _entered = runtime.enter();
         let heeded = END_SIGNALS.into_iter().filter(|signal| !is_ignored(signal.kind));
@@ -104,7 +105,7 @@ fn listen(end: EndSignal) -> anyhow::Result<(EndSignal, Signal)> {
     Ok((end, stream))
 }
 
-/// Reports whether the process ignores this signal. To be asked before listening for it, which changes that.
+/// Reports whether the process ignores this signal. Must be called before listening for it, which changes that.
 pub(super) fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
-//! Tables for people: columns as wide as their widest cell, unless a line would be longer than a terminal is wide.
+//! Tables: columns as wide as their widest cell, narrowed where a line would be wider than a terminal.
 
 use std::io::Write;
 
-use super::print as print_to;
+use super::stdio;
 
 /// Columns of a terminal.
 const LINE_MAX: usize = 80;
@@ -16,7 +16,7 @@ pub(super) fn print<const N: usize>(
     wrapped: &[usize],
 ) -> anyhow::Result<()> {
     let widths = widths(&headings, rows, wrapped);
-    print_to(|output| {
+    stdio::print(|output| {
         let mut write = |cells: &[String; N]| {
             let cells: Vec<Vec<&str>> = cells.iter().zip(widths).map(|(cell, width)| wrap(cell, width)).collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or_default();
@@ -31,8 +31,8 @@ pub(super) fn print<const N: usize>(
     })
 }
 
-/// The widths of the columns: the widest of those that may be wrapped is made narrower until a line fits, or until they are
-/// as wide as their headings.
+/// Returns the widths of the columns. The widest of those that may be wrapped is narrowed until a line fits, or until they
+/// are as wide as their headings.
 fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &[usize]) -> [usize; N] {
     let least = headings.map(|heading| heading.chars().count());
     let mut widths = least;
@@ -50,7 +50,7 @@ fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &
     widths
 }
 
-/// The pieces of a cell that fit into a column: broken at spaces where there are any.
+/// Splits a cell into pieces that fit into a column, at spaces where there are any.
 fn wrap(cell: &str, width: usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = cell;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_column_gives_way_first() {
+    fn the_widest_column_is_narrowed_first() {
         let rows = [["1".to_owned(), "u".repeat(60), "l".repeat(70), "2026-11-16".to_owned()]];
         assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[1, 2]), [2, 31, 31, 10]);
         assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[]), [2, 60, 70, 10], "only where it may");

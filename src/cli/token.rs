@@ -1,4 +1,4 @@
-//! `plantstore token`: issue, list and revoke access tokens, also beside a running server.
+//! `plantstore token`: issues, lists and revokes access tokens.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,14 +8,16 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::words::{day, shown};
-use super::{SchemaChange, print, table};
-use crate::config::{self, CreateOption, StoreOption};
-use crate::store::{Store, StoredToken};
-use crate::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
-use crate::user::UserName;
+use super::format::{format_date, format_date_time};
+use super::stdio::print_json;
+use super::store_options::{CreateOption, ListOptions, SchemaChange, StoreOption};
+use super::table;
+use super::value_parser::duration;
+use plantstore_model::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
+use plantstore_model::user::UserName;
+use plantstore_store::{Store, StoredToken};
 
-/// How long a token works unless told otherwise.
+/// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
 
 /// Issue, list and revoke access tokens; works beside a running server
@@ -76,11 +78,8 @@ struct List {
     /// Only those of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    store: StoreOption,
+    list: ListOptions,
 }
 
 /// Revoke a token for good; every running server refuses it within 5 seconds
@@ -105,7 +104,7 @@ fn expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
         return Ok(Expiry::Never);
     }
-    config::duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
+    duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
 }
 
 fn token_id(text: &str) -> Result<i64, &'static str> {
@@ -127,21 +126,21 @@ impl Options {
     }
 }
 
-/// Makes a token and stores its hash.
-pub(super) async fn issue(store: &Store, user: &UserName, grant: &Grant) -> anyhow::Result<(TokenId, PlainToken)> {
+/// Generates a token and stores its hash.
+async fn issue(store: &Store, user: &UserName, grant: &Grant) -> anyhow::Result<(TokenId, PlainToken)> {
     let token = PlainToken::generate()?;
     let id = store.create_token(user, &token.hash(), grant).await?;
     Ok((id, token))
 }
 
-/// A token that allows everything for as long as tokens last unless told otherwise.
+/// Returns the grant of a token with all scopes and the default lifetime.
 pub(super) fn default_grant(label: Label) -> Grant {
     let created = Timestamp::now();
     Grant {
         label,
         scopes: Scopes::ALL,
         created,
-        expires: config::duration(DEFAULT_EXPIRY).ok().and_then(|lasts| created.checked_add(lasts).ok()),
+        expires: duration(DEFAULT_EXPIRY).ok().and_then(|lifetime| created.checked_add(lifetime).ok()),
     }
 }
 
@@ -153,21 +152,22 @@ impl Create {
         }
         grant.expires = match self.expires {
             Expiry::Never => None,
-            // A moment past the end of the calendar is as good as the end of it.
+            // A time past the end of the calendar becomes the end of the calendar.
             Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
         let id = self.store.with(self.new_store.schema_change(), async |store| {
             let (id, token) = issue(store, &self.user, &grant).await?;
             let mut output = io::stdout().lock();
             if let Err(error) = writeln!(output, "{}", token.reveal()).and_then(|()| output.flush()) {
-                // Nobody has it, so nobody shall have it.
+                // No user has seen the token, so it must not stay valid.
                 store.revoke_token(id, Timestamp::now()).await?;
                 bail!("cannot print the token, so it is revoked again: {error}");
             }
             Ok(id)
         })?;
-        let expires =
-            grant.expires.map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", shown(at)));
+        let expires = grant
+            .expires
+            .map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", format_date_time(at)));
         writeln!(
             io::stderr(),
             "token {id} for {}: {}, {expires}. Keep it now, it is not shown again.",
@@ -180,12 +180,11 @@ impl Create {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let tokens = self.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
+        let tokens =
+            self.list.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
-        if self.json {
-            let shown: Vec<_> = tokens.iter().map(|token| ShownToken::new(token, now)).collect();
-            let text = serde_json::to_string_pretty(&shown)?;
-            return print(|output| writeln!(output, "{text}"));
+        if self.list.json {
+            return print_json(&tokens.iter().map(|token| JsonToken::new(token, now)).collect::<Vec<_>>());
         }
         let rows: Vec<_> = tokens
             .iter()
@@ -194,10 +193,10 @@ impl List {
                     token.id.to_string(),
                     token.user.to_string(),
                     token.grant.label.as_str().to_owned(),
-                    abbreviated(token.grant.scopes),
-                    day(token.grant.created),
-                    token.grant.expires.map_or_else(|| "never".to_owned(), day),
-                    token.last_used.map_or_else(|| "never".to_owned(), day),
+                    abbreviate(token.grant.scopes),
+                    format_date(token.grant.created),
+                    token.grant.expires.map_or_else(|| "never".to_owned(), format_date),
+                    token.last_used.map_or_else(|| "never".to_owned(), format_date),
                     state(token, now).to_owned(),
                 ]
             })
@@ -207,8 +206,8 @@ impl List {
     }
 }
 
-/// The scopes of a token in as few words as tell them apart.
-fn abbreviated(scopes: Scopes) -> String {
+/// Returns the scopes of a token without their common prefix, or `all`.
+fn abbreviate(scopes: Scopes) -> String {
     if scopes == Scopes::ALL {
         return "all".to_owned();
     }
@@ -237,9 +236,9 @@ fn state(token: &StoredToken, now: Timestamp) -> &'static str {
     }
 }
 
-/// A token as `--json` shows it.
+/// A token as `--json` prints it.
 #[derive(Serialize)]
-struct ShownToken {
+struct JsonToken {
     id: i64,
     user: String,
     label: String,
@@ -251,7 +250,7 @@ struct ShownToken {
     state: &'static str,
 }
 
-impl ShownToken {
+impl JsonToken {
     fn new(token: &StoredToken, now: Timestamp) -> Self {
         Self {
             id: token.id.get(),
@@ -261,7 +260,7 @@ impl ShownToken {
             created: token.grant.created.to_string(),
             expires: token.grant.expires.map(|at| at.to_string()),
             revoked: token.revoked.map(|at| at.to_string()),
-            last_used: token.last_used.map(day),
+            last_used: token.last_used.map(format_date),
             state: state(token, now),
         }
     }

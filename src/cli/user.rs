@@ -1,4 +1,4 @@
-//! `plantstore user`: see who there is, and delete somebody with all they have.
+//! `plantstore user`: lists and deletes users.
 
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
@@ -7,14 +7,15 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::words::{grouped, shown};
-use super::{SchemaChange, count, print, table};
-use crate::config::StoreOption;
-use crate::store::{SWEEP_DELAY, Store, StoreError, StoredUser};
-use crate::user::UserName;
+use super::format::{count, format_date_time, group_digits};
+use super::stdio::print_json;
+use super::store_options::{ListOptions, SchemaChange, StoreOption};
+use super::table;
+use plantstore_model::user::UserName;
+use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 
-/// What a server gets to write between two steps of a deletion.
-const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+/// Time between two steps of removing plants and keys, in which others can write.
+pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// List and delete users; works beside a running server
 #[derive(Args)]
@@ -41,11 +42,8 @@ enum Action {
   plantstore user list
   plantstore user list --json")]
 struct List {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    store: StoreOption,
+    list: ListOptions,
 }
 
 /// Delete a user with all their tokens and plants, for good
@@ -75,15 +73,20 @@ impl Options {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let users = self.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
-        if self.json {
-            let shown: Vec<_> = users.iter().map(ShownUser::new).collect();
-            let text = serde_json::to_string_pretty(&shown)?;
-            return print(|output| writeln!(output, "{text}"));
+        let users = self.list.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
+        if self.list.json {
+            return print_json(&users.iter().map(JsonUser::new).collect::<Vec<_>>());
         }
         let rows: Vec<_> = users
             .iter()
-            .map(|user| [user.name.to_string(), grouped(user.tokens), grouped(user.plants), shown(user.created)])
+            .map(|user| {
+                [
+                    user.name.to_string(),
+                    group_digits(user.tokens),
+                    group_digits(user.plants),
+                    format_date_time(user.created),
+                ]
+            })
             .collect();
         table::print(["USER", "TOKENS", "PLANTS", "CREATED (UTC)"], &rows, &[0])
     }
@@ -96,10 +99,10 @@ impl Delete {
 
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {
         let Some(user) = store.users(Some(&self.name)).await?.pop() else {
-            // A deletion that was interrupted has taken the name already: what is left of it goes now.
+            // An interrupted deletion has removed the name but may have left plants: they are removed now.
             tokio::time::sleep(SWEEP_DELAY).await;
             sweep(store).await?;
-            bail!("there is no user {}: `plantstore user list` shows those there are", self.name);
+            bail!(unknown_user(&self.name));
         };
         if !self.yes && !confirmed(&user)? {
             bail!("nothing was deleted: confirm with the user's name, or use --yes");
@@ -109,13 +112,18 @@ impl Delete {
         }
         let (tokens, plants) = (count(user.tokens, "token"), count(user.plants, "plant"));
         writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
-        // Nobody can reach the plants any more; that they still take room is no failure of the deletion.
+        // No user can reach the plants any more; that they still take up space is no failure of the deletion.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
             writeln!(io::stderr(), "a service that runs on this store frees their room within minutes: {error}")?;
         }
         Ok(())
     }
+}
+
+/// Returns the message about a user that does not exist.
+pub(super) fn unknown_user(name: &UserName) -> String {
+    format!("there is no user {name}: `plantstore user list` shows those there are")
 }
 
 /// Removes the plants of deleted users, in small steps that leave room for a server's writes.
@@ -143,16 +151,16 @@ fn confirmed(user: &StoredUser) -> io::Result<bool> {
     Ok(answer.trim_end_matches(['\r', '\n']) == user.name.as_str())
 }
 
-/// A user as `--json` shows them.
+/// A user as `--json` prints it.
 #[derive(Serialize)]
-struct ShownUser {
+struct JsonUser {
     name: String,
     tokens: u64,
     plants: u64,
     created: String,
 }
 
-impl ShownUser {
+impl JsonUser {
     fn new(user: &StoredUser) -> Self {
         Self {
             name: user.name.as_str().to_owned(),

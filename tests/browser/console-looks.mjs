@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
-import { add, shown, signIn, signedIn, stored, toast } from "./garden.mjs";
+import { add, reload, shown, signIn, signedIn, stored, toast } from "./garden.mjs";
 
 const { BOB, READS_ONLY, REVOKED } = process.env;
 const DESK = { viewport: { width: 1280, height: 800 } };
@@ -70,7 +70,7 @@ async function others(browser) {
   await empty.reload();
   await shown(empty, "Monstera deliciosa").waitFor();
   await add(empty, { name: "Sword fern", tag: "balcony" });
-  await empty.reload();
+  await reload(empty);
   await empty.getByText("Owners: ada and bob").waitFor();
   await look(empty, "shared-dark");
   await empty.getByRole("button", { name: "Add a plant" }).click();

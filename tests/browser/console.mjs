@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
-import { add, call, dismiss, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
+import { add, call, dismiss, plant, reload, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
 
 const { BOB, READS_ONLY, REVOKED, WRITES_ONLY } = process.env;
 
@@ -245,7 +245,7 @@ async function strangeNames(browser) {
   const expected = plants.map(([id, name, tag]) => `{"id":${id},"name":${JSON.stringify(name)}${tag ? `,"tag":${JSON.stringify(tag)}` : ""}}`);
   assert.equal(await stored(), `[${expected.join(",")}]`);
   for (const view of ["Cards", "Table"]) {
-    await page.reload();
+    await reload(page);
     await page.getByRole("button", { name: view }).click();
     await page.locator("[data-key]").nth(plants.length - 1).waitFor();
     assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), plants.map(([, name]) => name));

@@ -40,6 +40,13 @@ export async function signIn(page, token) {
   await page.getByRole("button", { name: "Sign in" }).click();
 }
 
+/// Reloads the page once no dialog is open and its history entry is left: `history.back()` would abort the reload.
+export async function reload(page) {
+  const isClosed = () => document.querySelector("dialog[open]") === null && !history.state?.isDialog;
+  await until("the dialog to be closed", () => page.evaluate(isClosed));
+  await page.reload();
+}
+
 /// Fills in the form for a new plant and sends it; without an id, with the one it suggests.
 export async function add(page, { id, name, tag }) {
   await page.getByRole("button", { name: "Add a plant" }).first().click();

@@ -1,8 +1,8 @@
 //! Who may do what, and what nobody learns.
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Client, Site, on_every_engine, wait_for};
+use crate::support::{Client, Engine, Site, assert_snapshot, wait_for};
 
 /// A token of the right form that nobody was given.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
@@ -30,245 +30,303 @@ fn token_id(site: &Site, user: &str) -> String {
     tokens[0]["id"].to_string()
 }
 
-on_every_engine! {
-    fn without_credentials(site) {
-        let server = site.serve(&[]);
-        assert_snapshot!(server.anonymous().get("/plants").wire(), @r#"
-        401 Unauthorized
-        content-type: application/json
-        cache-control: no-store
-        www-authenticate: Bearer realm="plants"
-        content-length: 82
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn without_credentials(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    assert_snapshot!(server.anonymous().get("/plants").wire(), @r#"
+    401 Unauthorized
+    content-type: application/json
+    cache-control: no-store
+    www-authenticate: Bearer realm="plants"
+    content-length: 82
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"error":40100,"message":"send the header `Authorization: Bearer <ACCESS_TOKEN>`"}
-        "#);
-        for other in ["Basic YTpi", "Digest x", "pst_abc", "Bearer,x", "Bearerx y"] {
-            assert_eq!(with_header(&server.anonymous(), other).error(), 40100, "{other}");
-        }
-        let token = site.token("ada", &[]);
-        for path in [format!("/plants?access_token={token}"), format!("/plants?token={token}")] {
-            assert_eq!(server.anonymous().get(&path).error(), 40100, "only the header counts");
+    {"error":40100,"message":"send the header `Authorization: Bearer <ACCESS_TOKEN>`"}
+    "#);
+    for other in ["Basic YTpi", "Digest x", "pst_abc", "Bearer,x", "Bearerx y"] {
+        assert_eq!(with_header(&server.anonymous(), other).error(), 40100, "{other}");
+    }
+    let token = site.token("ada", &[]);
+    for path in [format!("/plants?access_token={token}"), format!("/plants?token={token}")] {
+        assert_eq!(server.anonymous().get(&path).error(), 40100, "only the header counts");
+    }
+}
+
+#[rstest]
+fn with_bad_credentials_the_answer_is_one_and_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let good = site.token("ada", &[]);
+    let revoked = site.token("bob", &[]);
+    assert!(site.run(&["token", "revoke", &token_id(site, "bob")]).status.success());
+    let expired = site.token("eve", &["--expires", "1ms"]);
+    let answer = with_header(&anonymous, "Bearer nonsense").wire();
+    assert_snapshot!(answer, @r#"
+    401 Unauthorized
+    content-type: application/json
+    cache-control: no-store
+    www-authenticate: Bearer realm="plants", error="invalid_token"
+    content-length: 105
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":40101,"message":"the access token is not valid: ask the operator of this service for a new one"}
+    "#);
+    let changed = format!("{}{}", &good[..41], if good.ends_with('a') { 'b' } else { 'a' });
+    for bad in [
+        "",
+        " ",
+        "x",
+        &good[..41],
+        &format!("{good}x"),
+        &changed,
+        &good.to_lowercase(),
+        &good.to_uppercase(),
+        &format!("{good} x"),
+        &format!("{good},x"),
+        &format!("\"{good}\""),
+        &unknown_token(1),
+        &revoked,
+        &expired,
+        "pst_",
+        "pst_🌵",
+        &"p".repeat(5_000),
+    ] {
+        assert_eq!(with_header(&anonymous, &format!("Bearer {bad}")).wire(), answer, "{bad}");
+    }
+    assert_eq!(with_header(&anonymous, "Bearer").wire(), answer);
+}
+
+#[rstest]
+fn the_scheme_is_read_without_regard_to_case(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    for scheme in ["Bearer", "bearer", "BEARER", "bEaReR", "Bearer  "] {
+        assert_eq!(with_header(&server.anonymous(), &format!("{scheme} {token}")).status, 200, "{scheme}");
+    }
+}
+
+#[rstest]
+fn more_than_one_authorization_header_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let again = format!("Bearer {token}");
+    assert_eq!(with_header(&server.client(&token), &again).error(), 40007);
+    assert_eq!(with_header(&server.client(&token), "Basic x").error(), 40007);
+}
+
+#[rstest]
+fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let body = Some(&br#"{"id":1,"name":"a"}"#[..]);
+    let json = [("Content-Type", "application/json")];
+    for (scope, allowed) in [("plants:read", 0), ("plants:write", 1), ("plants:delete", 2)] {
+        let client = server.client(&site.token("ada", &["--scope", scope]));
+        let answers = [client.get("/plants"), client.call("POST", "/plants", &json, body), client.delete(1)];
+        for (operation, answer) in answers.iter().enumerate() {
+            if operation == allowed {
+                assert!(answer.status < 300, "{scope} allows {operation}: {}", answer.text());
+            } else {
+                assert_eq!(answer.error(), 40300, "{scope} does not allow {operation}");
+                let needed = ["plants:read", "plants:write", "plants:delete"][operation];
+                let expected = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{needed}""#);
+                assert_eq!(answer.header("www-authenticate"), Some(expected.as_str()));
+            }
         }
     }
+    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+    assert_eq!(reader.call("HEAD", "/plants", &[], None).status, 200);
+    assert_eq!(
+        reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(),
+        40300,
+        "the scope comes before the body"
+    );
+    assert_eq!(reader.delete("not-an-id").error(), 40300, "and before the path");
+    assert_snapshot!(reader.delete(1).wire(), @r#"
+    403 Forbidden
+    content-type: application/json
+    cache-control: no-store
+    www-authenticate: Bearer realm="plants", error="insufficient_scope", scope="plants:delete"
+    content-length: 97
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-    fn with_bad_credentials_the_answer_is_one_and_the_same(site) {
-        let server = site.serve(&[]);
-        let anonymous = server.anonymous();
-        let good = site.token("ada", &[]);
-        let revoked = site.token("bob", &[]);
-        assert!(site.run(&["token", "revoke", &token_id(site, "bob")]).status.success());
-        let expired = site.token("eve", &["--expires", "1ms"]);
-        let answer = with_header(&anonymous, "Bearer nonsense").wire();
-        assert_snapshot!(answer, @r#"
-        401 Unauthorized
-        content-type: application/json
-        cache-control: no-store
-        www-authenticate: Bearer realm="plants", error="invalid_token"
-        content-length: 105
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+    {"error":40300,"message":"the access token lacks the scope `plants:delete`: use one that has it"}
+    "#);
+    let two = server.client(&site.token("ada", &["--scope", "plants:read,plants:write"]));
+    assert_eq!((two.get("/plants").status, two.post("{}").status, two.delete(1).status), (200, 400, 403));
+}
 
-        {"error":40101,"message":"the access token is not valid: ask the operator of this service for a new one"}
-        "#);
-        let changed = format!("{}{}", &good[..41], if good.ends_with('a') { 'b' } else { 'a' });
-        for bad in [
-            "", " ", "x", &good[..41], &format!("{good}x"), &changed, &good.to_lowercase(), &good.to_uppercase(), &format!("{good} x"),
-            &format!("{good},x"), &format!("\"{good}\""), &unknown_token(1), &revoked, &expired, "pst_", "pst_🌵", &"p".repeat(5_000),
+#[rstest]
+fn without_a_token_every_address_looks_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let anonymous = server.anonymous();
+    let expected = anonymous.get("/plants").wire();
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
+        for path in [
+            "/plants",
+            "/plants?limit=x",
+            "/plants?after=x",
+            "/plants/1",
+            "/plants/2",
+            "/plants/abc",
+            "/plants/",
+            "/plants/1/2",
+            "/console/",
+            "/nothing",
+            "/openapi.json/x",
+            "//plants",
+            "/plants/..",
+            "/%",
+            "/plants/%ff",
         ] {
-            assert_eq!(with_header(&anonymous, &format!("Bearer {bad}")).wire(), answer, "{bad}");
-        }
-        assert_eq!(with_header(&anonymous, "Bearer").wire(), answer);
-    }
-
-    fn the_scheme_is_read_without_regard_to_case(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        for scheme in ["Bearer", "bearer", "BEARER", "bEaReR", "Bearer  "] {
-            assert_eq!(with_header(&server.anonymous(), &format!("{scheme} {token}")).status, 200, "{scheme}");
+            assert_eq!(anonymous.call(method, path, &[], None).wire(), expected, "{method} {path}");
+            let body = Some(&b"not even JSON"[..]);
+            assert_eq!(anonymous.call(method, path, &[], body).wire(), expected, "{method} {path} with a body");
         }
     }
-
-    fn more_than_one_authorization_header_is_refused(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        let again = format!("Bearer {token}");
-        assert_eq!(with_header(&server.client(&token), &again).error(), 40007);
-        assert_eq!(with_header(&server.client(&token), "Basic x").error(), 40007);
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(anonymous.call(method, "/livez", &[], None).wire(), expected);
+        assert_eq!(anonymous.call(method, "/readyz", &[], None).wire(), expected);
+        assert_eq!(anonymous.call(method, "/", &[], None).wire(), expected);
     }
+    let huge = [("Content-Length", "5368709120")];
+    assert_eq!(
+        anonymous.call("POST", "/plants", &huge, None).error(),
+        40100,
+        "before the size of the body is looked at"
+    );
+}
 
-    fn each_operation_needs_its_scope(site) {
-        let server = site.serve(&[]);
-        let body = Some(&br#"{"id":1,"name":"a"}"#[..]);
-        let json = [("Content-Type", "application/json")];
-        for (scope, allowed) in [("plants:read", 0), ("plants:write", 1), ("plants:delete", 2)] {
-            let client = server.client(&site.token("ada", &["--scope", scope]));
-            let answers = [
-                client.get("/plants"),
-                client.call("POST", "/plants", &json, body),
-                client.delete(1),
-            ];
-            for (operation, answer) in answers.iter().enumerate() {
-                if operation == allowed {
-                    assert!(answer.status < 300, "{scope} allows {operation}: {}", answer.text());
-                } else {
-                    assert_eq!(answer.error(), 40300, "{scope} does not allow {operation}");
-                    let needed = ["plants:read", "plants:write", "plants:delete"][operation];
-                    let expected = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{needed}""#);
-                    assert_eq!(answer.header("www-authenticate"), Some(expected.as_str()));
-                }
-            }
+#[rstest]
+fn users_neither_see_nor_block_nor_guess_each_others_plants(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let users: Vec<Client> = ["ada", "bob", "eve"].map(|name| server.client(&site.token(name, &[]))).into();
+    for (number, user) in users.iter().enumerate() {
+        for id in 0..4 {
+            user.plant(id, &format!("{number}-{id}"));
         }
-        let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
-        assert_eq!(reader.call("HEAD", "/plants", &[], None).status, 200);
-        assert_eq!(reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(), 40300, "the scope comes before the body");
-        assert_eq!(reader.delete("not-an-id").error(), 40300, "and before the path");
-        assert_snapshot!(reader.delete(1).wire(), @r#"
-        403 Forbidden
-        content-type: application/json
-        cache-control: no-store
-        www-authenticate: Bearer realm="plants", error="insufficient_scope", scope="plants:delete"
-        content-length: 97
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":40300,"message":"the access token lacks the scope `plants:delete`: use one that has it"}
-        "#);
-        let two = server.client(&site.token("ada", &["--scope", "plants:read,plants:write"]));
-        assert_eq!((two.get("/plants").status, two.post("{}").status, two.delete(1).status), (200, 400, 403));
     }
-
-    fn without_a_token_every_address_looks_the_same(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let anonymous = server.anonymous();
-        let expected = anonymous.get("/plants").wire();
-        for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
-            for path in [
-                "/plants", "/plants?limit=x", "/plants?after=x", "/plants/1", "/plants/2", "/plants/abc", "/plants/", "/plants/1/2", "/console/", "/nothing",
-                "/openapi.json/x", "//plants", "/plants/..", "/%", "/plants/%ff",
-            ] {
-                assert_eq!(anonymous.call(method, path, &[], None).wire(), expected, "{method} {path}");
-                let body = Some(&b"not even JSON"[..]);
-                assert_eq!(anonymous.call(method, path, &[], body).wire(), expected, "{method} {path} with a body");
-            }
-        }
-        for method in ["POST", "PUT", "DELETE"] {
-            assert_eq!(anonymous.call(method, "/livez", &[], None).wire(), expected);
-            assert_eq!(anonymous.call(method, "/readyz", &[], None).wire(), expected);
-            assert_eq!(anonymous.call(method, "/", &[], None).wire(), expected);
-        }
-        let huge = [("Content-Length", "5368709120")];
-        assert_eq!(anonymous.call("POST", "/plants", &huge, None).error(), 40100, "before the size of the body is looked at");
+    for (number, user) in users.iter().enumerate() {
+        let expected: Vec<String> = (0..4).map(|id| format!(r#"{{"name":"{number}-{id}"}}"#)).collect();
+        assert_eq!(user.get("/plants").text(), format!("[{}]", expected.join(",")));
     }
+    assert_eq!(users[0].delete(2).status, 204);
+    assert_eq!(users[0].ids(), [0, 1, 3]);
+    assert_eq!((users[1].ids().len(), users[2].ids().len()), (4, 4));
+    let unknown = users[0].delete(999).wire();
+    assert_eq!(users[0].delete(2).wire(), unknown, "others have one of this id, which does not show");
+}
 
-    fn users_neither_see_nor_block_nor_guess_each_others_plants(site) {
-        let server = site.serve(&[]);
-        let users: Vec<Client> = ["ada", "bob", "eve"].map(|name| server.client(&site.token(name, &[]))).into();
-        for (number, user) in users.iter().enumerate() {
-            for id in 0..4 {
-                user.plant(id, &format!("{number}-{id}"));
-            }
-        }
-        for (number, user) in users.iter().enumerate() {
-            let expected: Vec<String> = (0..4).map(|id| format!(r#"{{"name":"{number}-{id}"}}"#)).collect();
-            assert_eq!(user.get("/plants").text(), format!("[{}]", expected.join(",")));
-        }
-        assert_eq!(users[0].delete(2).status, 204);
-        assert_eq!(users[0].ids(), [0, 1, 3]);
-        assert_eq!((users[1].ids().len(), users[2].ids().len()), (4, 4));
-        let unknown = users[0].delete(999).wire();
-        assert_eq!(users[0].delete(2).wire(), unknown, "others have one of this id, which does not show");
-    }
+#[rstest]
+fn two_tokens_of_one_user_see_the_same_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [one, other] = [0, 1].map(|_| server.client(&site.token("ada", &[])));
+    one.plant(1, "Rose");
+    assert_eq!(other.ids(), [1]);
+    assert_eq!(other.post(r#"{"id":1,"name":"x"}"#).error(), 40900);
+    assert_eq!(other.delete(1).status, 204);
+    assert_eq!(one.ids(), [0_i64; 0]);
+}
 
-    fn two_tokens_of_one_user_see_the_same_plants(site) {
-        let server = site.serve(&[]);
-        let [one, other] = [0, 1].map(|_| server.client(&site.token("ada", &[])));
-        one.plant(1, "Rose");
-        assert_eq!(other.ids(), [1]);
-        assert_eq!(other.post(r#"{"id":1,"name":"x"}"#).error(), 40900);
-        assert_eq!(other.delete(1).status, 204);
-        assert_eq!(one.ids(), [0_i64; 0]);
-    }
+// Exactly then, although the service believes for a while what it has looked up.
+#[rstest]
+fn an_expiring_token_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &["--expires", "6s"]));
+    assert_eq!(ada.get("/plants").status, 200, "works before");
+    let listed = site.run(&["token", "list", "--json"]).stdout;
+    let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
+    let expires: jiff::Timestamp = tokens[0]["expires"].as_str().expect("a time").parse().expect("a time");
+    wait_for("the expiry", || {
+        let begun = jiff::Timestamp::now();
+        let status = ada.get("/plants").status;
+        assert!(status == 401 || begun < expires, "{begun} is not before {expires}");
+        (status == 401).then_some(())
+    });
+}
 
-    // Exactly then, although the service believes for a while what it has looked up.
-    fn an_expiring_token_stops_working(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &["--expires", "6s"]));
-        assert_eq!(ada.get("/plants").status, 200, "works before");
-        let listed = site.run(&["token", "list", "--json"]).stdout;
-        let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
-        let expires: jiff::Timestamp = tokens[0]["expires"].as_str().expect("a time").parse().expect("a time");
-        wait_for("the expiry", || {
-            let begun = jiff::Timestamp::now();
-            let status = ada.get("/plants").status;
-            assert!(status == 401 || begun < expires, "{begun} is not before {expires}");
-            (status == 401).then_some(())
-        });
-    }
+#[rstest]
+fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "20"]);
+    let anonymous = server.anonymous();
+    let known = server.client(&site.token("ada", &[]));
+    assert_eq!(known.get("/plants").status, 200);
+    let answers: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
+    assert!(answers[..20].iter().all(|answer| answer.error() == 40101), "a burst of 20 is let through");
+    let limited = answers.iter().filter(|answer| answer.status == 429).count();
+    assert!(limited >= 10, "then it is 429, save for the few a second: {limited}");
+    let limited = &answers[20..].iter().find(|answer| answer.status == 429).expect("one of them");
+    assert_eq!(limited.error(), 42900);
+    assert_snapshot!(limited.wire(), @r#"
+    429 Too Many Requests
+    content-type: application/json
+    cache-control: no-store
+    retry-after: 1
+    content-length: 92
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-    fn failed_authentication_is_limited_and_valid_tokens_are_still_served(site) {
-        let server = site.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "20"]);
-        let anonymous = server.anonymous();
-        let known = server.client(&site.token("ada", &[]));
-        assert_eq!(known.get("/plants").status, 200);
-        let answers: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
-        assert!(answers[..20].iter().all(|answer| answer.error() == 40101), "a burst of 20 is let through");
-        let limited = answers.iter().filter(|answer| answer.status == 429).count();
-        assert!(limited >= 10, "then it is 429, save for the few a second: {limited}");
-        let limited = &answers[20..].iter().find(|answer| answer.status == 429).expect("one of them");
-        assert_eq!(limited.error(), 42900);
-        assert_snapshot!(limited.wire(), @r#"
-        429 Too Many Requests
-        content-type: application/json
-        cache-control: no-store
-        retry-after: 1
-        content-length: 92
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+    {"error":42900,"message":"too many requests with an invalid access token: try again in 1 s"}
+    "#);
+    assert!((0..40).any(|number| with_header(&anonymous, &format!("Bearer {}", unknown_token(number))).status == 429));
+    assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
+    let fresh = server.client(&site.token("bob", &[]));
+    assert_eq!(fresh.get("/plants").status, 200, "even one that was never seen before");
+    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token fails nobody");
+}
 
-        {"error":42900,"message":"too many requests with an invalid access token: try again in 1 s"}
-        "#);
-        assert!((0..40).any(|number| with_header(&anonymous, &format!("Bearer {}", unknown_token(number))).status == 429));
-        assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
-        let fresh = server.client(&site.token("bob", &[]));
-        assert_eq!(fresh.get("/plants").status, 200, "even one that was never seen before");
-        assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token fails nobody");
-    }
+#[rstest]
+fn a_burst_of_100_failures_is_let_through_by_default(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let mut connection = anonymous.connect();
+    let statuses: Vec<u16> = (0..150)
+        .map(|_| {
+            connection.send(anonymous.bytes("GET", "/plants", &[("Authorization", "Bearer nonsense")], None));
+            connection.answer(false).status
+        })
+        .collect();
+    assert!(statuses[..100].iter().all(|status| *status == 401), "{statuses:?}");
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
 
-    fn a_burst_of_100_failures_is_let_through_by_default(site) {
-        let server = site.serve(&[]);
-        let anonymous = server.anonymous();
-        let mut connection = anonymous.connect();
-        let statuses: Vec<u16> = (0..150)
-            .map(|_| {
-                connection.send(anonymous.bytes("GET", "/plants", &[("Authorization", "Bearer nonsense")], None));
-                connection.answer(false).status
-            })
-            .collect();
-        assert!(statuses[..100].iter().all(|status| *status == 401), "{statuses:?}");
-        assert!(statuses.contains(&429), "{statuses:?}");
-    }
-
-    fn only_a_hash_of_the_token_is_stored(site) {
-        let mut server = site.serve(&[]);
-        let token = site.token("ada", &["--label", "for the window sill"]);
-        assert_eq!(token.len(), 42);
-        assert!(token.starts_with("pst_"));
-        assert!(token[4..].bytes().all(|byte| byte.is_ascii_alphanumeric()));
-        assert_eq!(server.client(&token).get("/plants").status, 200);
-        server.stop();
-        let contents = site.contents();
-        let holds = |secret: &[u8]| contents.windows(secret.len()).any(|window| window == secret);
-        assert!(holds("for the window sill".as_bytes()), "it is the store that was looked through");
-        assert!(!holds(&token.as_bytes()[4..36]));
-        let hexadecimal: Vec<String> = token.bytes().skip(4).take(32).map(|byte| format!("{byte:02x}")).collect();
-        assert!(!holds(hexadecimal.concat().as_bytes()));
-    }
+#[rstest]
+fn only_a_hash_of_the_token_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&[]);
+    let token = site.token("ada", &["--label", "for the window sill"]);
+    assert_eq!(token.len(), 42);
+    assert!(token.starts_with("pst_"));
+    assert!(token[4..].bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    assert_eq!(server.client(&token).get("/plants").status, 200);
+    server.stop();
+    let contents = site.contents();
+    let holds = |secret: &[u8]| contents.windows(secret.len()).any(|window| window == secret);
+    assert!(holds("for the window sill".as_bytes()), "it is the store that was looked through");
+    assert!(!holds(&token.as_bytes()[4..36]));
+    let hexadecimal: Vec<String> = token.bytes().skip(4).take(32).map(|byte| format!("{byte:02x}")).collect();
+    assert!(!holds(hexadecimal.concat().as_bytes()));
 }

@@ -2,7 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::support::{Engine, Script, Server, Site, on_every_engine, wait_for};
+use rstest::rstest;
+
+use crate::support::{Engine, Script, Server, Site, wait_for};
 
 /// The harness itself: a script is answered, and one that fails fails its test with what it said.
 #[test]
@@ -61,10 +63,10 @@ fn revoked_token(site: &Site) -> String {
     token
 }
 
-on_every_engine! {
-    fn the_console_from_the_first_visit_to_the_last(site) {
-        use_the_console(site);
-    }
+#[rstest]
+fn the_console_from_the_first_visit_to_the_last(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    use_the_console(site);
 }
 
 #[test]

@@ -8,11 +8,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::broken::{Asked, Broken, Reply, Upstream};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Engine, Server, Site, on_every_engine, signal, wait_for};
+use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 
 /// What the user of a check has before it, and must have after it: also where a check would like to plant.
 const OWN: [i64; 4] = [i64::MIN, 0, 7, i64::MAX];
@@ -68,88 +69,113 @@ fn token(client: &Client) -> &str {
     client.token.as_deref().unwrap()
 }
 
-on_every_engine! {
-    fn we_keep_the_contract(site) {
-        let server = site.serve(&[]);
-        let ada = gardener(site, &server, "ada", &OWN);
-        let before = ada.get("/plants?include=id").body;
-        let output = check(token(&ada), &url(&server), &[]);
-        assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
-        let table = text(&output.stdout);
-        assert!(table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-answers  "), "{table}");
-        assert!(table.ends_with(&format!("{} keeps the contract: {} hold, 0 fail, 1 not applicable, 0 untried\n", url(&server), table.matches("\nholds ").count())), "{table}");
-        assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
-        assert_eq!(ada.get("/plants?include=id").body, before, "nothing is left, and nothing else is gone");
+#[rstest]
+fn we_keep_the_contract(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = gardener(site, &server, "ada", &OWN);
+    let before = ada.get("/plants?include=id").body;
+    let output = check(token(&ada), &url(&server), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(
+        table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-answers  "),
+        "{table}"
+    );
+    assert!(
+        table.ends_with(&format!(
+            "{} keeps the contract: {} hold, 0 fail, 1 not applicable, 0 untried\n",
+            url(&server),
+            table.matches("\nholds ").count()
+        )),
+        "{table}"
+    );
+    assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
+    assert_eq!(ada.get("/plants?include=id").body, before, "nothing is left, and nothing else is gone");
 
-        let interface = check(token(&ada), &url(&server), &["--level", "interface", "--json"]);
-        assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
-        let json: Value = serde_json::from_slice(&interface.stdout).unwrap();
-        assert_eq!((&json["level"], &json["keeps_the_contract"]), (&"interface".into(), &true.into()));
-        let checks = json["checks"].as_array().unwrap();
-        assert!(checks.len() >= 15 && checks.iter().all(|check| check["level"] == "interface"), "{json}");
-        let [create, ..] = &checks[..] else { panic!("checks") };
-        assert_eq!((&create["about"], &create["verdict"], &create["detail"]), (&"create".into(), &"holds".into(), &Value::Null));
-        assert_eq!(ada.get("/plants?include=id").body, before);
-    }
+    let interface = check(token(&ada), &url(&server), &["--level", "interface", "--json"]);
+    assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
+    let json: Value = serde_json::from_slice(&interface.stdout).unwrap();
+    assert_eq!((&json["level"], &json["keeps_the_contract"]), (&"interface".into(), &true.into()));
+    let checks = json["checks"].as_array().unwrap();
+    assert!(checks.len() >= 15 && checks.iter().all(|check| check["level"] == "interface"), "{json}");
+    let [create, ..] = &checks[..] else { panic!("checks") };
+    assert_eq!(
+        (&create["about"], &create["verdict"], &create["detail"]),
+        (&"create".into(), &"holds".into(), &Value::Null)
+    );
+    assert_eq!(ada.get("/plants?include=id").body, before);
+}
 
-    fn a_token_that_allows_little_is_enough_for_what_it_allows(site) {
-        let server = site.serve(&[]);
-        for (scope, holds, not_applicable) in [
-            ("plants:read", "list-answers", "create-answers"),
-            ("plants:write", "access-scope", "create-answers"),
-            ("plants:delete", "delete-bad-id", "list-answers"),
-        ] {
-            let token = site.token("ada", &["--scope", scope]);
-            let output = check(&token, &url(&server), &["--json"]);
-            assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
-            assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
-            assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
-        }
-        assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "what cannot be deleted is not created");
-    }
-
-    fn many_plants_are_not_all_read(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        // More than a check reads.
-        let all = 25_000;
-        let columns = match site.engine {
-            Engine::Sqlite => format!("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {all}) \
-                INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, i, printf('%0200d', i), 0 FROM n"),
-            Engine::Postgres => format!("INSERT INTO plants (user_id, plant_id, name, version) \
-                SELECT 1, i, lpad(i::text, 200, '0'), 0 FROM generate_series(1, {all}) i"),
-        };
-        site.execute(&columns);
+#[rstest]
+fn a_token_that_allows_little_is_enough_for_what_it_allows(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    for (scope, holds, not_applicable) in [
+        ("plants:read", "list-answers", "create-answers"),
+        ("plants:write", "access-scope", "create-answers"),
+        ("plants:delete", "delete-bad-id", "list-answers"),
+    ] {
+        let token = site.token("ada", &["--scope", scope]);
         let output = check(&token, &url(&server), &["--json"]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-        let not_applicable = with_verdict(&output, "not applicable");
-        assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
-        assert_eq!(site.rows("SELECT count(*) FROM plants"), [all]);
+        assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
+        assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
+        assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
     }
+    assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "what cannot be deleted is not created");
+}
 
-    fn others_may_write_meanwhile(site) {
-        let server = site.serve(&[]);
-        let ada = gardener(site, &server, "ada", &OWN);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for id in (1_000..).take_while(|_| !stop.load(Ordering::Relaxed)) {
-                    ada.plant(id, "in between");
-                    assert_eq!(ada.delete(id).status, 204);
-                }
-            });
-            let output = check(token(&ada), &url(&server), &["--json"]);
-            stop.store(true, Ordering::Relaxed);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+#[rstest]
+fn many_plants_are_not_all_read(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    // More than a check reads.
+    let all = 25_000;
+    let columns = match site.engine {
+        Engine::Sqlite => format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {all}) \
+            INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, i, printf('%0200d', i), 0 FROM n"
+        ),
+        Engine::Postgres => format!(
+            "INSERT INTO plants (user_id, plant_id, name, version) \
+            SELECT 1, i, lpad(i::text, 200, '0'), 0 FROM generate_series(1, {all}) i"
+        ),
+    };
+    site.execute(&columns);
+    let output = check(&token, &url(&server), &["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let not_applicable = with_verdict(&output, "not applicable");
+    assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
+    assert_eq!(site.rows("SELECT count(*) FROM plants"), [all]);
+}
+
+#[rstest]
+fn others_may_write_meanwhile(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = gardener(site, &server, "ada", &OWN);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in (1_000..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                ada.plant(id, "in between");
+                assert_eq!(ada.delete(id).status, 204);
+            }
         });
-        assert_eq!(ada.ids(), OWN);
-    }
-
-    fn a_rate_limit_is_waited_for(site) {
-        let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
-        let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
+        let output = check(token(&ada), &url(&server), &["--json"]);
+        stop.store(true, Ordering::Relaxed);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    }
+    });
+    assert_eq!(ada.ids(), OWN);
+}
+
+#[rstest]
+fn a_rate_limit_is_waited_for(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
+    let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
 /// Every fault is caught, by the checks that are about it and by no others.

@@ -1,12 +1,15 @@
 //! The command line, beside a running server and without one.
 
+mod failures;
+mod terminal;
+
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Client, Connection, Engine, Server, Site, Terminal, free_port, on_every_engine, wait_for};
+use crate::support::{Engine, Server, Site, assert_snapshot, free_port, wait_for};
 
 fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -16,338 +19,200 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Messages are for people: no terms of libraries, no numbers of the operating system.
-#[track_caller]
-fn assert_no_internals(message: &str) {
-    for internal in ["os error", "invalid digit", "..=", "is not in", "expected ident", "EOF while"] {
-        assert!(!message.contains(internal), "{internal}: {message}");
-    }
-}
-
 fn tokens(site: &Site) -> Vec<Value> {
     let output = site.run(&["token", "list", "--json"]);
     assert!(output.status.success(), "{}", errors(&output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-on_every_engine! {
-    fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &["--label", "balcony"]);
-        let ada = server.client(&token);
-        assert_eq!(ada.get("/plants").status, 200, "at once");
-        let id = tokens(site)[0]["id"].to_string();
-        assert_eq!(ada.get("/plants").status, 200);
-        let start = std::time::Instant::now();
-        let output = site.run(&["token", "revoke", &id]);
-        assert!(output.status.success(), "{}", errors(&output));
-        assert!(errors(&output).contains("revoked"));
-        let mut connection = ada.connect();
-        let refused = wait_for("the revocation", || {
-            connection.send(ada.bytes("GET", "/plants", &[], None));
-            Some(connection.answer(false)).filter(|answer| answer.status != 200)
-        });
-        assert_eq!(refused.error(), 40101);
-        assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
-        assert_eq!(tokens(site)[0]["state"], "revoked");
-        let revoked = tokens(site)[0]["revoked"].clone();
-        assert!(site.run(&["token", "revoke", &id]).status.success());
-        assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
-        let another = server.client(&site.token("ada", &[]));
-        assert_eq!(another.get("/plants").status, 200);
-    }
-
-    fn tokens_are_listed(site) {
-        site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
-        site.token("bob", &["--expires", "never"]);
-        let eves = site.token("eve", &["--expires", "1ms"]);
-        let server = site.serve(&[]);
-        let all = tokens(site);
-        let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
-        assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
-        assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
-        assert_eq!(bob["scopes"], serde_json::json!(["plants:read", "plants:write", "plants:delete"]));
-        assert_eq!((&bob["expires"], &bob["last_used"], &bob["revoked"]), (&Value::Null, &Value::Null, &Value::Null));
-        assert_eq!(eve["state"], "expired");
-        let days = |token: &Value| {
-            let [created, expires] = ["created", "expires"].map(|name| token[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
-            expires.duration_since(created).as_hours() / 24
-        };
-        assert_eq!(days(ada), 90);
-        let table = text(&site.run(&["token", "list", "--user", "ada"]));
-        assert_eq!(table.lines().count(), 2, "{table}");
-        for word in ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "ada", "balcony 🌵", "read", "delete", "active"] {
-            assert!(table.contains(word), "{word} in {table}");
-        }
-        assert!(!table.contains("bob"));
-        let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
-        assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
-        drop(server);
-    }
-
-    fn the_last_use_is_noted_by_day(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(tokens(site)[0]["last_used"], Value::Null);
-        assert_eq!(ada.get("/plants").status, 200);
-        let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
-        assert_eq!(day.len(), "2026-01-01".len(), "{day}");
-        let row = text(&site.run(&["token", "list"]));
-        assert!(row.contains(&day), "{row}");
-        assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
-    }
-
-    fn a_new_token_is_alone_on_standard_output(site) {
-        let output = site.run(&["token", "create", "--create", "--user", "ada"]);
-        let token = text(&output);
-        assert_eq!(token.len(), 43, "{token}");
-        assert!(token.starts_with("pst_") && token.ends_with('\n'));
-        assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
-        assert!(!errors(&output).contains("pst_"));
-        let server = site.serve(&[]);
-        assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
-    }
-
-    fn users_are_listed_and_deleted_with_all_they_have(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bob = server.client(&site.token("bob", &[]));
-        for id in 0..30 {
-            ada.plant(id, "ada's");
-        }
-        bob.plant(1, "bob's");
-        let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
-        assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
-        assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
-        assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
-
-        let unconfirmed = site.run(&["user", "delete", "ada"]);
-        assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
-        assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
-        let confirm = |answer: &str| {
-            let mut child = site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
-            child.wait_with_output().unwrap()
-        };
-        assert_eq!(confirm("yes\n").status.code(), Some(1));
-        assert_eq!(ada.ids().len(), 30);
-        let deleted = confirm("ada\n");
-        assert!(deleted.status.success(), "{}", errors(&deleted));
-        assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
-
-        assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
-        assert_eq!(ada.delete(29).error(), 40101);
-        wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
-        assert_eq!(bob.ids(), [1], "others keep theirs");
-        let counts = ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
-        assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
-        let again = server.client(&site.token("ada", &[]));
-        assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
-        again.plant(1, "new");
-        assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-        let unknown = site.run(&["user", "delete", "--yes", "ada"]);
-        assert_eq!(unknown.status.code(), Some(1));
-        assert!(errors(&unknown).contains("there is no user ada"));
-    }
-
-    fn every_option_is_also_in_the_environment(site) {
-        let token = site.token("ada", &[]);
-        let mut command = site.command(&["serve"]);
-        command.env("PLANTSTORE_LISTEN", "127.0.0.1:0").env("PLANTSTORE_MAX_BODY_BYTES", "100").env("PLANTSTORE_NO_FIRST_TOKEN", "1");
-        let server = Server::start(command);
-        assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
-        let help = text(&site.run(&["serve", "--help"]));
-        let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
-        assert!(options.len() > 15, "{help}");
-        for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
-            let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
-            assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
-        }
-    }
-
-    fn a_reader_that_has_seen_enough_is_no_failure(site) {
-        for user in 0..50 {
-            site.token(&format!("user-{user}"), &[]);
-        }
-        let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
-    }
-
-    fn a_token_that_nobody_got_is_revoked(site) {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
-        assert_eq!(tokens(site)[0]["state"], "revoked");
-    }
-
-    // Whoever started the service may have stopped listening to what it says.
-    fn the_service_runs_with_its_output_closed(site) {
-        let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        drop(child.stdout.take());
-        wait_for("an answer", || {
-            let mut connection = Connection::try_open(free).ok()?;
-            connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-            connection.try_answer(false).ok().filter(|answer| answer.status == 200)
-        });
-        assert!(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
-
-/// Somebody who closes the window of their terminal does not want the service to go on in secret.
-#[test]
-fn the_service_ends_with_its_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&site, &[]);
-    terminal.signal("HUP");
-    wait_for("its word on a hangup while the terminal is there", || {
-        terminal.screen().contains("there is no certificate to read again").then_some(())
-    });
-    assert!(!terminal.service_has_ended());
-    terminal.close();
-    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
-    assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
-}
-
-#[test]
-fn the_service_goes_on_without_its_terminal_if_it_is_to() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve_for_good(&site);
-    let anybody = Client { address: terminal.address().unwrap(), token: None };
-    terminal.close();
-    for _ in 0..50 {
-        assert_eq!(anybody.get("/livez").status, 200);
-    }
-    assert!(!terminal.service_has_ended());
-}
-
-/// Closing the window of a service that is about to stop is no wish to cut anybody off.
-#[test]
-fn what_is_in_flight_is_finished_without_the_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let mut terminal = Terminal::serve(&site, &["--shutdown-grace", "100d"]);
-    let client = Client { address: terminal.address().unwrap(), token: Some(token) };
-    let mut connection = client.connect();
-    let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
-    connection.send(client.bytes("POST", "/plants", &headers, None));
-    assert_eq!(connection.answer(false).status, 100);
-    terminal.signal("TERM");
-    wait_for("the beginning of the end", || terminal.screen().contains("stopping: finishing").then_some(()));
-    terminal.close();
-    connection.send(r#"{"id":1,"name":"a"}"#);
-    assert_eq!(connection.answer(false).status, 200);
-    drop(connection);
-    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
-}
-
-#[test]
-fn wrong_use_is_one_clear_line_and_exit_code_2() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
-    let wrong: &[(&[&str], &str)] = &[
-        (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
-        (&["serve", "--store", "plants.db"], "a store is written as sqlite:PATH"),
-        (&["serve", "--store", "sqlite:"], "the path is missing"),
-        (&["serve", "--store", "postgres://u:secret@"], "the host is missing"),
-        (&["serve", "--store", "postgres://u:secret@h/d?secret=1"], "unknown parameter: known are sslmode,"),
-        (&["migrate", "--store", "postgres://u:secret@h/d?sslmode=secret"], "sslmode must be disable, prefer, require"),
-        (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
-        (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
-        (
-            &["serve", "--listen", "localhost"],
-            "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone",
-        ),
-        (&["serve", "--max-body-bytes", "0"], "'--max-body-bytes <BYTES>': write a whole number from 1 to 16,777,216"),
-        (&["serve", "--max-in-flight", "many"], "write a whole number from 1 to 100,000"),
-        (&["serve", "--list-cache-bytes", "x"], "write a whole number from 0 to 4,294,967,295"),
-        (&["import", "--from-line", "x"], "write a whole number, 1 or more"),
-        (&["serve", "--nonsense"], "--nonsense"),
-        (&["token", "create"], "--user"),
-        (&["token", "create", "--user", "a b"], "no white space"),
-        (&["token", "create", "--user", ""], "1 to 255 characters"),
-        (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
-        (&["serve", "--listen", "127.0.0.1:99999"], "ports go up to 65535"),
-        (&["backup", "-"], "a store is a file, and cannot go through a pipe"),
-        (&["restore", "-"], "a store is a file, and cannot go through a pipe"),
-        (&["serv"], "unrecognized subcommand 'serv'; tip: "),
-        (
-            &["token", "create", "--user", "ada", "--expires", "soon"],
-            "for example 500ms, 10s, 5m, 2h or 90d; or write never",
-        ),
-        (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than nothing"),
-        (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
-        (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
-        (&["token", "revoke", "x"], "a token is named by its number"),
-        (&["nonsense"], "nonsense"),
-    ];
-    for (arguments, words) in wrong {
-        let output = site.run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
-        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
-        assert_no_internals(&errors(&output));
-        assert!(!errors(&output).contains("secret"));
-        assert_eq!(text(&output), "");
-    }
-    assert_eq!(tokens(&site).len(), 1, "nothing was done");
-}
-
-#[test]
-fn failure_is_one_clear_line_and_exit_code_1() {
-    let site = Site::new(Engine::Sqlite);
+#[rstest]
+fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let taken = server.address().to_string();
-    let server_url = format!("http://{taken}");
-    let new = Site::new(Engine::Sqlite);
-    std::fs::write(new.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
-    std::fs::create_dir(new.directory().join("directory.db")).unwrap();
-    let failures: &[(&[&str], &str)] = &[
-        (&["serve", "--listen", &taken], "is in use: stop what listens there, or choose another address with --listen"),
-        (&["serve", "--listen", "192.0.2.1:80"], "this machine has no address 192.0.2.1:80"),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:no/such/directory/p.db"],
-            "name a file in a directory that exists",
-        ),
-        (&["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:directory.db"], "cannot open sqlite:directory.db"),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:text.db"],
-            "is not a plantstore file (it is not an SQLite database)",
-        ),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:/proc/plants.db"],
-            "cannot open sqlite:/proc/plants.db",
-        ),
-        (
-            &["token", "list", "--store", "sqlite:missing.db"],
-            "missing.db): name yours with --store; `plantstore serve` makes a new one",
-        ),
-        (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
-        (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),
-        (&["import", "missing.ndjson"], "cannot read missing.ndjson: No such file or directory"),
-        (&["export", "--store", &site.url(), "--output", "no/such/directory/x"], "cannot write no/such/directory/x"),
-        (&["backup", "--store", &site.url(), "no/such/directory/x.db"], "cannot write no/such/directory/x.db"),
-        (&["check", &server_url, "--token-file", "missing"], "cannot read the token from missing"),
-        (&["man", "--output", "/dev/null/man"], "cannot write the manual into /dev/null/man"),
-    ];
-    for (arguments, words) in failures {
-        let output = new.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
-        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
-        assert_no_internals(&errors(&output));
+    let token = site.token("ada", &["--label", "balcony"]);
+    let ada = server.client(&token);
+    assert_eq!(ada.get("/plants").status, 200, "at once");
+    let id = tokens(site)[0]["id"].to_string();
+    assert_eq!(ada.get("/plants").status, 200);
+    let start = std::time::Instant::now();
+    let output = site.run(&["token", "revoke", &id]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(errors(&output).contains("revoked"));
+    let mut connection = ada.connect();
+    let refused = wait_for("the revocation", || {
+        connection.send(ada.bytes("GET", "/plants", &[], None));
+        Some(connection.answer(false)).filter(|answer| answer.status != 200)
+    });
+    assert_eq!(refused.error(), 40101);
+    assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
+    assert_eq!(tokens(site)[0]["state"], "revoked");
+    let revoked = tokens(site)[0]["revoked"].clone();
+    assert!(site.run(&["token", "revoke", &id]).status.success());
+    assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
+    let another = server.client(&site.token("ada", &[]));
+    assert_eq!(another.get("/plants").status, 200);
+}
+
+#[rstest]
+fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
+    site.token("bob", &["--expires", "never"]);
+    let eves = site.token("eve", &["--expires", "1ms"]);
+    let server = site.serve(&[]);
+    let all = tokens(site);
+    let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
+    assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
+    assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
+    assert_eq!(bob["scopes"], serde_json::json!(["plants:read", "plants:write", "plants:delete"]));
+    assert_eq!((&bob["expires"], &bob["last_used"], &bob["revoked"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(eve["state"], "expired");
+    let days = |token: &Value| {
+        let [created, expires] =
+            ["created", "expires"].map(|name| token[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
+        expires.duration_since(created).as_hours() / 24
+    };
+    assert_eq!(days(ada), 90);
+    let table = text(&site.run(&["token", "list", "--user", "ada"]));
+    assert_eq!(table.lines().count(), 2, "{table}");
+    for word in [
+        "ID",
+        "USER",
+        "LABEL",
+        "SCOPES",
+        "CREATED",
+        "EXPIRES",
+        "LAST USED",
+        "STATE",
+        "ada",
+        "balcony 🌵",
+        "read",
+        "delete",
+        "active",
+    ] {
+        assert!(table.contains(word), "{word} in {table}");
     }
-    assert!(!new.file().exists(), "no store is made for a server that cannot start");
-    let unknown = site.run(&["token", "revoke", "77"]);
+    assert!(!table.contains("bob"));
+    let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
+    assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
+    drop(server);
+}
+
+#[rstest]
+fn the_last_use_is_noted_by_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(tokens(site)[0]["last_used"], Value::Null);
+    assert_eq!(ada.get("/plants").status, 200);
+    let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
+    assert_eq!(day.len(), "2026-01-01".len(), "{day}");
+    let row = text(&site.run(&["token", "list"]));
+    assert!(row.contains(&day), "{row}");
+    assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
+}
+
+#[rstest]
+fn a_new_token_is_alone_on_standard_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let output = site.run(&["token", "create", "--create", "--user", "ada"]);
+    let token = text(&output);
+    assert_eq!(token.len(), 43, "{token}");
+    assert!(token.starts_with("pst_") && token.ends_with('\n'));
+    assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
+    assert!(!errors(&output).contains("pst_"));
+    let server = site.serve(&[]);
+    assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
+}
+
+#[rstest]
+fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bob = server.client(&site.token("bob", &[]));
+    for id in 0..30 {
+        ada.plant(id, "ada's");
+    }
+    bob.plant(1, "bob's");
+    let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
+    assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
+    assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
+    assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
+
+    let unconfirmed = site.run(&["user", "delete", "ada"]);
+    assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
+    assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
+    let confirm = |answer: &str| {
+        let mut child =
+            site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    assert_eq!(confirm("yes\n").status.code(), Some(1));
+    assert_eq!(ada.ids().len(), 30);
+    let deleted = confirm("ada\n");
+    assert!(deleted.status.success(), "{}", errors(&deleted));
+    assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
+
+    assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
+    assert_eq!(ada.delete(29).error(), 40101);
+    wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+    assert_eq!(bob.ids(), [1], "others keep theirs");
+    let counts =
+        ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
+    assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
+    let again = server.client(&site.token("ada", &[]));
+    assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
+    again.plant(1, "new");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    let unknown = site.run(&["user", "delete", "--yes", "ada"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
+    assert!(errors(&unknown).contains("there is no user ada"));
+}
+
+#[rstest]
+fn every_option_is_also_in_the_environment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let mut command = site.command(&["serve"]);
+    command
+        .env("PLANTSTORE_LISTEN", "127.0.0.1:0")
+        .env("PLANTSTORE_MAX_BODY_BYTES", "100")
+        .env("PLANTSTORE_NO_FIRST_TOKEN", "1");
+    let server = Server::start(command);
+    assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
+    let help = text(&site.run(&["serve", "--help"]));
+    let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    assert!(options.len() > 15, "{help}");
+    for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
+        let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
+        assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
+    }
+}
+
+#[rstest]
+fn a_reader_that_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for user in 0..50 {
+        site.token(&format!("user-{user}"), &[]);
+    }
+    let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+}
+
+#[rstest]
+fn a_token_that_nobody_got_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
+    assert_eq!(tokens(site)[0]["state"], "revoked");
 }
 
 #[test]
@@ -378,22 +243,22 @@ fn help_and_version() {
             "auto",
             "sub",
             "10s",
-            "30s",
             "75s",
             "30s",
             "16384",
             "100",
-            "16384",
             "10000",
+            "10s",
+            "30s",
+            "16384",
             "512",
             "512",
             "1s",
+            "16777216",
             "1024",
             "2s",
             "10",
             "100",
-            "16777216",
-            "10s",
             "1"
         ],
         "the defaults of the contract"
@@ -433,16 +298,22 @@ fn help_and_version() {
     ");
 }
 
-on_every_engine! {
-    fn token_list_fits_80_columns(site) {
-        site.token("ada", &["--label", "balcony"]);
-        site.token(&"u".repeat(255), &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"]);
-        let table = text(&site.run(&["token", "list"]));
-        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-        let whole: String = table.split_whitespace().collect();
-        assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
-        assert!(table.lines().nth(1).is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("all")), "{table}");
-    }
+#[rstest]
+fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &["--label", "balcony"]);
+    site.token(
+        &"u".repeat(255),
+        &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"],
+    );
+    let table = text(&site.run(&["token", "list"]));
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let whole: String = table.split_whitespace().collect();
+    assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
+    assert!(
+        table.lines().nth(1).is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("all")),
+        "{table}"
+    );
 }
 
 #[test]
@@ -452,111 +323,6 @@ fn a_port_alone_is_an_address_of_this_machine() {
     let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);
-}
-
-#[test]
-fn a_bad_value_of_a_variable_is_reported_by_its_name() {
-    let site = Site::new(Engine::Sqlite);
-    let wrong: &[(&str, &str, &str)] = &[
-        ("PLANTSTORE_LISTEN", "localhost", "error: invalid value 'localhost' for PLANTSTORE_LISTEN: write HOST:PORT"),
-        ("PLANTSTORE_LISTEN", "", "PLANTSTORE_LISTEN"),
-        ("PLANTSTORE_MAX_BODY_BYTES", "0", "for PLANTSTORE_MAX_BODY_BYTES: write a whole number from 1 to 16,777,216"),
-        ("PLANTSTORE_HEADER_TIMEOUT", "10", "for PLANTSTORE_HEADER_TIMEOUT: write a whole number and a unit"),
-        ("PLANTSTORE_LOG_LEVEL", "loud", "for PLANTSTORE_LOG_LEVEL"),
-        ("PLANTSTORE_RATE_LIMIT", "x", "for PLANTSTORE_RATE_LIMIT"),
-        ("PLANTSTORE_STORE", "mysql://u:secret@h/d", "error: PLANTSTORE_STORE: unknown store scheme `mysql`"),
-        ("PLANTSTORE_CORS_ORIGIN", "nonsense", "error: PLANTSTORE_CORS_ORIGIN: "),
-        ("PLANTSTORE_RATE_BURST", "5", "error: PLANTSTORE_RATE_BURST needs a --rate-limit"),
-    ];
-    for (variable, value, words) in wrong {
-        let output = site.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{variable}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{variable}: {}", errors(&output));
-        assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
-    }
-    let typed = site.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
-    assert!(errors(&typed).contains("'--listen <[HOST:]PORT>'"), "the option counts: {}", errors(&typed));
-}
-
-#[test]
-fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
-    let output = site
-        .command(&["user", "list"])
-        .env("PLANTSTORE_LISTN", "127.0.0.1:8081")
-        .env("PLANTSTORE_COLOUR_OF_THE_SHED", "red")
-        .env("PLANTSTORE_TOKEN", "known to check")
-        // What Kubernetes sets for a service of this name.
-        .env("PLANTSTORE_PORT", "tcp://10.0.0.1:8080")
-        .env("PLANTSTORE_SERVICE_HOST", "10.0.0.1")
-        .env("PLANTSTORE_PORT_8080_TCP_ADDR", "10.0.0.1")
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    let mut warnings: Vec<String> = errors(&output).lines().map(str::to_owned).collect();
-    warnings.sort();
-    assert_eq!(
-        warnings,
-        [
-            "warning: the variable PLANTSTORE_COLOUR_OF_THE_SHED is ignored: there is no such option (see plantstore serve --help)",
-            "warning: the variable PLANTSTORE_LISTN is ignored: there is no such option; did you mean PLANTSTORE_LISTEN?",
-        ]
-    );
-    let mut command = site.command(&["serve", "--listen", "0"]);
-    command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
-    let server = Server::start(command);
-    wait_for("the warning in the log", || {
-        server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?").then_some(())
-    });
-}
-
-#[test]
-fn restore_names_its_argument() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
-    for (file, words) in [
-        ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
-        ("text.db", "sqlite:text.db is not a plantstore file (it is not an SQLite database): name another as FILE"),
-    ] {
-        let output = site.run(&["restore", file, "--store", "sqlite:new.db"]);
-        assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).contains(words), "{}", errors(&output));
-        assert!(!errors(&output).contains("--store"), "{}", errors(&output));
-    }
-}
-
-/// What a command writes to a terminal.
-fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
-    let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
-    let mut script = std::process::Command::new("script");
-    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(site.directory()).stdin(Stdio::null());
-    text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
-}
-
-#[test]
-fn errors_are_coloured_on_a_terminal_alone() {
-    let site = Site::new(Engine::Sqlite);
-    for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
-        let coloured = on_a_terminal(&site, arguments, "");
-        assert!(coloured.starts_with("\x1b[31;1merror:\x1b[0m "), "{coloured:?}");
-        let plain = on_a_terminal(&site, arguments, "1");
-        assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
-        let words: Vec<&str> = arguments.split(' ').collect();
-        assert!(!errors(&site.run(&words)).contains('\x1b'), "not on a terminal");
-    }
-}
-
-#[test]
-fn the_banner_is_coloured_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let terminal = Terminal::serve(&site, &[]);
-    assert!(terminal.raw_screen().contains(concat!("\x1b[1mplantstore ", env!("CARGO_PKG_VERSION"), "\x1b[0m")));
-    assert!(terminal.screen().contains(concat!(
-        "plantstore ",
-        env!("CARGO_PKG_VERSION"),
-        " keeps its plants in sqlite:"
-    )));
 }
 
 #[test]
@@ -571,19 +337,4 @@ fn thousands_are_separated_alike() {
     assert!(errors(&site.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
     assert!(text(&site.run(&["backup", "b.db"])).contains("  1,234 "));
     assert!(errors(&site.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
-}
-
-#[test]
-fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
-    let site = Site::new(Engine::Sqlite);
-    for (line, words) in [
-        ("nope\n", "line 1: it is not JSON: a word other than true, false and null at column 2\n"),
-        ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
-    ] {
-        std::fs::write(site.directory().join("plants.ndjson"), line).unwrap();
-        let output = site.run(&["import", "--check", "plants.ndjson"]);
-        assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).starts_with(words), "{}", errors(&output));
-        assert_no_internals(&errors(&output));
-    }
 }

@@ -3,8 +3,10 @@
 use std::process::Output;
 use std::sync::OnceLock;
 
+use rstest::rstest;
+
 use crate::support::transfer::said;
-use crate::support::{Engine, Site, on_every_engine};
+use crate::support::{Engine, Site};
 
 /// A file with a row in every table.
 fn sound_file() -> &'static [u8] {
@@ -62,104 +64,122 @@ fn assert_rejected(output: &Output, target: &Site) {
     }
 }
 
-on_every_engine! {
-    fn rows_that_break_a_rule_are_not_restored(site) {
-        let long = "replace(hex(zeroblob(600)), '0', 'x')";
-        let cases = [
-            ("UPDATE users SET name = 'a' || char(10) || 'b' WHERE user_id = 1", "table users, user_id 1: a user name"),
-            ("UPDATE users SET name = '' WHERE user_id = 2", "table users, user_id 2: a user name"),
-            ("UPDATE users SET user_id = -5 WHERE user_id = 2", "table users, user_id -5: "),
-            ("UPDATE users SET user_id = 9223372036854775807 WHERE user_id = 2", "table users, user_id 9223372036854775807: "),
-            ("UPDATE users SET version = -1 WHERE user_id = 2", "table users, user_id 2: "),
-            ("UPDATE users SET created_at = 900000000000000000 WHERE user_id = 2", "table users, user_id 2: "),
-            ("UPDATE tokens SET label = char(27) WHERE token_id = 1", "table tokens, token_id 1: a label"),
-            ("UPDATE tokens SET scopes = 'plants:read plants:eat' WHERE token_id = 2", "table tokens, token_id 2: "),
-            ("UPDATE tokens SET expires_at = -900000000000000000 WHERE token_id = 2", "table tokens, token_id 2: "),
-            ("UPDATE tokens SET hash = x'00' WHERE token_id = 2", "table tokens, token_id 2: "),
-            ("UPDATE tokens SET user_id = 99 WHERE token_id = 2", "table tokens, token_id 2: "),
-            ("UPDATE shares SET role = 'owner'", "table shares, grantee_id 2, owner_id 1: "),
-            ("UPDATE shares SET owner_id = 99", "table shares, grantee_id 2, owner_id 99: "),
-            ("UPDATE shares SET owner_id = 2", "table shares, grantee_id 2, owner_id 2: "),
-            ("UPDATE idempotency_keys SET fingerprint = x'00'", "table idempotency_keys, user_id 1, key "),
-            ("UPDATE idempotency_keys SET outcome = 7", "table idempotency_keys, user_id 1, key "),
-            ("UPDATE idempotency_keys SET outcome = 40400, message = char(0)", "table idempotency_keys, user_id 1, key "),
-            ("UPDATE plants SET name = char(7)", "table plants, user_id 1, plant_id 7: `name` must not hold control characters"),
-            ("UPDATE plants SET name = ''", "table plants, user_id 1, plant_id 7: `name` must have 1 to 1000 characters"),
-            (&format!("UPDATE plants SET tag = {long}"), "table plants, user_id 1, plant_id 7: `tag` must have 0 to 200 characters"),
-            ("UPDATE plants SET name = CAST(x'ff' AS TEXT)", "table plants, user_id 1, plant_id 7: "),
-            ("UPDATE users SET name = CAST(x'ff' AS TEXT) WHERE user_id = 2", "table users, user_id 2: "),
-            ("UPDATE plants SET version = -1", "table plants, user_id 1, plant_id 7: "),
-            ("UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'users'", "table users, last number given out 9223372036854775807: "),
-        ];
-        for (statements, expected) in cases {
-            let told = rejection(&changed_file(statements), site);
-            assert!(told.contains(expected), "{statements}: {told}");
-            assert!(!told.contains(['\u{1b}', '\u{7}']), "{told:?}");
-        }
-        let sound = changed_file("");
-        assert!(site.run(&["restore", sound.file().to_str().unwrap()]).status.success());
+#[rstest]
+fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let long = "replace(hex(zeroblob(600)), '0', 'x')";
+    let cases = [
+        ("UPDATE users SET name = 'a' || char(10) || 'b' WHERE user_id = 1", "table users, user_id 1: a user name"),
+        ("UPDATE users SET name = '' WHERE user_id = 2", "table users, user_id 2: a user name"),
+        ("UPDATE users SET user_id = -5 WHERE user_id = 2", "table users, user_id -5: "),
+        (
+            "UPDATE users SET user_id = 9223372036854775807 WHERE user_id = 2",
+            "table users, user_id 9223372036854775807: ",
+        ),
+        ("UPDATE users SET version = -1 WHERE user_id = 2", "table users, user_id 2: "),
+        ("UPDATE users SET created_at = 900000000000000000 WHERE user_id = 2", "table users, user_id 2: "),
+        ("UPDATE tokens SET label = char(27) WHERE token_id = 1", "table tokens, token_id 1: a label"),
+        ("UPDATE tokens SET scopes = 'plants:read plants:eat' WHERE token_id = 2", "table tokens, token_id 2: "),
+        ("UPDATE tokens SET expires_at = -900000000000000000 WHERE token_id = 2", "table tokens, token_id 2: "),
+        ("UPDATE tokens SET hash = x'00' WHERE token_id = 2", "table tokens, token_id 2: "),
+        ("UPDATE tokens SET user_id = 99 WHERE token_id = 2", "table tokens, token_id 2: "),
+        ("UPDATE shares SET role = 'owner'", "table shares, grantee_id 2, owner_id 1: "),
+        ("UPDATE shares SET owner_id = 99", "table shares, grantee_id 2, owner_id 99: "),
+        ("UPDATE shares SET owner_id = 2", "table shares, grantee_id 2, owner_id 2: "),
+        ("UPDATE idempotency_keys SET fingerprint = x'00'", "table idempotency_keys, user_id 1, key "),
+        ("UPDATE idempotency_keys SET outcome = 7", "table idempotency_keys, user_id 1, key "),
+        ("UPDATE idempotency_keys SET outcome = 40400, message = char(0)", "table idempotency_keys, user_id 1, key "),
+        (
+            "UPDATE plants SET name = char(7)",
+            "table plants, user_id 1, plant_id 7: `name` must not hold control characters",
+        ),
+        ("UPDATE plants SET name = ''", "table plants, user_id 1, plant_id 7: `name` must have 1 to 1000 characters"),
+        (
+            &format!("UPDATE plants SET tag = {long}"),
+            "table plants, user_id 1, plant_id 7: `tag` must have 0 to 200 characters",
+        ),
+        ("UPDATE plants SET name = CAST(x'ff' AS TEXT)", "table plants, user_id 1, plant_id 7: "),
+        ("UPDATE users SET name = CAST(x'ff' AS TEXT) WHERE user_id = 2", "table users, user_id 2: "),
+        ("UPDATE plants SET version = -1", "table plants, user_id 1, plant_id 7: "),
+        (
+            "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'users'",
+            "table users, last number given out 9223372036854775807: ",
+        ),
+    ];
+    for (statements, expected) in cases {
+        let told = rejection(&changed_file(statements), site);
+        assert!(told.contains(expected), "{statements}: {told}");
+        assert!(!told.contains(['\u{1b}', '\u{7}']), "{told:?}");
     }
+    let sound = changed_file("");
+    assert!(site.run(&["restore", sound.file().to_str().unwrap()]).status.success());
+}
 
-    fn file_whose_schema_no_release_wrote_is_not_restored(site) {
-        let endless = "
-            ALTER TABLE plants RENAME TO others;
-            CREATE VIEW plants AS WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n FROM numbers)
-            SELECT 1 AS user_id, n AS plant_id, 'x' AS name, NULL AS tag, 1 AS version FROM numbers";
-        let loose = "
-            DROP TABLE shares; CREATE TABLE shares (grantee_id, owner_id, role, created_at)";
-        let cases = [
-            ("PRAGMA user_version = 0", "user_version is 0"),
-            ("PRAGMA user_version = -1", "user_version is -1"),
-            ("PRAGMA user_version = 1", "user_version is 1, which does not fit the table `idempotency_keys`"),
-            ("PRAGMA user_version = 1000", "was written by a newer plantstore"),
-            ("CREATE VIEW overview AS SELECT name FROM plants", "it has the view `overview`"),
-            ("CREATE TRIGGER moved AFTER INSERT ON plants BEGIN SELECT 1; END", "it has the trigger `moved`"),
-            ("DROP TABLE shares", "the table `shares` is missing"),
-            (loose, "`shares` is not a table that plantstore made"),
-            (endless, "`plants` is not a table that plantstore made"),
-        ];
-        for (statements, expected) in cases {
-            let told = rejection(&changed_file(statements), site);
-            assert!(told.contains(expected), "{statements}: {told}");
-        }
+#[rstest]
+fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let endless = "
+        ALTER TABLE plants RENAME TO others;
+        CREATE VIEW plants AS WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n FROM numbers)
+        SELECT 1 AS user_id, n AS plant_id, 'x' AS name, NULL AS tag, 1 AS version FROM numbers";
+    let loose = "
+        DROP TABLE shares; CREATE TABLE shares (grantee_id, owner_id, role, created_at)";
+    let cases = [
+        ("PRAGMA user_version = 0", "user_version is 0"),
+        ("PRAGMA user_version = -1", "user_version is -1"),
+        ("PRAGMA user_version = 1", "user_version is 1, which does not fit the table `idempotency_keys`"),
+        ("PRAGMA user_version = 1000", "was written by a newer plantstore"),
+        ("CREATE VIEW overview AS SELECT name FROM plants", "it has the view `overview`"),
+        ("CREATE TRIGGER moved AFTER INSERT ON plants BEGIN SELECT 1; END", "it has the trigger `moved`"),
+        ("DROP TABLE shares", "the table `shares` is missing"),
+        (loose, "`shares` is not a table that plantstore made"),
+        (endless, "`plants` is not a table that plantstore made"),
+    ];
+    for (statements, expected) in cases {
+        let told = rejection(&changed_file(statements), site);
+        assert!(told.contains(expected), "{statements}: {told}");
     }
+}
 
-    fn row_that_breaks_a_rule_is_neither_copied_nor_backed_up(site) {
-        site.token("ada", &[]);
-        site.execute("UPDATE users SET name = 'a\nb'");
-        let target = Site::new(Engine::Sqlite);
-        for output in [
-            target.run(&["copy", "--from", &site.url(), "--to", "sqlite:new.db"]),
-            target.run(&["backup", "new.db", "--store", &site.url()]),
-        ] {
-            assert_rejected(&output, &target);
-            assert!(said(&output).contains("table users, user_id 1: "), "{}", said(&output));
-        }
+#[rstest]
+fn row_that_breaks_a_rule_is_neither_copied_nor_backed_up(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &[]);
+    site.execute("UPDATE users SET name = 'a\nb'");
+    let target = Site::new(Engine::Sqlite);
+    for output in [
+        target.run(&["copy", "--from", &site.url(), "--to", "sqlite:new.db"]),
+        target.run(&["backup", "new.db", "--store", &site.url()]),
+    ] {
+        assert_rejected(&output, &target);
+        assert!(said(&output).contains("table users, user_id 1: "), "{}", said(&output));
     }
+}
 
-    fn lists_show_a_row_that_breaks_a_rule(site) {
-        for user in ["ada", "bob", "cyd"] {
-            site.token(user, &[]);
-        }
-        assert!(site.run(&["share", "grant", "--owner", "bob", "--to", "cyd", "--role", "reader"]).status.success());
-        site.execute("UPDATE users SET name = 'b\nob' WHERE name = 'bob'");
-        site.execute("UPDATE tokens SET label = 'red \u{1b}[31m' WHERE token_id = 3");
-        for command in ["user", "token", "share"] {
-            let output = site.run(&[command, "list"]);
-            let table = String::from_utf8(output.stdout.clone()).unwrap();
-            assert!(output.status.success(), "{command}: {}", said(&output));
-            // A cell that is too wide goes on in the next line.
-            assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
-            let json = site.run(&[command, "list", "--json"]).stdout;
-            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-            let names = json.as_array().unwrap().iter().flat_map(|row| [&row["name"], &row["user"], &row["owner"]]);
-            assert_eq!(names.filter(|name| **name == "b\nob").count(), 1, "{json}");
-        }
-        let tokens = String::from_utf8(site.run(&["token", "list"]).stdout).unwrap();
-        assert!(tokens.contains("red") && tokens.contains("\\u{1b}[31m"), "{tokens}");
-        let of_ada = site.run(&["token", "list", "--user", "ada"]);
-        assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
+#[rstest]
+fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for user in ["ada", "bob", "cyd"] {
+        site.token(user, &[]);
     }
+    assert!(site.run(&["share", "grant", "--owner", "bob", "--to", "cyd", "--role", "reader"]).status.success());
+    site.execute("UPDATE users SET name = 'b\nob' WHERE name = 'bob'");
+    site.execute("UPDATE tokens SET label = 'red \u{1b}[31m' WHERE token_id = 3");
+    for command in ["user", "token", "share"] {
+        let output = site.run(&[command, "list"]);
+        let table = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success(), "{command}: {}", said(&output));
+        // A cell that is too wide goes on in the next line.
+        assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
+        let json = site.run(&[command, "list", "--json"]).stdout;
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let names = json.as_array().unwrap().iter().flat_map(|row| [&row["name"], &row["user"], &row["owner"]]);
+        assert_eq!(names.filter(|name| **name == "b\nob").count(), 1, "{json}");
+    }
+    let tokens = String::from_utf8(site.run(&["token", "list"]).stdout).unwrap();
+    assert!(tokens.contains("red") && tokens.contains("\\u{1b}[31m"), "{tokens}");
+    let of_ada = site.run(&["token", "list", "--user", "ada"]);
+    assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
 }
 
 /// SQL in the file itself gets no further than SQL needs.

@@ -1,10 +1,9 @@
 //! Pages of other origins: what browsers are told, so that they let scripts call the service and read its answers.
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, on_every_engine};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const ORIGIN: (&str, &str) = ("Origin", "https://app.example");
 const OTHER: (&str, &str) = ("Origin", "https://evil.example");
 const ASKS: (&str, &str) = ("Access-Control-Request-Method", "DELETE");
@@ -62,168 +61,214 @@ fn serve(site: &Site, options: &[&str]) -> Server {
     site.serve(&[&limits[..], options].concat())
 }
 
-on_every_engine! {
-    fn a_listed_origin_may_read_every_answer(site) {
-        let server = serve(site, &["--cors-origin", "https://app.example"]);
-        for answer in answers(site, &server, ORIGIN) {
-            assert_eq!(values(&answer, "access-control-allow-origin"), ["https://app.example"], "{answer:?}");
-            assert_eq!(
-                values(&answer, "access-control-expose-headers"),
-                ["ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id"]
-            );
-            assert!(varies(&answer), "{answer:?}");
-            assert_eq!(answer.header("access-control-allow-credentials"), None);
-        }
+#[rstest]
+fn a_listed_origin_may_read_every_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve(site, &["--cors-origin", "https://app.example"]);
+    for answer in answers(site, &server, ORIGIN) {
+        assert_eq!(values(&answer, "access-control-allow-origin"), ["https://app.example"], "{answer:?}");
+        assert_eq!(
+            values(&answer, "access-control-expose-headers"),
+            [
+                "ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id"
+            ]
+        );
+        assert!(varies(&answer), "{answer:?}");
+        assert_eq!(answer.header("access-control-allow-credentials"), None);
     }
+}
 
-    fn another_origin_is_served_as_always_and_may_read_nothing(site) {
-        let server = serve(site, &["--cors-origin", "https://app.example"]);
-        for answer in answers(site, &server, OTHER) {
-            assert!(!has_cors_headers(&answer), "{answer:?}");
-            assert!(varies(&answer), "or a cache would give it to a page that may: {answer:?}");
-        }
-        let ada = server.client(&site.token("bob", &[]));
-        for origin in [
-            "http://app.example", "https://app.example:8443", "https://app.example/", "https://APP.example", "https://sub.app.example",
-            "https://app.example.evil.example", "https://app.exampl", "null", "*", "", "https://app.example, https://app.example",
-        ] {
-            let answer = ada.call("HEAD", "/livez", &[("Origin", origin)], None);
-            assert!(answer.status == 200 && !has_cors_headers(&answer) && varies(&answer), "{origin}: {answer:?}");
-        }
-        let twice = ada.call("GET", "/livez", &[ORIGIN, OTHER], None);
-        assert!(!has_cors_headers(&twice), "{twice:?}");
-        let nobody = ada.get("/livez");
-        assert!(!has_cors_headers(&nobody) && varies(&nobody), "{nobody:?}");
+#[rstest]
+fn another_origin_is_served_as_always_and_may_read_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve(site, &["--cors-origin", "https://app.example"]);
+    for answer in answers(site, &server, OTHER) {
+        assert!(!has_cors_headers(&answer), "{answer:?}");
+        assert!(varies(&answer), "or a cache would give it to a page that may: {answer:?}");
     }
-
-    fn what_varies_otherwise_still_does(site) {
-        let server = site.serve(&["--cors-origin", "https://app.example"]);
-        let ada = server.client(&site.token("ada", &[]));
-        for header in [ORIGIN, OTHER] {
-            assert_eq!(values(&ada.call("GET", "/plants", &[header], None), "vary"), ["Authorization", "Origin"]);
-        }
+    let ada = server.client(&site.token("bob", &[]));
+    for origin in [
+        "http://app.example",
+        "https://app.example:8443",
+        "https://app.example/",
+        "https://APP.example",
+        "https://sub.app.example",
+        "https://app.example.evil.example",
+        "https://app.exampl",
+        "null",
+        "*",
+        "",
+        "https://app.example, https://app.example",
+    ] {
+        let answer = ada.call("HEAD", "/livez", &[("Origin", origin)], None);
+        assert!(answer.status == 200 && !has_cors_headers(&answer) && varies(&answer), "{origin}: {answer:?}");
     }
+    let twice = ada.call("GET", "/livez", &[ORIGIN, OTHER], None);
+    assert!(!has_cors_headers(&twice), "{twice:?}");
+    let nobody = ada.get("/livez");
+    assert!(!has_cors_headers(&nobody) && varies(&nobody), "{nobody:?}");
+}
 
-    fn a_preflight_needs_no_token(site) {
-        let server = site.serve(&["--cors-origin", "https://app.example"]);
-        let anonymous = server.anonymous();
-        let answer = anonymous.call("OPTIONS", "/plants/1", &[ORIGIN, ASKS, ("Access-Control-Request-Headers", "authorization")], None);
-        assert_snapshot!(answer.wire(), @r"
-        204 No Content
-        access-control-allow-methods: GET, HEAD, POST, DELETE
-        access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
-        access-control-max-age: 7200
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        vary: Origin
-        access-control-allow-origin: https://app.example
-        access-control-expose-headers: ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id
-        date: (a date)
-        ");
+#[rstest]
+fn what_varies_otherwise_still_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--cors-origin", "https://app.example"]);
+    let ada = server.client(&site.token("ada", &[]));
+    for header in [ORIGIN, OTHER] {
+        assert_eq!(values(&ada.call("GET", "/plants", &[header], None), "vary"), ["Authorization", "Origin"]);
     }
+}
 
-    fn preflights_tell_nothing_of_what_is_there(site) {
-        let server = site.serve(&["--cors-origin", "https://app.example"]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let anonymous = server.anonymous();
-        let expected = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None).wire();
-        for path in ["/plants/1", "/plants/2", "/plants/abc", "/plants?limit=x", "/", "/nothing", "/livez", "/readyz", "/%", "*"] {
-            for method in ["GET", "HEAD", "POST", "DELETE", "PUT", "nonsense"] {
-                for client in [&anonymous, &ada] {
-                    let headers = [ORIGIN, ("Access-Control-Request-Method", method), ("Access-Control-Request-Headers", "x-anything")];
-                    assert_eq!(client.call("OPTIONS", path, &headers, None).wire(), expected, "{path} {method}");
-                }
-            }
-        }
-        let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that nobody reads"));
-        assert_eq!(with_body.wire(), expected);
-    }
+#[rstest]
+fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--cors-origin", "https://app.example"]);
+    let anonymous = server.anonymous();
+    let answer = anonymous.call(
+        "OPTIONS",
+        "/plants/1",
+        &[ORIGIN, ASKS, ("Access-Control-Request-Headers", "authorization")],
+        None,
+    );
+    assert_snapshot!(answer.wire(), @r"
+    204 No Content
+    access-control-allow-methods: GET, HEAD, POST, DELETE
+    access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
+    access-control-max-age: 7200
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    vary: Origin
+    access-control-allow-origin: https://app.example
+    access-control-expose-headers: ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id
+    date: (a date)
+    ");
+}
 
-    fn only_a_preflight_from_a_listed_origin_is_one(site) {
-        let listed = site.serve(&["--cors-origin", "https://app.example"]);
-        let off = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        for (server, headers) in [
-            (&listed, &[OTHER, ASKS][..]),
-            (&listed, &[ASKS]),
-            (&listed, &[ORIGIN]),
-            (&listed, &[ORIGIN, OTHER, ASKS]),
-            (&off, &[ORIGIN, ASKS]),
-        ] {
-            let preflight = |client: &Client| client.call("OPTIONS", "/plants", headers, None);
-            assert_eq!(preflight(&server.anonymous()).error(), 40100, "{headers:?}");
-            let known = preflight(&server.client(&token));
-            assert_eq!((known.error(), known.header("allow")), (40500, Some("GET,HEAD,POST")), "{headers:?}");
-        }
-        let get = listed.anonymous().call("GET", "/plants", &[ORIGIN, ASKS], None);
-        assert_eq!(get.error(), 40100, "another method is no preflight");
-        let mut connection = Connection::open(listed.address());
-        connection.send("OPTIONS /plants HTTP/1.1\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n\r\n");
-        assert_eq!(connection.answer(false).error(), 40007, "HTTP/1.1 asks for a Host of every request");
-    }
-
-    fn preflights_are_not_counted(site) {
-        let server = site.serve(&["--cors-origin", "https://app.example", "--rate-limit", "1/h", "--rate-burst", "2"]);
-        let ada = server.client(&site.token("ada", &[]));
-        for _ in 0..5 {
-            let preflight = ada.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None);
-            assert_eq!(preflight.status, 204);
-            assert_eq!(preflight.header("ratelimit-policy"), Some(r#""user";q=2;w=7200"#));
-            assert_eq!(preflight.header("ratelimit"), None);
-        }
-        assert_eq!(ada.get("/plants").status, 200);
-        let second = ada.call("GET", "/plants", &[ORIGIN], None);
-        let third = ada.call("GET", "/plants", &[ORIGIN], None);
-        assert_eq!((second.status, third.status), (200, 429));
-        assert!(third.header("retry-after").is_some() && third.header("access-control-allow-origin").is_some());
-    }
-
-    fn every_origin_may_read_every_answer(site) {
-        let server = serve(site, &["--cors-origin", "*"]);
-        for answer in answers(site, &server, OTHER) {
-            assert_eq!(values(&answer, "access-control-allow-origin"), ["*"], "{answer:?}");
-            assert!(answer.header("access-control-expose-headers").is_some_and(|names| names.contains("Retry-After")));
-            assert!(!varies(&answer), "{answer:?}");
-        }
-        let anonymous = server.anonymous();
-        let unnamed = anonymous.get("/livez");
-        assert_eq!(values(&unnamed, "access-control-allow-origin"), ["*"], "a cache may give it to a page");
-        for origin in [OTHER, ("Origin", "null")] {
-            let preflight = anonymous.call("OPTIONS", "/plants", &[origin, ASKS], None);
-            assert_eq!((preflight.status, values(&preflight, "access-control-allow-origin")), (204, vec!["*"]));
-        }
-        assert_eq!(anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(), 40100, "no origin, no preflight");
-        let mut connection = Connection::open(server.address());
-        connection.send("nonsense\r\n\r\n");
-        let answer = connection.answer(false);
-        assert_eq!((answer.error(), answer.header("access-control-allow-origin")), (40007, Some("*")));
-    }
-
-    fn several_origins_may_be_listed(site) {
-        let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-        command.env("PLANTSTORE_CORS_ORIGIN", "https://app.example, http://localhost:3000");
-        let by_variable = Server::start(command);
-        let by_options = site.serve(&["--cors-origin", "https://app.example", "--cors-origin", "http://[::1]:3000,http://localhost:3000"]);
-        for server in [&by_variable, &by_options] {
-            for origin in ["https://app.example", "http://localhost:3000"] {
-                let answer = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
-                assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
-                let preflight = server.anonymous().call("OPTIONS", "/plants", &[("Origin", origin), ASKS], None);
-                assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, Some(origin)));
+#[rstest]
+fn preflights_tell_nothing_of_what_is_there(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--cors-origin", "https://app.example"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let anonymous = server.anonymous();
+    let expected = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None).wire();
+    for path in
+        ["/plants/1", "/plants/2", "/plants/abc", "/plants?limit=x", "/", "/nothing", "/livez", "/readyz", "/%", "*"]
+    {
+        for method in ["GET", "HEAD", "POST", "DELETE", "PUT", "nonsense"] {
+            for client in [&anonymous, &ada] {
+                let headers = [
+                    ORIGIN,
+                    ("Access-Control-Request-Method", method),
+                    ("Access-Control-Request-Headers", "x-anything"),
+                ];
+                assert_eq!(client.call("OPTIONS", path, &headers, None).wire(), expected, "{path} {method}");
             }
         }
     }
+    let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that nobody reads"));
+    assert_eq!(with_body.wire(), expected);
+}
 
-    fn without_the_option_not_a_byte_changes(site) {
-        let server = serve(site, &[]);
-        for answer in answers(site, &server, ORIGIN) {
-            assert!(!has_cors_headers(&answer) && !varies(&answer), "{answer:?}");
+#[rstest]
+fn only_a_preflight_from_a_listed_origin_is_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let listed = site.serve(&["--cors-origin", "https://app.example"]);
+    let off = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    for (server, headers) in [
+        (&listed, &[OTHER, ASKS][..]),
+        (&listed, &[ASKS]),
+        (&listed, &[ORIGIN]),
+        (&listed, &[ORIGIN, OTHER, ASKS]),
+        (&off, &[ORIGIN, ASKS]),
+    ] {
+        let preflight = |client: &Client| client.call("OPTIONS", "/plants", headers, None);
+        assert_eq!(preflight(&server.anonymous()).error(), 40100, "{headers:?}");
+        let known = preflight(&server.client(&token));
+        assert_eq!((known.error(), known.header("allow")), (40500, Some("GET,HEAD,POST")), "{headers:?}");
+    }
+    let get = listed.anonymous().call("GET", "/plants", &[ORIGIN, ASKS], None);
+    assert_eq!(get.error(), 40100, "another method is no preflight");
+    let mut connection = Connection::open(listed.address());
+    connection
+        .send("OPTIONS /plants HTTP/1.1\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n\r\n");
+    assert_eq!(connection.answer(false).error(), 40007, "HTTP/1.1 asks for a Host of every request");
+}
+
+#[rstest]
+fn preflights_are_not_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--cors-origin", "https://app.example", "--rate-limit", "1/h", "--rate-burst", "2"]);
+    let ada = server.client(&site.token("ada", &[]));
+    for _ in 0..5 {
+        let preflight = ada.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None);
+        assert_eq!(preflight.status, 204);
+        assert_eq!(preflight.header("ratelimit-policy"), Some(r#""user";q=2;w=7200"#));
+        assert_eq!(preflight.header("ratelimit"), None);
+    }
+    assert_eq!(ada.get("/plants").status, 200);
+    let second = ada.call("GET", "/plants", &[ORIGIN], None);
+    let third = ada.call("GET", "/plants", &[ORIGIN], None);
+    assert_eq!((second.status, third.status), (200, 429));
+    assert!(third.header("retry-after").is_some() && third.header("access-control-allow-origin").is_some());
+}
+
+#[rstest]
+fn every_origin_may_read_every_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve(site, &["--cors-origin", "*"]);
+    for answer in answers(site, &server, OTHER) {
+        assert_eq!(values(&answer, "access-control-allow-origin"), ["*"], "{answer:?}");
+        assert!(answer.header("access-control-expose-headers").is_some_and(|names| names.contains("Retry-After")));
+        assert!(!varies(&answer), "{answer:?}");
+    }
+    let anonymous = server.anonymous();
+    let unnamed = anonymous.get("/livez");
+    assert_eq!(values(&unnamed, "access-control-allow-origin"), ["*"], "a cache may give it to a page");
+    for origin in [OTHER, ("Origin", "null")] {
+        let preflight = anonymous.call("OPTIONS", "/plants", &[origin, ASKS], None);
+        assert_eq!((preflight.status, values(&preflight, "access-control-allow-origin")), (204, vec!["*"]));
+    }
+    assert_eq!(anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(), 40100, "no origin, no preflight");
+    let mut connection = Connection::open(server.address());
+    connection.send("nonsense\r\n\r\n");
+    let answer = connection.answer(false);
+    assert_eq!((answer.error(), answer.header("access-control-allow-origin")), (40007, Some("*")));
+}
+
+#[rstest]
+fn several_origins_may_be_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("PLANTSTORE_CORS_ORIGIN", "https://app.example, http://localhost:3000");
+    let by_variable = Server::start(command);
+    let by_options = site.serve(&[
+        "--cors-origin",
+        "https://app.example",
+        "--cors-origin",
+        "http://[::1]:3000,http://localhost:3000",
+    ]);
+    for server in [&by_variable, &by_options] {
+        for origin in ["https://app.example", "http://localhost:3000"] {
+            let answer = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
+            assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+            let preflight = server.anonymous().call("OPTIONS", "/plants", &[("Origin", origin), ASKS], None);
+            assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, Some(origin)));
         }
-        let anonymous = server.anonymous();
-        for path in ["/livez", "/plants"] {
-            assert_eq!(anonymous.call("GET", path, &[ORIGIN], None).wire(), anonymous.get(path).wire());
-        }
+    }
+}
+
+#[rstest]
+fn without_the_option_not_a_byte_changes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve(site, &[]);
+    for answer in answers(site, &server, ORIGIN) {
+        assert!(!has_cors_headers(&answer) && !varies(&answer), "{answer:?}");
+    }
+    let anonymous = server.anonymous();
+    for path in ["/livez", "/plants"] {
+        assert_eq!(anonymous.call("GET", path, &[ORIGIN], None).wire(), anonymous.get(path).wire());
     }
 }
 

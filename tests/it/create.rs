@@ -1,368 +1,449 @@
 //! `POST /plants`
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Connection, on_every_engine};
+use crate::support::{Connection, Engine, Site, assert_snapshot};
 
-on_every_engine! {
-    fn answers_with_the_plant_and_its_address(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_snapshot!(ada.post(r#"{"id": 7, "name": "Monstera", "tag": "indoor"}"#).wire(), @r#"
-        200 OK
-        content-type: application/json
-        location: /plants/7
-        content-length: 34
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn answers_with_the_plant_and_its_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_snapshot!(ada.post(r#"{"id": 7, "name": "Monstera", "tag": "indoor"}"#).wire(), @r#"
+    200 OK
+    content-type: application/json
+    location: /plants/7
+    content-length: 34
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"name":"Monstera","tag":"indoor"}
-        "#);
-        assert_snapshot!(ada.post(r#"{"id": -8, "name": "Fern"}"#).wire(), @r#"
-        200 OK
-        content-type: application/json
-        location: /plants/-8
-        content-length: 15
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+    {"name":"Monstera","tag":"indoor"}
+    "#);
+    assert_snapshot!(ada.post(r#"{"id": -8, "name": "Fern"}"#).wire(), @r#"
+    200 OK
+    content-type: application/json
+    location: /plants/-8
+    content-length: 15
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"name":"Fern"}
-        "#);
+    {"name":"Fern"}
+    "#);
+}
+
+#[rstest]
+fn a_tag_is_shown_only_if_it_was_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(ada.post(r#"{"id": 1, "name": "a", "tag": null}"#).text(), r#"{"name":"a"}"#);
+    assert_eq!(ada.post(r#"{"id": 2, "name": "b", "tag": ""}"#).text(), r#"{"name":"b","tag":""}"#);
+    assert_eq!(ada.get("/plants").text(), r#"[{"name":"a"},{"name":"b","tag":""}]"#);
+}
+
+#[rstest]
+fn every_int64_is_an_id(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let ids = [i64::MIN, i64::MIN + 1, -9_007_199_254_740_993, -1, 0, 1, 9_007_199_254_740_993, i64::MAX - 1, i64::MAX];
+    for id in ids.iter().rev() {
+        let answer = ada.post(format!(r#"{{"id":{id},"name":"n{id}"}}"#));
+        assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+        assert_eq!(answer.header("location"), Some(format!("/plants/{id}").as_str()));
     }
-
-    fn a_tag_is_shown_only_if_it_was_given(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(ada.post(r#"{"id": 1, "name": "a", "tag": null}"#).text(), r#"{"name":"a"}"#);
-        assert_eq!(ada.post(r#"{"id": 2, "name": "b", "tag": ""}"#).text(), r#"{"name":"b","tag":""}"#);
-        assert_eq!(ada.get("/plants").text(), r#"[{"name":"a"},{"name":"b","tag":""}]"#);
+    assert_eq!(ada.ids(), ids);
+    assert_eq!(ada.post(r#"{"id": -0, "name": "again"}"#).error(), 40900, "minus zero is zero");
+    for id in ids {
+        assert_eq!(ada.delete(id).status, 204, "{id}");
     }
+    assert_eq!(ada.get("/plants").text(), "[]");
+}
 
-    fn every_int64_is_an_id(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let ids = [i64::MIN, i64::MIN + 1, -9_007_199_254_740_993, -1, 0, 1, 9_007_199_254_740_993, i64::MAX - 1, i64::MAX];
-        for id in ids.iter().rev() {
-            let answer = ada.post(format!(r#"{{"id":{id},"name":"n{id}"}}"#));
-            assert_eq!(answer.status, 200, "{id}: {}", answer.text());
-            assert_eq!(answer.header("location"), Some(format!("/plants/{id}").as_str()));
-        }
-        assert_eq!(ada.ids(), ids);
-        assert_eq!(ada.post(r#"{"id": -0, "name": "again"}"#).error(), 40900, "minus zero is zero");
-        for id in ids {
-            assert_eq!(ada.delete(id).status, 204, "{id}");
-        }
-        assert_eq!(ada.get("/plants").text(), "[]");
+#[rstest]
+fn text_is_kept_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let long = "ß".repeat(1_000);
+    let names = [
+        "  not trimmed  ",
+        "e\u{301} is not é",
+        "é",
+        "Ångström",
+        "ἄνθος",
+        "цветок",
+        "زهرة",
+        "פרח",
+        "फूल",
+        "花",
+        "꽃",
+        "ดอกไม้",
+        "🌵🏽‍🌾",
+        "<script>alert('x')</script>",
+        "\"quoted\" \\ and / slashed",
+        "\u{200b}",
+        "\u{feff}bom",
+        "\u{2028}",
+        "\u{ffff}",
+        "\u{10ffff}",
+        "'; DROP TABLE plants; --",
+        "%00",
+        "null",
+        long.as_str(),
+    ];
+    for (id, name) in names.iter().enumerate() {
+        let answer =
+            ada.post(json!({ "id": id, "name": name, "tag": name.chars().take(200).collect::<String>() }).to_string());
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        assert_eq!(answer.json()["name"], *name);
     }
-
-    fn text_is_kept_exactly_as_sent(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let long = "ß".repeat(1_000);
-        let names = [
-            "  not trimmed  ", "e\u{301} is not é", "é", "Ångström", "ἄνθος", "цветок", "زهرة", "פרח", "फूल", "花", "꽃",
-            "ดอกไม้", "🌵🏽‍🌾", "<script>alert('x')</script>", "\"quoted\" \\ and / slashed", "\u{200b}", "\u{feff}bom", "\u{2028}",
-            "\u{ffff}", "\u{10ffff}", "'; DROP TABLE plants; --", "%00", "null", long.as_str(),
-        ];
-        for (id, name) in names.iter().enumerate() {
-            let answer = ada.post(json!({ "id": id, "name": name, "tag": name.chars().take(200).collect::<String>() }).to_string());
-            assert_eq!(answer.status, 200, "{name}: {}", answer.text());
-            assert_eq!(answer.json()["name"], *name);
-        }
-        let listed = ada.get("/plants").json();
-        for (id, name) in names.iter().enumerate() {
-            assert_eq!(listed[id]["name"], *name);
-            assert_eq!(listed[id]["tag"], name.chars().take(200).collect::<String>());
-        }
-        let escaped = ada.post(br#"{"\u0069d": 100, "n\u0061me": "\u00e9\ud83c\udf35\/"}"#);
-        assert_eq!(escaped.text(), "{\"name\":\"é🌵/\"}");
+    let listed = ada.get("/plants").json();
+    for (id, name) in names.iter().enumerate() {
+        assert_eq!(listed[id]["name"], *name);
+        assert_eq!(listed[id]["tag"], name.chars().take(200).collect::<String>());
     }
+    let escaped = ada.post(br#"{"\u0069d": 100, "n\u0061me": "\u00e9\ud83c\udf35\/"}"#);
+    assert_eq!(escaped.text(), "{\"name\":\"é🌵/\"}");
+}
 
-    fn unknown_fields_are_ignored(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let body = format!(
-            r#"{{"id":1,"\ud800":1,"owner":"eve","Name":"x","name":"Rose","deep":{}{},"big":1e999999,"odd":"\ud800"}}"#,
-            "[".repeat(5_000),
-            "]".repeat(5_000)
-        );
-        assert_eq!(ada.post(body).text(), r#"{"name":"Rose"}"#);
-        assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose"}]"#);
+#[rstest]
+fn unknown_fields_are_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let body = format!(
+        r#"{{"id":1,"\ud800":1,"owner":"eve","Name":"x","name":"Rose","deep":{}{},"big":1e999999,"odd":"\ud800"}}"#,
+        "[".repeat(5_000),
+        "]".repeat(5_000)
+    );
+    assert_eq!(ada.post(body).text(), r#"{"name":"Rose"}"#);
+    assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose"}]"#);
+}
+
+#[rstest]
+fn a_body_that_breaks_a_rule_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let long_name = json!({ "id": 1, "name": "ä".repeat(1_001) }).to_string();
+    let long_tag = json!({ "id": 1, "name": "a", "tag": "🌵".repeat(201) }).to_string();
+    let both = json!({ "id": 1, "name": format!("{}\u{7}", "x".repeat(1_001)) }).to_string();
+    let refused: &[(&str, i64, &str)] = &[
+        // Not one JSON value.
+        (" ", 40000, "not JSON"),
+        ("{", 40000, "not JSON"),
+        ("nope", 40000, "not JSON"),
+        (r#"{"id":1,"name":"a"} x"#, 40000, "not JSON"),
+        (r#"{"id":1,"name":"a"}{}"#, 40000, "not JSON"),
+        (r#"{"id":1,"name":"a",}"#, 40000, "not JSON"),
+        ("{'id':1,'name':'a'}", 40000, "not JSON"),
+        (r#"{"id":01,"name":"a"}"#, 40000, "not JSON"),
+        (r#"{"id":+1,"name":"a"}"#, 40000, "not JSON"),
+        (r#"{"id":0x1,"name":"a"}"#, 40000, "not JSON"),
+        (r#"{"id":NaN,"name":"a"}"#, 40000, "not JSON"),
+        ("\u{feff}{\"id\":1,\"name\":\"a\"}", 40000, "not JSON"),
+        ("{\"id\":1,\"name\":\"a\nb\"}", 40000, "not JSON"),
+        // Not an object.
+        ("[]", 40002, "object"),
+        (r#"[{"id":1,"name":"a"}]"#, 40002, "object"),
+        ("null", 40002, "object"),
+        ("1e400", 40002, "object"),
+        (r#""text""#, 40002, "object"),
+        // Fields missing.
+        ("{}", 40001, "`id` is required; `name` is required"),
+        (r#"{"id":1}"#, 40001, "`name` is required"),
+        (r#"{"name":"a"}"#, 40001, "`id` is required"),
+        (r#"{"ID":1,"name":"a"}"#, 40001, "`id` is required"),
+        // Fields of another type or out of range.
+        (r#"{"id":"1","name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":1.0,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":1e0,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":1E2,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":true,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":null,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":[1],"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":9223372036854775808,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":-9223372036854775809,"name":"a"}"#, 40002, "`id`"),
+        (r#"{"id":1,"name":null}"#, 40002, "`name`"),
+        (r#"{"id":1,"name":5}"#, 40002, "`name`"),
+        (r#"{"id":1,"name":["a"]}"#, 40002, "`name`"),
+        (r#"{"id":1,"name":"a","tag":5}"#, 40002, "`tag`"),
+        (r#"{"id":1,"name":"a","tag":{}}"#, 40002, "`tag`"),
+        (
+            r#"{"a":1,"a":1,"b":1,"b":1,"c":1,"c":1,"d":1,"d":1,"e":1,"e":1,"f":1,"f":1,"id":1,"id":1,"name":"a","name":"a","tag":"b","tag":"b"}"#,
+            40002,
+            "`id` is given more than once; `name` is given more than once; `tag` is given more than once; `a` is",
+        ),
+        // A key given twice, even with the same value, even one nobody knows.
+        (r#"{"id":1,"id":1,"name":"a"}"#, 40002, "`id` is given more than once"),
+        (r#"{"id":1,"name":"a","name":"b"}"#, 40002, "`name` is given more than once"),
+        (r#"{"id":1,"name":"a","n\u0061me":"b"}"#, 40002, "`name` is given more than once"),
+        (r#"{"id":1,"name":"a","tag":null,"tag":null}"#, 40002, "`tag` is given more than once"),
+        (r#"{"id":1,"name":"a","x":1,"x":2}"#, 40002, "`x` is given more than once"),
+        // Lengths and characters.
+        (r#"{"id":1,"name":""}"#, 40003, "`name` must have 1 to 1000 characters, has 0"),
+        (&long_name, 40003, "`name` must have 1 to 1000 characters, has 1001"),
+        (&long_tag, 40003, "`tag` must have 0 to 200 characters, has 201"),
+        (r#"{"id":1,"name":"a\u0000b"}"#, 40003, "`name` must not hold control characters (found U+0000)"),
+        (r#"{"id":1,"name":"a\n"}"#, 40003, "U+000A"),
+        ("{\"id\":1,\"name\":\"\u{7f}\"}", 40003, "U+007F"),
+        ("{\"id\":1,\"name\":\"\u{85}\"}", 40003, "U+0085"),
+        (r#"{"id":1,"name":"a","tag":"\t"}"#, 40003, "`tag` must not hold control characters (found U+0009)"),
+        (r#"{"id":1,"name":"\ud800"}"#, 40003, "`name`"),
+        (r#"{"id":1,"name":"\udc00\ud800"}"#, 40003, "`name`"),
+        (
+            &both,
+            40003,
+            "`name` must have 1 to 1000 characters, has 1002 and must not hold control characters (found U+0007)",
+        ),
+        // Several faults: all are named, and the first kind of the table gives the number.
+        (r#"{"name":5,"tag":"\u0001"}"#, 40001, "`id` is required; `name` must be a string; `tag` must not hold"),
+        (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer such as 42 or -7"),
+        (r#"{"id":"x","name":""}"#, 40002, "; `name` must have 1 to 1000 characters"),
+        (
+            r#"{"id":1,"name":"","tag":7}"#,
+            40002,
+            "`name` must have 1 to 1000 characters, has 0; `tag` must be a string",
+        ),
+    ];
+    for (body, number, words) in refused {
+        let answer = ada.post(body);
+        assert_eq!(answer.error(), *number, "{body}: {}", answer.text());
+        assert!(answer.message().contains(words), "{body}: {}", answer.text());
     }
-
-    fn a_body_that_breaks_a_rule_is_refused(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let long_name = json!({ "id": 1, "name": "ä".repeat(1_001) }).to_string();
-        let long_tag = json!({ "id": 1, "name": "a", "tag": "🌵".repeat(201) }).to_string();
-        let both = json!({ "id": 1, "name": format!("{}\u{7}", "x".repeat(1_001)) }).to_string();
-        let refused: &[(&str, i64, &str)] = &[
-            // Not one JSON value.
-            (" ", 40000, "not JSON"),
-            ("{", 40000, "not JSON"),
-            ("nope", 40000, "not JSON"),
-            (r#"{"id":1,"name":"a"} x"#, 40000, "not JSON"),
-            (r#"{"id":1,"name":"a"}{}"#, 40000, "not JSON"),
-            (r#"{"id":1,"name":"a",}"#, 40000, "not JSON"),
-            ("{'id':1,'name':'a'}", 40000, "not JSON"),
-            (r#"{"id":01,"name":"a"}"#, 40000, "not JSON"),
-            (r#"{"id":+1,"name":"a"}"#, 40000, "not JSON"),
-            (r#"{"id":0x1,"name":"a"}"#, 40000, "not JSON"),
-            (r#"{"id":NaN,"name":"a"}"#, 40000, "not JSON"),
-            ("\u{feff}{\"id\":1,\"name\":\"a\"}", 40000, "not JSON"),
-            ("{\"id\":1,\"name\":\"a\nb\"}", 40000, "not JSON"),
-            // Not an object.
-            ("[]", 40002, "object"),
-            (r#"[{"id":1,"name":"a"}]"#, 40002, "object"),
-            ("null", 40002, "object"),
-            ("1e400", 40002, "object"),
-            (r#""text""#, 40002, "object"),
-            // Fields missing.
-            ("{}", 40001, "`id` is required; `name` is required"),
-            (r#"{"id":1}"#, 40001, "`name` is required"),
-            (r#"{"name":"a"}"#, 40001, "`id` is required"),
-            (r#"{"ID":1,"name":"a"}"#, 40001, "`id` is required"),
-            // Fields of another type or out of range.
-            (r#"{"id":"1","name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":1.0,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":1e0,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":1E2,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":true,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":null,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":[1],"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":9223372036854775808,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":-9223372036854775809,"name":"a"}"#, 40002, "`id`"),
-            (r#"{"id":1,"name":null}"#, 40002, "`name`"),
-            (r#"{"id":1,"name":5}"#, 40002, "`name`"),
-            (r#"{"id":1,"name":["a"]}"#, 40002, "`name`"),
-            (r#"{"id":1,"name":"a","tag":5}"#, 40002, "`tag`"),
-            (r#"{"id":1,"name":"a","tag":{}}"#, 40002, "`tag`"),
-            (
-                r#"{"a":1,"a":1,"b":1,"b":1,"c":1,"c":1,"d":1,"d":1,"e":1,"e":1,"f":1,"f":1,"id":1,"id":1,"name":"a","name":"a","tag":"b","tag":"b"}"#,
-                40002,
-                "`id` is given more than once; `name` is given more than once; `tag` is given more than once; `a` is",
-            ),
-            // A key given twice, even with the same value, even one nobody knows.
-            (r#"{"id":1,"id":1,"name":"a"}"#, 40002, "`id` is given more than once"),
-            (r#"{"id":1,"name":"a","name":"b"}"#, 40002, "`name` is given more than once"),
-            (r#"{"id":1,"name":"a","n\u0061me":"b"}"#, 40002, "`name` is given more than once"),
-            (r#"{"id":1,"name":"a","tag":null,"tag":null}"#, 40002, "`tag` is given more than once"),
-            (r#"{"id":1,"name":"a","x":1,"x":2}"#, 40002, "`x` is given more than once"),
-            // Lengths and characters.
-            (r#"{"id":1,"name":""}"#, 40003, "`name` must have 1 to 1000 characters, has 0"),
-            (&long_name, 40003, "`name` must have 1 to 1000 characters, has 1001"),
-            (&long_tag, 40003, "`tag` must have 0 to 200 characters, has 201"),
-            (r#"{"id":1,"name":"a\u0000b"}"#, 40003, "`name` must not hold control characters (found U+0000)"),
-            (r#"{"id":1,"name":"a\n"}"#, 40003, "U+000A"),
-            ("{\"id\":1,\"name\":\"\u{7f}\"}", 40003, "U+007F"),
-            ("{\"id\":1,\"name\":\"\u{85}\"}", 40003, "U+0085"),
-            (r#"{"id":1,"name":"a","tag":"\t"}"#, 40003, "`tag` must not hold control characters (found U+0009)"),
-            (r#"{"id":1,"name":"\ud800"}"#, 40003, "`name`"),
-            (r#"{"id":1,"name":"\udc00\ud800"}"#, 40003, "`name`"),
-            (&both, 40003, "`name` must have 1 to 1000 characters, has 1002 and must not hold control characters (found U+0007)"),
-            // Several faults: all are named, and the first kind of the table gives the number.
-            (r#"{"name":5,"tag":"\u0001"}"#, 40001, "`id` is required; `name` must be a string; `tag` must not hold"),
-            (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer such as 42 or -7"),
-            (r#"{"id":"x","name":""}"#, 40002, "; `name` must have 1 to 1000 characters"),
-            (r#"{"id":1,"name":"","tag":7}"#, 40002, "`name` must have 1 to 1000 characters, has 0; `tag` must be a string"),
-        ];
-        for (body, number, words) in refused {
-            let answer = ada.post(body);
-            assert_eq!(answer.error(), *number, "{body}: {}", answer.text());
-            assert!(answer.message().contains(words), "{body}: {}", answer.text());
-        }
-        for bytes in [&b"\xff\xfe{\x00}"[..], b"{\"id\":1,\"name\":\"\xff\"}", b"{\"id\":1,\"name\":\"a\",\"x\":\"\xc3\"}"] {
-            assert_eq!(ada.post(bytes).error(), 40000);
-        }
-        let repeated: Vec<String> = (0..900).flat_map(|key| [key, key]).map(|key| format!(r#""k{key}":1"#)).collect();
-        let answer = ada.post(format!("{{{}}}", repeated.join(",")));
-        assert_eq!(answer.error(), 40001);
-        assert!(answer.body.len() < 500, "an answer does not grow with the fault: {}", answer.text());
-        assert_eq!(ada.get("/plants").text(), "[]", "nothing of all that was stored");
+    for bytes in [&b"\xff\xfe{\x00}"[..], b"{\"id\":1,\"name\":\"\xff\"}", b"{\"id\":1,\"name\":\"a\",\"x\":\"\xc3\"}"]
+    {
+        assert_eq!(ada.post(bytes).error(), 40000);
     }
+    let repeated: Vec<String> = (0..900).flat_map(|key| [key, key]).map(|key| format!(r#""k{key}":1"#)).collect();
+    let answer = ada.post(format!("{{{}}}", repeated.join(",")));
+    assert_eq!(answer.error(), 40001);
+    assert!(answer.body.len() < 500, "an answer does not grow with the fault: {}", answer.text());
+    assert_eq!(ada.get("/plants").text(), "[]", "nothing of all that was stored");
+}
 
-    fn the_longest_texts_fit(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let (name, tag) = ("🌵".repeat(1_000), "🌵".repeat(200));
-        let answer = ada.post(json!({ "id": 1, "name": name, "tag": tag }).to_string());
-        assert_eq!(answer.json(), json!({ "name": name, "tag": tag }));
-        assert_eq!(ada.get("/plants").json(), json!([{ "name": name, "tag": tag }]));
+#[rstest]
+fn the_longest_texts_fit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let (name, tag) = ("🌵".repeat(1_000), "🌵".repeat(200));
+    let answer = ada.post(json!({ "id": 1, "name": name, "tag": tag }).to_string());
+    assert_eq!(answer.json(), json!({ "name": name, "tag": tag }));
+    assert_eq!(ada.get("/plants").json(), json!([{ "name": name, "tag": tag }]));
+}
+
+#[rstest]
+fn without_a_body_it_is_a_400_whatever_its_type(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for headers in [&[][..], &[("Content-Type", "application/json")], &[("Content-Type", "text/plain")]] {
+        assert_eq!(ada.call("POST", "/plants", headers, None).error(), 40000);
+        assert_eq!(ada.call("POST", "/plants", headers, Some(b"")).error(), 40000);
     }
+}
 
-    fn without_a_body_it_is_a_400_whatever_its_type(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        for headers in [&[][..], &[("Content-Type", "application/json")], &[("Content-Type", "text/plain")]] {
-            assert_eq!(ada.call("POST", "/plants", headers, None).error(), 40000);
-            assert_eq!(ada.call("POST", "/plants", headers, Some(b"")).error(), 40000);
-        }
+#[rstest]
+fn only_json_is_taken(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut id = 0;
+    let mut post = |headers: &[(&str, &str)]| {
+        id += 1;
+        let body = format!(r#"{{"id":{id},"name":"a"}}"#);
+        ada.call("POST", "/plants", headers, Some(body.as_bytes()))
+    };
+    for accepted in [
+        "application/json",
+        "APPLICATION/Json",
+        "application/json; charset=utf-8",
+        "application/json;charset=UTF-8",
+        "application/json ; x=y",
+    ] {
+        assert_eq!(post(&[("Content-Type", accepted)]).status, 200, "{accepted}");
     }
-
-    fn only_json_is_taken(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut id = 0;
-        let mut post = |headers: &[(&str, &str)]| {
-            id += 1;
-            let body = format!(r#"{{"id":{id},"name":"a"}}"#);
-            ada.call("POST", "/plants", headers, Some(body.as_bytes()))
-        };
-        for accepted in ["application/json", "APPLICATION/Json", "application/json; charset=utf-8", "application/json;charset=UTF-8", "application/json ; x=y"] {
-            assert_eq!(post(&[("Content-Type", accepted)]).status, 200, "{accepted}");
-        }
-        assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Encoding", "identity")]).status, 200);
-        for refused in ["", "text/plain", "application/jsonx", "application/ld+json", "application/x-www-form-urlencoded", "application", "json", "text/json", "application/json, text/plain", "\u{e9}"] {
-            assert_eq!(post(&[("Content-Type", refused)]).error(), 41500, "{refused}");
-        }
-        assert_eq!(post(&[]).error(), 41500);
-        assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Type", "text/plain")]).error(), 41500);
-        assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Encoding", "gzip")]).error(), 41500);
-        assert_snapshot!(post(&[("Content-Type", "text/plain")]).wire(), @r#"
-        415 Unsupported Media Type
-        content-type: application/json
-        cache-control: no-store
-        content-length: 107
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":41500,"message":"send the body as `Content-Type: application/json`, without a `Content-Encoding`"}
-        "#);
+    assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Encoding", "identity")]).status, 200);
+    for refused in [
+        "",
+        "text/plain",
+        "application/jsonx",
+        "application/ld+json",
+        "application/x-www-form-urlencoded",
+        "application",
+        "json",
+        "text/json",
+        "application/json, text/plain",
+        "\u{e9}",
+    ] {
+        assert_eq!(post(&[("Content-Type", refused)]).error(), 41500, "{refused}");
     }
+    assert_eq!(post(&[]).error(), 41500);
+    assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Type", "text/plain")]).error(), 41500);
+    assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Encoding", "gzip")]).error(), 41500);
+    assert_snapshot!(post(&[("Content-Type", "text/plain")]).wire(), @r#"
+    415 Unsupported Media Type
+    content-type: application/json
+    cache-control: no-store
+    content-length: 107
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-    fn a_body_of_16_kib_is_the_largest(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let body = |id: i64, length: usize| {
-            let start = format!(r#"{{"id":{id},"name":"a","filler":""#);
-            let filler = "x".repeat(length - start.len() - 2);
-            let body = format!(r#"{start}{filler}"}}"#);
-            assert_eq!(body.len(), length);
-            body
-        };
-        let mut connection = ada.connect();
-        let json = ("Content-Type", "application/json");
-        for (id, length, status) in [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 1_000_000, 413), (5, 100, 200)] {
-            connection.send(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
-            let answer = connection.answer(false);
-            assert_eq!(answer.status, status, "{length} bytes on the same connection: {}", answer.text());
-        }
-        let chunked = |length: usize| {
-            let body = body(9, length);
-            let mut bytes = ada.bytes("POST", "/plants", &[json, ("Transfer-Encoding", "chunked")], None);
-            for chunk in body.as_bytes().chunks(5_000) {
-                bytes.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
-                bytes.extend(chunk);
-                bytes.extend(b"\r\n");
-            }
-            bytes.extend(b"0\r\n\r\n");
-            bytes
-        };
-        connection.send(chunked(16_385));
-        assert_eq!(connection.answer(false).error(), 41300);
-        connection.send(chunked(16_384));
-        assert_eq!(connection.answer(false).status, 200, "the connection stays usable");
-        assert_eq!(ada.ids(), [1, 2, 5, 9]);
-    }
+    {"error":41500,"message":"send the body as `Content-Type: application/json`, without a `Content-Encoding`"}
+    "#);
+}
 
-    fn gigabytes_are_refused_before_they_are_sent(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        let headers = [("Content-Type", "application/json"), ("Content-Length", "5368709120"), ("Expect", "100-continue")];
-        connection.send(ada.bytes("POST", "/plants", &headers, None));
+#[rstest]
+fn a_body_of_16_kib_is_the_largest(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let body = |id: i64, length: usize| {
+        let start = format!(r#"{{"id":{id},"name":"a","filler":""#);
+        let filler = "x".repeat(length - start.len() - 2);
+        let body = format!(r#"{start}{filler}"}}"#);
+        assert_eq!(body.len(), length);
+        body
+    };
+    let mut connection = ada.connect();
+    let json = ("Content-Type", "application/json");
+    for (id, length, status) in
+        [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 1_000_000, 413), (5, 100, 200)]
+    {
+        connection.send(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
         let answer = connection.answer(false);
-        assert_snapshot!(answer.wire(), @r#"
-        413 Payload Too Large
-        content-type: application/json
-        cache-control: no-store
-        connection: close
-        content-length: 83
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":41300,"message":"the body is larger than 16384 bytes: send a smaller one"}
-        "#);
-        assert!(connection.is_closed_by_server());
-        let mut asking = ada.connect();
-        let headers = [("Content-Type", "application/json"), ("Content-Length", "16385"), ("Expect", "100-continue")];
-        asking.send(ada.bytes("POST", "/plants", &headers, None));
-        assert_eq!(asking.answer(false).error(), 41300, "whoever asks first is told at once");
-        let mut fitting = ada.connect();
-        let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
-        fitting.send(ada.bytes("POST", "/plants", &headers, None));
-        assert_eq!(fitting.answer(false).status, 100);
-        fitting.send(r#"{"id":1,"name":"a"}"#);
-        assert_eq!(fitting.answer(false).status, 200);
+        assert_eq!(answer.status, status, "{length} bytes on the same connection: {}", answer.text());
     }
-
-    fn a_client_that_goes_on_sending_still_gets_its_413(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
-        connection.send(ada.bytes("POST", "/plants", &headers, None));
-        // It may be cut while sending: what counts is that the answer arrives.
-        let _ = connection.try_send(vec![b' '; 900_000]);
-        assert_eq!(connection.answer(false).error(), 41300);
-    }
-
-    fn a_duplicate_is_refused_and_the_stored_plant_untouched(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "first");
-        let answer = ada.post(r#"{"id":1,"name":"second","tag":"t"}"#);
-        assert_snapshot!(answer.wire(), @r#"
-        409 Conflict
-        content-type: application/json
-        cache-control: no-store
-        content-length: 103
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
-        "#);
-        assert_eq!(ada.get("/plants").text(), r#"[{"name":"first"}]"#);
-        assert_eq!(ada.delete(1).status, 204);
-        assert_eq!(ada.post(r#"{"id":1,"name":"second"}"#).status, 200, "a deleted id is free again");
-    }
-
-    fn of_many_creates_of_one_id_exactly_one_wins_and_its_neighbours_are_unharmed(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let statuses: Vec<(u16, u16)> = std::thread::scope(|scope| {
-            let racers: Vec<_> = (0..16)
-                .map(|racer| {
-                    let ada = &ada;
-                    scope.spawn(move || {
-                        let shared = ada.post(format!(r#"{{"id":0,"name":"racer {racer}"}}"#)).status;
-                        let own = ada.post(format!(r#"{{"id":{},"name":"own"}}"#, racer + 1)).status;
-                        (shared, own)
-                    })
-                })
-                .collect();
-            racers.into_iter().map(|racer| racer.join().expect("a racer")).collect()
-        });
-        assert_eq!(statuses.iter().filter(|(shared, _)| *shared == 200).count(), 1, "{statuses:?}");
-        assert_eq!(statuses.iter().filter(|(shared, _)| *shared == 409).count(), 15, "{statuses:?}");
-        assert!(statuses.iter().all(|(_, own)| *own == 200), "{statuses:?}");
-        assert_eq!(ada.ids(), (0..=16).collect::<Vec<_>>());
-    }
-
-    fn the_answer_waits_for_the_body(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bytes = ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(br#"{"id":1,"name":"slow"}"#));
-        let mut connection = Connection::open(server.address());
-        for byte in bytes {
-            connection.send([byte]);
+    let chunked = |length: usize| {
+        let body = body(9, length);
+        let mut bytes = ada.bytes("POST", "/plants", &[json, ("Transfer-Encoding", "chunked")], None);
+        for chunk in body.as_bytes().chunks(5_000) {
+            bytes.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
+            bytes.extend(chunk);
+            bytes.extend(b"\r\n");
         }
-        assert_eq!(connection.answer(false).text(), r#"{"name":"slow"}"#);
+        bytes.extend(b"0\r\n\r\n");
+        bytes
+    };
+    connection.send(chunked(16_385));
+    assert_eq!(connection.answer(false).error(), 41300);
+    connection.send(chunked(16_384));
+    assert_eq!(connection.answer(false).status, 200, "the connection stays usable");
+    assert_eq!(ada.ids(), [1, 2, 5, 9]);
+}
+
+#[rstest]
+fn gigabytes_are_refused_before_they_are_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "5368709120"), ("Expect", "100-continue")];
+    connection.send(ada.bytes("POST", "/plants", &headers, None));
+    let answer = connection.answer(false);
+    assert_snapshot!(answer.wire(), @r#"
+    413 Payload Too Large
+    content-type: application/json
+    cache-control: no-store
+    connection: close
+    content-length: 83
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":41300,"message":"the body is larger than 16384 bytes: send a smaller one"}
+    "#);
+    assert!(connection.is_closed_by_server());
+    let mut asking = ada.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "16385"), ("Expect", "100-continue")];
+    asking.send(ada.bytes("POST", "/plants", &headers, None));
+    assert_eq!(asking.answer(false).error(), 41300, "whoever asks first is told at once");
+    let mut fitting = ada.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
+    fitting.send(ada.bytes("POST", "/plants", &headers, None));
+    assert_eq!(fitting.answer(false).status, 100);
+    fitting.send(r#"{"id":1,"name":"a"}"#);
+    assert_eq!(fitting.answer(false).status, 200);
+}
+
+#[rstest]
+fn a_client_that_goes_on_sending_still_gets_its_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
+    connection.send(ada.bytes("POST", "/plants", &headers, None));
+    // It may be cut while sending: what counts is that the answer arrives.
+    let _ = connection.try_send(vec![b' '; 900_000]);
+    assert_eq!(connection.answer(false).error(), 41300);
+}
+
+#[rstest]
+fn a_duplicate_is_refused_and_the_stored_plant_untouched(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let answer = ada.post(r#"{"id":1,"name":"second","tag":"t"}"#);
+    assert_snapshot!(answer.wire(), @r#"
+    409 Conflict
+    content-type: application/json
+    cache-control: no-store
+    content-length: 103
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
+    "#);
+    assert_eq!(ada.get("/plants").text(), r#"[{"name":"first"}]"#);
+    assert_eq!(ada.delete(1).status, 204);
+    assert_eq!(ada.post(r#"{"id":1,"name":"second"}"#).status, 200, "a deleted id is free again");
+}
+
+#[rstest]
+fn of_many_creates_of_one_id_exactly_one_wins_and_its_neighbours_are_unharmed(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let statuses: Vec<(u16, u16)> = std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..16)
+            .map(|racer| {
+                let ada = &ada;
+                scope.spawn(move || {
+                    let shared = ada.post(format!(r#"{{"id":0,"name":"racer {racer}"}}"#)).status;
+                    let own = ada.post(format!(r#"{{"id":{},"name":"own"}}"#, racer + 1)).status;
+                    (shared, own)
+                })
+            })
+            .collect();
+        racers.into_iter().map(|racer| racer.join().expect("a racer")).collect()
+    });
+    assert_eq!(statuses.iter().filter(|(shared, _)| *shared == 200).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|(shared, _)| *shared == 409).count(), 15, "{statuses:?}");
+    assert!(statuses.iter().all(|(_, own)| *own == 200), "{statuses:?}");
+    assert_eq!(ada.ids(), (0..=16).collect::<Vec<_>>());
+}
+
+#[rstest]
+fn the_answer_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bytes =
+        ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(br#"{"id":1,"name":"slow"}"#));
+    let mut connection = Connection::open(server.address());
+    for byte in bytes {
+        connection.send([byte]);
     }
+    assert_eq!(connection.answer(false).text(), r#"{"name":"slow"}"#);
 }

@@ -1,14 +1,16 @@
 //! The database of a scale-out store: who may do what in it, how it is reached, and what it may be set to.
 
+mod connections;
+mod settings;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Cluster, Engine, Server, Site, Stop, wait_for};
 
 /// Of the role `plantstore` of every server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -84,14 +86,6 @@ fn refusal(output: &Output) -> String {
     last[0].to_owned()
 }
 
-/// What needs no second look is not tried a second time.
-#[track_caller]
-fn refused_at_once(operator: &Operator, arguments: &[&str]) -> String {
-    let output = operator.command(arguments).output().unwrap();
-    assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
-    refusal(&output)
-}
-
 fn database_url(cluster: &Cluster, role: &str, password: &str, database: &str) -> String {
     format!("postgres://{role}:{password}@{}/{database}", cluster.address())
 }
@@ -101,16 +95,6 @@ fn make_database(name: &str, options: &str) -> Operator {
     let cluster = Cluster::shared();
     cluster.psql("postgres", &format!("CREATE DATABASE {name} {options}"));
     Operator::at(cluster.url(name))
-}
-
-/// What every session on the database of this site starts with.
-fn set_for_all(site: &Site, settings: &[&str]) {
-    for setting in settings {
-        let setting = setting.replace('\'', "''");
-        site.execute(&format!(
-            "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET {setting}', current_database()); END $do$"
-        ));
-    }
 }
 
 /// The three operations, once each and once in vain.
@@ -233,57 +217,64 @@ fn an_empty_database_is_left_empty_by_those_who_only_look() {
     works(&server, &site.token("ada", &[]));
 }
 
-on_every_engine! {
-    fn a_migration_of_what_is_up_to_date_changes_nothing(site) {
-        let first = site.run(&["migrate"]);
-        assert!(first.status.success(), "{}", errors(&first));
-        assert!(errors(&first).starts_with("made a new store: "), "{}", errors(&first));
-        let token = site.token("ada", &[]);
-        let server = site.serve(&[]);
-        server.client(&token).plant(1, "Rose");
-        for _ in 0..2 {
-            let again = site.run(&["migrate"]);
-            assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
-        }
-        works(&server, &token);
-        assert_eq!(server.client(&token).ids(), [1]);
+#[rstest]
+fn a_migration_of_what_is_up_to_date_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let first = site.run(&["migrate"]);
+    assert!(first.status.success(), "{}", errors(&first));
+    assert!(errors(&first).starts_with("made a new store: "), "{}", errors(&first));
+    let token = site.token("ada", &[]);
+    let server = site.serve(&[]);
+    server.client(&token).plant(1, "Rose");
+    for _ in 0..2 {
+        let again = site.run(&["migrate"]);
+        assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
     }
+    works(&server, &token);
+    assert_eq!(server.client(&token).ids(), [1]);
+}
 
-    // Names are bytes and ids are numbers, whatever a language or a library makes of them.
-    fn what_was_stored_is_what_is_listed(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
-        let plants = [
-            (i64::MIN, "Ångström", Some("")),
-            (-1, "A\u{30a}ngstro\u{308}m", None),
-            (0, "'; DROP TABLE plants; --", Some("\\x00 $1 %s \"")),
-            (1, "\u{10ffff}\u{fffd}", Some("日本語")),
-            (i64::MAX, "🌵👩‍🌾", Some(" ")),
-        ];
-        for (id, name, tag) in plants.iter().rev() {
-            let mut plant = serde_json::json!({ "id": id, "name": name });
-            if let Some(tag) = tag {
-                plant["tag"] = (*tag).into();
-            }
-            let answer = ada.post(plant.to_string());
-            assert_eq!(answer.status, 200, "{plant}: {}", answer.text());
+// Names are bytes and ids are numbers, whatever a language or a library makes of them.
+#[rstest]
+fn what_was_stored_is_what_is_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
+    let plants = [
+        (i64::MIN, "Ångström", Some("")),
+        (-1, "A\u{30a}ngstro\u{308}m", None),
+        (0, "'; DROP TABLE plants; --", Some("\\x00 $1 %s \"")),
+        (1, "\u{10ffff}\u{fffd}", Some("日本語")),
+        (i64::MAX, "🌵👩‍🌾", Some(" ")),
+    ];
+    for (id, name, tag) in plants.iter().rev() {
+        let mut plant = serde_json::json!({ "id": id, "name": name });
+        if let Some(tag) = tag {
+            plant["tag"] = (*tag).into();
         }
-        let listed = ada.get("/plants?include=id").json();
-        let listed: Vec<_> = listed.as_array().unwrap().iter()
-            .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap(), plant["tag"].as_str()))
-            .collect();
-        assert_eq!(listed, plants);
-        assert_eq!(ada.delete(i64::MIN).status, 204);
-        assert_eq!(ada.delete(i64::MAX).status, 204);
-        assert_eq!(ada.ids(), [-1, 0, 1]);
+        let answer = ada.post(plant.to_string());
+        assert_eq!(answer.status, 200, "{plant}: {}", answer.text());
     }
+    let listed = ada.get("/plants?include=id").json();
+    let listed: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap(), plant["tag"].as_str()))
+        .collect();
+    assert_eq!(listed, plants);
+    assert_eq!(ada.delete(i64::MIN).status, 204);
+    assert_eq!(ada.delete(i64::MAX).status, 204);
+    assert_eq!(ada.ids(), [-1, 0, 1]);
+}
 
-    fn users_are_listed_in_the_order_of_bytes(site) {
-        for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
-            site.token(user, &[]);
-        }
-        assert_eq!(listed_users(&site.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
+#[rstest]
+fn users_are_listed_in_the_order_of_bytes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
+        site.token(user, &[]);
     }
+    assert_eq!(listed_users(&site.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
 }
 
 fn listed_users(output: &Output) -> Vec<String> {
@@ -412,340 +403,4 @@ fn a_database_that_cannot_hold_every_name_is_refused() {
         "{words}"
     );
     assert_eq!(Cluster::shared().psql("latin", "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
-}
-
-#[test]
-fn what_is_wrong_with_a_database_is_said_at_once() {
-    let site = Site::new(Engine::Postgres);
-    let right = site.url();
-    let database = right.rsplit('/').next().unwrap();
-    let wrong = [
-        (right.replace(PASSWORD, "wr0ng"), "password authentication failed for user \"plantstore\" (28P01)"),
-        (right.replace("plantstore:", "nobody:"), "password authentication failed for user \"nobody\" (28P01)"),
-        (right.replace(database, "no_such_one"), "database \"no_such_one\" does not exist (3D000)"),
-        (right.replace(&format!(":{PASSWORD}"), ""), "password missing"),
-        (format!("{right}?sslmode=require"), "server does not support TLS"),
-        (format!("{right}?sslmode=verify-full&sslrootcert=missing.pem"), "cannot use the certificates in missing.pem"),
-    ];
-    for (url, expected) in wrong {
-        let node = Operator::at(url);
-        for words in
-            [refused_at_once(&node, &["serve", "--listen", "127.0.0.1:0"]), refused_at_once(&node, &["migrate"])]
-        {
-            assert!(words.contains(expected), "{words}");
-            assert!(!words.contains("wr0ng"), "{words}");
-        }
-    }
-    assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
-}
-
-#[test]
-fn a_database_that_does_not_listen_is_waited_for_and_then_given_up() {
-    let cluster = Cluster::shared();
-    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).refusal_to_serve(&[]);
-    assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
-    assert!(words.contains("Connection refused"), "{words}");
-}
-
-/// How the connections of the nodes to this database are made: `t` for each that is encrypted, `f` for others.
-fn encrypted(cluster: &Cluster, database: &str) -> String {
-    let sql = "SELECT string_agg(DISTINCT ssl::text, ' ') FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-               WHERE application_name = 'plantstore' AND datname = ";
-    cluster.psql("postgres", &format!("{sql}'{database}'"))
-}
-
-/// An authority that has given the database nothing.
-fn another_authority(directory: &Path) -> String {
-    let file = directory.join("other.crt").display().to_string();
-    let arguments =
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=other -days 2 -keyout other.key";
-    let made = Command::new("openssl")
-        .args(arguments.split(' '))
-        .args(["-out", &file])
-        .current_dir(directory)
-        .stderr(Stdio::null())
-        .status();
-    assert!(made.unwrap().success());
-    file
-}
-
-#[test]
-fn connections_are_as_safe_as_the_url_asks() {
-    let cluster = Cluster::start(&["ssl=on", "fsync=off", "listen_addresses=127.0.0.1,127.0.0.2"]);
-    let database = cluster.create_database();
-    let directory = tempfile::tempdir().unwrap();
-    let other = another_authority(directory.path());
-    let root = cluster.data_directory().join("root.crt").display().to_string();
-    let url = cluster.url(&database);
-    // The certificate is for 127.0.0.1.
-    let elsewhere = cluster.url_at(([127, 0, 0, 2], cluster.port()).into(), &database);
-
-    let accepted = [
-        (format!("{url}?sslmode=disable"), "false"),
-        (url.clone(), "true"),
-        (format!("{url}?sslmode=prefer"), "true"),
-        (format!("{url}?sslmode=require"), "true"),
-        (format!("{url}?sslmode=require&channel_binding=require"), "true"),
-        (format!("{url}?sslmode=require&sslrootcert={root}"), "true"),
-        (format!("{url}?sslmode=verify-ca&sslrootcert={root}"), "true"),
-        (format!("{url}?sslmode=verify-full&sslrootcert={root}"), "true"),
-        (format!("{elsewhere}?sslmode=require"), "true"),
-        (format!("{elsewhere}?sslmode=verify-ca&sslrootcert={root}"), "true"),
-    ];
-    for (url, expected) in accepted {
-        let node = Operator::at(url);
-        let mut server = node.serve(&[]);
-        works(&server, &node.run(&["token", "create", "--user", "ada"]));
-        assert_eq!(encrypted(&cluster, &database), expected, "{}", node.url);
-        assert_eq!(server.stop().code(), Some(0));
-        wait_for("the connections to be gone", || encrypted(&cluster, &database).is_empty().then_some(()));
-    }
-
-    let unknown = "invalid peer certificate: UnknownIssuer";
-    let refused = [
-        (format!("{url}?sslmode=require&sslrootcert={other}"), unknown),
-        (format!("{url}?sslmode=verify-ca&sslrootcert={other}"), unknown),
-        (format!("{url}?sslmode=verify-full&sslrootcert={other}"), unknown),
-        // Nobody's system trusts the authority of the tests.
-        (format!("{url}?sslmode=verify-full"), "certificate"),
-        (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
-        (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),
-    ];
-    for (url, expected) in refused {
-        let words = refused_at_once(&Operator::at(url), &["token", "list"]);
-        assert!(words.contains(expected), "{words}");
-    }
-}
-
-#[test]
-fn of_several_hosts_the_one_that_takes_writes_is_used() {
-    let (primary, standby) = (Cluster::shared(), Cluster::start(&["fsync=off"]));
-    let name = "on_several_hosts";
-    for cluster in [primary, &standby] {
-        cluster.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
-    }
-    // All that tells it from a standby is that nothing is replicated.
-    standby.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
-    wait_for("it to be read-only", || {
-        (standby.psql("postgres", "SHOW default_transaction_read_only") == "on").then_some(())
-    });
-    let url = |hosts: &[std::net::SocketAddr]| {
-        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-        format!("postgres://plantstore:{PASSWORD}@{}/{name}?target_session_attrs=read-write", hosts.join(","))
-    };
-    let ways = [
-        url(&[CLOSED_ADDRESS, primary.address()]),
-        url(&[standby.address(), primary.address()]),
-        url(&[primary.address(), standby.address(), CLOSED_ADDRESS]),
-    ];
-    for way in ways {
-        let node = Operator::at(way);
-        let server = node.serve(&[]);
-        works(&server, &node.run(&["token", "create", "--user", "ada"]));
-    }
-    assert_eq!(primary.psql(name, "SELECT count(*) FROM plantstore.tokens"), "3");
-    let words = Operator::at(url(&[standby.address()])).refusal_to_serve(&[]);
-    assert!(words.contains("database does not allow writes"), "{words}");
-    assert_eq!(standby.psql(name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
-}
-
-#[test]
-fn a_socket_is_a_host_too() {
-    let cluster = Cluster::shared();
-    let (database, directory) = (cluster.create_database(), cluster.data_directory().parent().unwrap().display());
-    let node = Operator::at(format!("postgres:///{database}?host={directory}&port={}&user=postgres", cluster.port()));
-    let server = node.serve(&[]);
-    works(&server, &node.run(&["token", "create", "--user", "ada"]));
-}
-
-#[test]
-fn the_password_is_found_where_other_programs_find_it() {
-    let site = Site::new(Engine::Postgres);
-    let token = site.token("ada", &[]);
-    let bare = Operator::at(site.url().replace(&format!(":{PASSWORD}"), ""));
-    let whole = Operator::at(site.url());
-    let list = |operator: &Operator, variables: &[(&str, &str)]| {
-        operator.command(&["token", "list"]).envs(variables.iter().copied()).output().unwrap()
-    };
-    let files = bare.site.directory();
-    let write = |name: &str, mode: u32, password: &str| {
-        let file = files.join(name);
-        let line = format!("# of the tests\n127.0.0.1:1:*:*:other\n127.0.0.1:*:*:plantstore:{password}\n");
-        fs::write(&file, line).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        file.display().to_string()
-    };
-    let (private, open) = (write("private", 0o600, PASSWORD), write("open", 0o644, PASSWORD));
-    let wrong = write("wrong", 0o600, "wr0ng");
-
-    succeeded(&list(&bare, &[("PGPASSWORD", PASSWORD)]));
-    succeeded(&list(&bare, &[("PGPASSFILE", &private)]));
-    succeeded(&list(&bare, &[("PGPASSWORD", PASSWORD), ("PGPASSFILE", &wrong)]));
-    succeeded(&list(&whole, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &wrong)]));
-    let refused = [
-        (list(&bare, &[]), "password missing"),
-        (list(&bare, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &private)]), "password authentication failed"),
-        (list(&bare, &[("PGPASSFILE", &wrong)]), "password authentication failed"),
-        (list(&bare, &[("PGPASSFILE", &open)]), "make it private with chmod 600"),
-        (list(&bare, &[("PGPASSFILE", "missing")]), "cannot read the password file missing"),
-    ];
-    for (output, expected) in refused {
-        let words = refusal(&output);
-        assert!(words.contains(expected) && !words.contains("wr0ng"), "{words}");
-    }
-    write(".pgpass", 0o600, PASSWORD);
-    let server = bare.serve(&[]);
-    works(&server, &token);
-}
-
-#[test]
-fn the_password_is_never_told() {
-    let site = Site::new(Engine::Postgres);
-    let token = site.token("ada", &[]);
-    let (url, bare) = (site.url(), site.url().replace(&format!(":{PASSWORD}"), ""));
-    let by_parameter = format!("{bare}?password={PASSWORD}");
-    let joined = format!("--store={url}");
-    let warning = "can be seen by everybody on this machine";
-    // The store in the environment and in the arguments, and whether the second is worth a warning.
-    let ways: [(&str, &[&str], bool); 5] = [
-        (&url, &[], false),
-        (&by_parameter, &[], false),
-        (&bare, &["--store", &url], true),
-        (&bare, &[&joined], true),
-        (&bare, &["--store", &by_parameter], true),
-    ];
-    for (environment, arguments, warned) in ways {
-        let node = Operator::at(environment);
-        let mut server = node.serve(&[&["--log-level", "trace"], arguments].concat());
-        works(&server, &token);
-        server.stop();
-        assert!(server.log().contains("listening"), "{}", server.log());
-        assert!(!server.log().contains(PASSWORD), "{}", server.log());
-        assert_eq!(server.log().contains(warning), warned, "{}", server.log());
-        let output = node.command(&[&["token", "list"], arguments].concat()).output().unwrap();
-        succeeded(&output);
-        assert!(!errors(&output).contains(PASSWORD), "{}", errors(&output));
-        assert_eq!(errors(&output).contains(warning), warned, "{}", errors(&output));
-    }
-    let node = Operator::at(&bare);
-    let mut command = node.command(&["serve", "--listen", "127.0.0.1:0", "--store", &bare]);
-    command.env("PGPASSWORD", PASSWORD);
-    let server = Server::start(command);
-    works(&server, &token);
-    assert!(!server.log().contains(warning), "{}", server.log());
-}
-
-/// Settings that somebody may have given the database, and that the service must not depend on.
-const ODD: &[&str] = &[
-    "default_transaction_isolation = 'serializable'",
-    "default_transaction_deferrable = on",
-    "search_path = ''",
-    "standard_conforming_strings = off",
-    "backslash_quote = off",
-    "bytea_output = 'escape'",
-    "datestyle = 'German'",
-    "timezone = 'NPT-5:45'",
-    "client_encoding = 'LATIN1'",
-    "client_min_messages = 'debug1'",
-    "transform_null_equals = on",
-    "enable_indexscan = off",
-    "statement_timeout = '5s'",
-    "lock_timeout = '5s'",
-    "idle_in_transaction_session_timeout = '5s'",
-    "idle_session_timeout = '1s'",
-    "synchronous_commit = off",
-];
-
-#[test]
-fn odd_defaults_of_the_database_do_no_harm() {
-    let site = Site::new(Engine::Postgres);
-    set_for_all(&site, ODD);
-    let token = site.token("ada", &[]);
-    let servers = [site.serve(&[]), site.serve(&[])];
-    std::thread::scope(|scope| {
-        for (number, server) in (0..).zip(&servers) {
-            let token = &token;
-            scope.spawn(move || (0..20).for_each(|id| server.client(token).plant(number * 20 + id, "Ångström 🌵")));
-        }
-    });
-    for server in &servers {
-        assert_eq!(server.client(&token).ids(), (0..40).collect::<Vec<_>>());
-        works(server, &token);
-    }
-    // Those that nobody needs at the moment stay.
-    wait_for("connections that have been idle for long", || {
-        let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-                    AND application_name = 'plantstore' AND state_change < now() - interval '2s'";
-        (site.rows(idle)[0] >= 4).then_some(())
-    });
-    assert!(servers.iter().all(|server| !server.log().contains("was lost")), "{}", servers[0].log());
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    assert_eq!(site.rows("SELECT count(*) FROM plants"), [0]);
-}
-
-/// At this level a transaction sees what was there when it began to wait, unless it asks for another.
-#[test]
-fn many_may_start_together_on_a_new_database_that_is_serializable() {
-    let site = Site::new(Engine::Postgres);
-    set_for_all(&site, &["default_transaction_isolation = 'serializable'"]);
-    std::thread::scope(|scope| {
-        for number in 0..8 {
-            let site = &site;
-            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
-        }
-    });
-    assert_eq!(site.rows("SELECT count(*) FROM users"), [8]);
-}
-
-#[test]
-fn times_are_the_same_wherever_the_database_is() {
-    let site = Site::new(Engine::Postgres);
-    site.token("ada", &[]);
-    site.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
-    let list = || String::from_utf8(site.run(&["token", "list", "--json"]).stdout).unwrap();
-    let before = list();
-    for time in ["2023-11-14T22:13:20Z", "2099-12-31T23:59:59Z", "2023-11-14T22:13:21Z"] {
-        assert!(before.contains(time), "{before}");
-    }
-    set_for_all(&site, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
-    assert_eq!(list(), before);
-}
-
-/// What is acknowledged is durable, whatever the database's default; a trigger tells what the sessions are set to.
-#[test]
-fn commits_are_durable_whatever_the_default() {
-    for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {
-        let site = Site::new(Engine::Postgres);
-        assert!(site.run(&["migrate"]).status.success());
-        set_for_all(&site, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
-        site.execute(SEE);
-        let server = site.serve(&[]);
-        works(&server, &site.token("ada", &[]));
-        let seen = format!(
-            "SELECT count(*) FROM public.seen WHERE synchronous_commit = '{expected}'
-               AND statement_timeout = '0' AND level = 'read committed'
-               AND waits = CASE place WHEN 'plants' THEN '1600ms 2s' ELSE '1min 1min' END"
-        );
-        assert_eq!(site.rows("SELECT count(DISTINCT place) FROM public.seen"), [2], "{default}");
-        assert_eq!(site.rows(&seen), site.rows("SELECT count(*) FROM public.seen"), "{default}");
-    }
-}
-
-const SEE: &str = "
-    CREATE TABLE public.seen (place text, synchronous_commit text, statement_timeout text, level text, waits text);
-    CREATE FUNCTION public.see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $see$ BEGIN
-      INSERT INTO public.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'),
-        current_setting('statement_timeout'), current_setting('transaction_isolation'),
-        current_setting('lock_timeout') || ' ' || current_setting('idle_in_transaction_session_timeout'));
-      RETURN NULL;
-    END $see$;
-    CREATE TRIGGER see AFTER INSERT ON plants EXECUTE FUNCTION public.see();
-    CREATE TRIGGER see AFTER INSERT ON tokens EXECUTE FUNCTION public.see()";
-
-/// Longer than the database's own settings can be.
-#[test]
-fn the_longest_time_that_the_option_takes_is_taken() {
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "365000d"]);
-    works(&server, &site.token("ada", &[]));
 }

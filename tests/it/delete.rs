@@ -1,91 +1,123 @@
 //! `DELETE /plants/{id}`
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::on_every_engine;
+use crate::support::{Engine, Site, assert_snapshot};
 
-on_every_engine! {
-    fn answers_with_nothing(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(5, "Rose");
-        ada.plant(6, "Fern");
-        assert_snapshot!(ada.delete(5).wire(), @r"
-        204 No Content
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-        ");
-        assert_eq!(ada.ids(), [6]);
-        assert_snapshot!(ada.delete(5).wire(), @r#"
-        404 Not Found
-        content-type: application/json
-        cache-control: no-store
-        content-length: 106
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn answers_with_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(5, "Rose");
+    ada.plant(6, "Fern");
+    assert_snapshot!(ada.delete(5).wire(), @r"
+    204 No Content
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+    assert_eq!(ada.ids(), [6]);
+    assert_snapshot!(ada.delete(5).wire(), @r#"
+    404 Not Found
+    content-type: application/json
+    cache-control: no-store
+    content-length: 106
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"error":40400,"message":"there is no plant with this id: list yours with `?include=id` to see their ids"}
-        "#);
+    {"error":40400,"message":"there is no plant with this id: list yours with `?include=id` to see their ids"}
+    "#);
+}
+
+#[rstest]
+fn somebody_elses_plant_is_the_very_same_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bob = server.client(&site.token("bob", &[]));
+    ada.plant(5, "Rose");
+    assert_eq!(bob.delete(5).wire(), bob.delete(123_456).wire());
+    assert_eq!(ada.ids(), [5]);
+}
+
+#[rstest]
+fn an_id_in_the_path_is_an_integer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for wrong in [
+        "abc",
+        "1.0",
+        "1e3",
+        "+1",
+        "01",
+        "-",
+        "--1",
+        "0x1",
+        "%20",
+        "1%20",
+        "%2B1",
+        "%ff",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "99999999999999999999999999",
+        "\u{661}",
+        "1;v=2",
+        "1,2",
+        "null",
+        "-01",
+        "%00",
+    ] {
+        let answer = ada.delete(wrong);
+        assert_eq!(answer.error(), 40005, "{wrong}: {}", answer.text());
     }
+    assert_snapshot!(ada.delete("abc").wire(), @r#"
+    400 Bad Request
+    content-type: application/json
+    cache-control: no-store
+    content-length: 127
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-    fn somebody_elses_plant_is_the_very_same_404(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bob = server.client(&site.token("bob", &[]));
-        ada.plant(5, "Rose");
-        assert_eq!(bob.delete(5).wire(), bob.delete(123_456).wire());
-        assert_eq!(ada.ids(), [5]);
+    {"error":40005,"message":"the id in the path must be an integer such as 42 or -7, without leading zeros, fraction or exponent"}
+    "#);
+    for fine in ["0", "-1", "1", "%31", "9223372036854775807", "-9223372036854775808", "1?owner=x&unknown=1"] {
+        assert_eq!(ada.delete(fine).error(), 40400, "{fine}");
     }
+}
 
-    fn an_id_in_the_path_is_an_integer(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        for wrong in [
-            "abc", "1.0", "1e3", "+1", "01", "-", "--1", "0x1", "%20", "1%20", "%2B1", "%ff", "9223372036854775808",
-            "-9223372036854775809", "99999999999999999999999999", "\u{661}", "1;v=2", "1,2", "null", "-01", "%00",
-        ] {
-            let answer = ada.delete(wrong);
-            assert_eq!(answer.error(), 40005, "{wrong}: {}", answer.text());
-        }
-        assert_snapshot!(ada.delete("abc").wire(), @r#"
-        400 Bad Request
-        content-type: application/json
-        cache-control: no-store
-        content-length: 127
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":40005,"message":"the id in the path must be an integer such as 42 or -7, without leading zeros, fraction or exponent"}
-        "#);
-        for fine in ["0", "-1", "1", "%31", "9223372036854775807", "-9223372036854775808", "1?owner=x&unknown=1"] {
-            assert_eq!(ada.delete(fine).error(), 40400, "{fine}");
-        }
+#[rstest]
+fn a_body_is_ignored_and_does_not_swallow_the_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for (id, length) in [(1, 5), (2, 100_000), (3, 3_000_000)] {
+        ada.plant(id, "Rose");
+        let mut connection = ada.connect();
+        connection.send(ada.bytes(
+            "DELETE",
+            &format!("/plants/{id}"),
+            &[("Content-Length", &length.to_string())],
+            None,
+        ));
+        let _ = connection.try_send(vec![b'x'; length]);
+        assert_eq!(connection.answer(false).status, 204, "{length} bytes");
     }
+}
 
-    fn a_body_is_ignored_and_does_not_swallow_the_answer(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        for (id, length) in [(1, 5), (2, 100_000), (3, 3_000_000)] {
-            ada.plant(id, "Rose");
-            let mut connection = ada.connect();
-            connection.send(ada.bytes("DELETE", &format!("/plants/{id}"), &[("Content-Length", &length.to_string())], None));
-            let _ = connection.try_send(vec![b'x'; length]);
-            assert_eq!(connection.answer(false).status, 204, "{length} bytes");
-        }
-    }
-
-    fn of_many_deletes_of_one_id_exactly_one_wins(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let statuses: Vec<u16> = std::thread::scope(|scope| {
-            let racers: Vec<_> = (0..12).map(|_| scope.spawn(|| ada.delete(1).status)).collect();
-            racers.into_iter().map(|racer| racer.join().expect("a racer")).collect()
-        });
-        assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 1, "{statuses:?}");
-        assert_eq!(statuses.iter().filter(|status| **status == 404).count(), 11, "{statuses:?}");
-    }
+#[rstest]
+fn of_many_deletes_of_one_id_exactly_one_wins(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..12).map(|_| scope.spawn(|| ada.delete(1).status)).collect();
+        racers.into_iter().map(|racer| racer.join().expect("a racer")).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 404).count(), 11, "{statuses:?}");
 }

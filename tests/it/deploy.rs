@@ -5,8 +5,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Command, Output};
 
+use rstest::rstest;
+
 use crate::support::broken::{Broken, Reply};
-use crate::support::{CLOSED_ADDRESS, Engine, PATIENCE, Server, Site, on_every_engine, wait_for};
+use crate::support::{CLOSED_ADDRESS, Engine, PATIENCE, Server, Site, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// The most that `systemd-analyze security` may find exposed.
@@ -81,35 +83,35 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
     allowed
 }
 
-on_every_engine! {
-    fn the_unit_allows_what_the_service_does(site) {
-        let allowed = allowed_by(&file("deploy/plantstore.service"));
-        assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
-        let trace = site.directory().join("trace");
-        let strace = ["strace", "-D", "-f", "-q", "-o", trace.to_str().unwrap()];
-        let mut server = site.serve_through(&strace, &[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        assert_eq!(ada.ids(), [1]);
-        assert_eq!(ada.delete(1).status, 204);
-        let process = server.id();
-        assert_eq!(server.stop().code(), Some(0));
-        let ended = |line: &str| line.starts_with(&format!("{process} ")) && line.ends_with("+++ exited with 0 +++");
-        let trace = wait_for("the whole trace", || {
-            let trace = std::fs::read_to_string(&trace).unwrap();
-            trace.lines().any(ended).then_some(trace)
-        });
-        let calls: BTreeSet<&str> = trace
-            .lines()
-            .filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('('))
-            .map(|(call, _)| call)
-            .filter(|call| call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
-            .collect();
-        assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
-        // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
-        let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
-        assert!(refused.is_empty(), "the unit forbids {refused:?}");
-    }
+#[rstest]
+fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let allowed = allowed_by(&file("deploy/plantstore.service"));
+    assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
+    let trace = site.directory().join("trace");
+    let strace = ["strace", "-D", "-f", "-q", "-o", trace.to_str().unwrap()];
+    let mut server = site.serve_through(&strace, &[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    assert_eq!(ada.ids(), [1]);
+    assert_eq!(ada.delete(1).status, 204);
+    let process = server.id();
+    assert_eq!(server.stop().code(), Some(0));
+    let ended = |line: &str| line.starts_with(&format!("{process} ")) && line.ends_with("+++ exited with 0 +++");
+    let trace = wait_for("the whole trace", || {
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        trace.lines().any(ended).then_some(trace)
+    });
+    let calls: BTreeSet<&str> = trace
+        .lines()
+        .filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('('))
+        .map(|(call, _)| call)
+        .filter(|call| call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+        .collect();
+    assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
+    // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
+    let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
+    assert!(refused.is_empty(), "the unit forbids {refused:?}");
 }
 
 /// Whatever is set in the files that people start from is an option that there is.

@@ -1,53 +1,58 @@
 //! The interactive page about the interface.
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Script, on_every_engine};
+use crate::support::{Engine, Script, Site, assert_snapshot};
 
-on_every_engine! {
-    fn the_page_and_its_files_come_from_the_service_alone(site) {
-        let server = site.serve(&[]);
-        let anonymous = server.anonymous();
-        let page = anonymous.get("/docs");
-        assert_snapshot!(page.wire().split("\n\n").next().unwrap(), @r"
-        200 OK
-        content-type: text/html; charset=utf-8
-        etag: (a tag)
-        cache-control: no-cache
-        vary: Accept-Encoding
-        content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
-        referrer-policy: no-referrer
-        permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
-        cross-origin-opener-policy: same-origin
-        cross-origin-resource-policy: same-origin
-        content-length: 625
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-        ");
-        assert_eq!(anonymous.get("/docs/").body, page.body);
-        let references: Vec<&str> =
-            page.text().split([' ', '>']).filter_map(|word| word.strip_prefix("href=").or(word.strip_prefix("src="))).collect();
-        assert!(references.len() >= 5, "{references:?}");
-        for reference in references {
-            let path = reference.trim_matches('"');
-            let file = anonymous.get(path);
-            assert_eq!(file.status, 200, "{path}");
-            assert!(!file.body.is_empty(), "{path}");
-            assert_eq!(file.header("x-content-type-options"), Some("nosniff"), "{path}");
-            let tag = file.header("etag").expect("a tag");
-            assert_eq!(anonymous.call("GET", path, &[("If-None-Match", tag)], None).status, 304, "{path}");
-            assert!(anonymous.call("HEAD", path, &[], None).body.is_empty(), "{path}");
-        }
-        assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "as everywhere");
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(ada.get("/docs/nothing").error(), 40401);
-        assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);
+#[rstest]
+fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let page = anonymous.get("/docs");
+    assert_snapshot!(page.wire().split("\n\n").next().unwrap(), @r"
+    200 OK
+    content-type: text/html; charset=utf-8
+    etag: (a tag)
+    cache-control: no-cache
+    vary: Accept-Encoding
+    content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
+    referrer-policy: no-referrer
+    permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
+    cross-origin-opener-policy: same-origin
+    cross-origin-resource-policy: same-origin
+    content-length: 625
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+    assert_eq!(anonymous.get("/docs/").body, page.body);
+    let references: Vec<&str> = page
+        .text()
+        .split([' ', '>'])
+        .filter_map(|word| word.strip_prefix("href=").or(word.strip_prefix("src=")))
+        .collect();
+    assert!(references.len() >= 5, "{references:?}");
+    for reference in references {
+        let path = reference.trim_matches('"');
+        let file = anonymous.get(path);
+        assert_eq!(file.status, 200, "{path}");
+        assert!(!file.body.is_empty(), "{path}");
+        assert_eq!(file.header("x-content-type-options"), Some("nosniff"), "{path}");
+        let tag = file.header("etag").expect("a tag");
+        assert_eq!(anonymous.call("GET", path, &[("If-None-Match", tag)], None).status, 304, "{path}");
+        assert!(anonymous.call("HEAD", path, &[], None).body.is_empty(), "{path}");
     }
+    assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "as everywhere");
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(ada.get("/docs/nothing").error(), 40401);
+    assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);
+}
 
-    fn all_three_operations_can_be_tried_in_a_browser(site) {
-        let server = site.serve(&[]);
-        let engine = format!("docs-{:?}", site.engine).to_lowercase();
-        Script::new("docs", &engine, &server, &site.token("ada", &[])).run();
-    }
+#[rstest]
+fn all_three_operations_can_be_tried_in_a_browser(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let engine = format!("docs-{:?}", site.engine).to_lowercase();
+    Script::new("docs", &engine, &server, &site.token("ada", &[])).run();
 }

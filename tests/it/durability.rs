@@ -6,9 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::support::{Client, Connection, Engine, Server, Site, Stop, on_every_engine, wait_for};
+use rstest::rstest;
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stop, wait_for};
+
+/// Options for what is not about time, on a machine that is busy with other tests.
+const PATIENT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
 
@@ -87,31 +90,31 @@ fn integrity(site: &Site) {
     }
 }
 
-on_every_engine! {
-    fn acknowledged_writes_survive_sigkill(site) {
-        let token = site.token("ada", &[]);
-        let known = Mutex::new(BTreeMap::new());
-        let done = AtomicUsize::new(0);
-        for kill in 0..kills() {
-            let mut server = site.serve(&["--log-level", "warn"]);
-            let ada = server.client(&token);
-            settle(&ada, &known);
-            let stop = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                let _stop = Stop(&stop);
-                for worker in 0..WORKERS {
-                    let (ada, known, done, stop) = (&ada, &known, &done, &stop);
-                    scope.spawn(move || work(ada, worker, known, done, stop));
-                }
-                // After a different number of writes each time, in the midst of others.
-                let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
-                wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
-                server.kill();
-            });
-            integrity(site);
-        }
-        settle(&site.serve(&[]).client(&token), &known);
+#[rstest]
+fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let known = Mutex::new(BTreeMap::new());
+    let done = AtomicUsize::new(0);
+    for kill in 0..kills() {
+        let mut server = site.serve(PATIENT);
+        let ada = server.client(&token);
+        settle(&ada, &known);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for worker in 0..WORKERS {
+                let (ada, known, done, stop) = (&ada, &known, &done, &stop);
+                scope.spawn(move || work(ada, worker, known, done, stop));
+            }
+            // After a different number of writes each time, in the midst of others.
+            let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
+            wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+            server.kill();
+        });
+        integrity(site);
     }
+    settle(&site.serve(&[]).client(&token), &known);
 }
 
 /// Makes system calls of a running server fail, from now on, as the description for strace says.

@@ -2,233 +2,263 @@
 
 use std::collections::BTreeSet;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Connection, on_every_engine, wait_for};
+use crate::support::{Connection, Engine, Site, assert_snapshot, wait_for};
 
-on_every_engine! {
-    fn an_unknown_address(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_snapshot!(ada.get("/nothing").wire(), @r#"
-        404 Not Found
-        content-type: application/json
-        cache-control: no-store
-        content-length: 102
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn an_unknown_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_snapshot!(ada.get("/nothing").wire(), @r#"
+    404 Not Found
+    content-type: application/json
+    cache-control: no-store
+    content-length: 102
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"error":40401,"message":"there is nothing at this address: the service has /plants and /plants/{id}"}
-        "#);
-        for path in ["/plants/", "/plants/1/2", "/Plants", "//plants", "/plantsx", "/livez/", "/%"] {
-            for method in ["GET", "POST", "DELETE", "BREW"] {
-                assert_eq!(ada.call(method, path, &[], None).error(), 40401, "{method} {path}");
-            }
+    {"error":40401,"message":"there is nothing at this address: the service has /plants and /plants/{id}"}
+    "#);
+    for path in ["/plants/", "/plants/1/2", "/Plants", "//plants", "/plantsx", "/livez/", "/%"] {
+        for method in ["GET", "POST", "DELETE", "BREW"] {
+            assert_eq!(ada.call(method, path, &[], None).error(), 40401, "{method} {path}");
         }
     }
+}
 
-    fn a_wrong_method_names_the_right_ones(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        for (path, allow) in [("/plants", "GET,HEAD,POST"), ("/plants/1", "DELETE"), ("/livez", "GET,HEAD"), ("/readyz", "GET,HEAD"), ("/", "GET,HEAD")] {
-            for method in ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"] {
-                let answer = ada.call(method, path, &[], None);
-                assert_eq!(answer.error(), 40500, "{method} {path}");
-                assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
-                let named = allow.replace(',', ", ");
-                assert_eq!(answer.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
-            }
-        }
-        assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");
-        assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
-        assert_eq!(ada.get("/nothing").header("allow"), None);
-    }
-
-    fn a_request_id_is_the_clients_if_it_is_sane(site) {
-        let server = site.serve(&[]);
-        let anonymous = server.anonymous();
-        let id_for = |sent: &str| {
-            let answer = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
-            answer.header("x-request-id").expect("an id").to_owned()
-        };
-        let longest = "x".repeat(128);
-        for sane in ["a", "0123-abc_DEF.x:y/z+=@", longest.as_str()] {
-            assert_eq!(id_for(sane), sane);
-        }
-        let token = format!("id-{}", site.token("ada", &[]));
-        assert_ne!(id_for(&token), token, "what is logged must not be a token");
-        let too_long = "x".repeat(129);
-        for odd in ["", "a b", "a\"b", "<script>", "é", "a,b", "a;b", "a\tb", too_long.as_str()] {
-            let id = id_for(odd);
-            assert_ne!(id, odd);
-            assert!(id.len() >= 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
-        }
-        let mut ids = BTreeSet::new();
-        for _ in 0..50 {
-            assert!(ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()), "each is new");
+#[rstest]
+fn a_wrong_method_names_the_right_ones(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for (path, allow) in [
+        ("/plants", "GET,HEAD,POST"),
+        ("/plants/1", "DELETE"),
+        ("/livez", "GET,HEAD"),
+        ("/readyz", "GET,HEAD"),
+        ("/", "GET,HEAD"),
+    ] {
+        for method in ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+            let answer = ada.call(method, path, &[], None);
+            assert_eq!(answer.error(), 40500, "{method} {path}");
+            assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
+            let named = allow.replace(',', ", ");
+            assert_eq!(answer.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
         }
     }
+    assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");
+    assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
+    assert_eq!(ada.get("/nothing").header("allow"), None);
+}
 
-    fn requests_that_are_not_http_are_answered_in_our_shape(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        for bytes in [
-            "nonsense\r\n\r\n".to_owned(),
-            "GET\r\n\r\n".to_owned(),
-            "GET /plants\r\n\r\n".to_owned(),
-            "GET /plants HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
-            "GET /plants HTTP/1.1\r\nHost: x\r\nbad name: x\r\n\r\n".to_owned(),
-            "GET /plants HTTP/3.0\r\nHost: x\r\n\r\n".to_owned(),
-            "GET /pl ants HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
-            "\u{16}\u{3}\u{1} a TLS client\r\n\r\n".to_owned(),
-            format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: x\r\n\r\n"),
-            format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
-            format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: gzip\r\n\r\n"),
-        ] {
-            let mut connection = Connection::open(server.address());
-            connection.send(&bytes);
-            let answer = connection.answer(false);
-            assert_eq!(answer.error(), 40007, "{bytes}");
-            assert_eq!(answer.header("connection"), Some("close"));
-            assert!(connection.is_closed_by_server(), "{bytes}");
-        }
+#[rstest]
+fn a_request_id_is_the_clients_if_it_is_sane(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let anonymous = server.anonymous();
+    let id_for = |sent: &str| {
+        let answer = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
+        answer.header("x-request-id").expect("an id").to_owned()
+    };
+    let longest = "x".repeat(128);
+    for sane in ["a", "0123-abc_DEF.x:y/z+=@", longest.as_str()] {
+        assert_eq!(id_for(sane), sane);
+    }
+    let token = format!("id-{}", site.token("ada", &[]));
+    assert_ne!(id_for(&token), token, "what is logged must not be a token");
+    let too_long = "x".repeat(129);
+    for odd in ["", "a b", "a\"b", "<script>", "é", "a,b", "a;b", "a\tb", too_long.as_str()] {
+        let id = id_for(odd);
+        assert_ne!(id, odd);
+        assert!(id.len() >= 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+    }
+    let mut ids = BTreeSet::new();
+    for _ in 0..50 {
+        assert!(ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()), "each is new");
+    }
+}
+
+#[rstest]
+fn requests_that_are_not_http_are_answered_in_our_shape(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    for bytes in [
+        "nonsense\r\n\r\n".to_owned(),
+        "GET\r\n\r\n".to_owned(),
+        "GET /plants\r\n\r\n".to_owned(),
+        "GET /plants HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
+        "GET /plants HTTP/1.1\r\nHost: x\r\nbad name: x\r\n\r\n".to_owned(),
+        "GET /plants HTTP/3.0\r\nHost: x\r\n\r\n".to_owned(),
+        "GET /pl ants HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+        "\u{16}\u{3}\u{1} a TLS client\r\n\r\n".to_owned(),
+        format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: x\r\n\r\n"),
+        format!(
+            "POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
+        ),
+        format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: gzip\r\n\r\n"),
+    ] {
         let mut connection = Connection::open(server.address());
-        connection.send("nonsense\r\n\r\n");
-        assert_snapshot!(connection.answer(false).wire(), @r#"
-        400 Bad Request
-        content-type: application/json
-        cache-control: no-store
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        connection: close
-        content-length: 67
-        date: (a date)
-
-        {"error":40007,"message":"the request is not well-formed HTTP/1.1"}
-        "#);
+        connection.send(&bytes);
+        let answer = connection.answer(false);
+        assert_eq!(answer.error(), 40007, "{bytes}");
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(connection.is_closed_by_server(), "{bytes}");
     }
+    let mut connection = Connection::open(server.address());
+    connection.send("nonsense\r\n\r\n");
+    assert_snapshot!(connection.answer(false).wire(), @r#"
+    400 Bad Request
+    content-type: application/json
+    cache-control: no-store
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    connection: close
+    content-length: 67
+    date: (a date)
 
-    fn what_was_asked_before_nonsense_is_answered_first(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
+    {"error":40007,"message":"the request is not well-formed HTTP/1.1"}
+    "#);
+}
+
+#[rstest]
+fn what_was_asked_before_nonsense_is_answered_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let mut connection = ada.connect();
+    let mut bytes = ada.bytes("GET", "/plants", &[], None);
+    bytes.extend(ada.bytes("DELETE", "/plants/1", &[], None));
+    bytes.extend(b"nonsense\r\n\r\n");
+    connection.send(bytes);
+    assert_eq!(connection.answer(false).text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(connection.answer(false).status, 204);
+    assert_eq!(connection.answer(false).error(), 40007);
+    assert!(connection.is_closed_by_server());
+}
+
+#[rstest]
+fn nonsense_after_http_1_0_is_answered_in_our_shape_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let many = format!("GET /livez HTTP/1.0\r\n{}\r\n", "X: y\r\n".repeat(150));
+    for (nonsense, number) in [("nonsense\r\n\r\n", 40007), (many.as_str(), 43100)] {
+        let mut connection = Connection::open(server.address());
+        connection.send("GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        assert_eq!(connection.answer(false).status, 200);
+        connection.send(nonsense);
+        assert_eq!(connection.answer(false).error(), number);
+    }
+}
+
+#[rstest]
+fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let of_size = |size: usize| {
+        let without = ada.bytes("GET", "/plants", &[("X-Filler", "")], None).len();
+        ada.bytes("GET", "/plants", &[("X-Filler", &"x".repeat(size - without))], None)
+    };
+    for (size, fits) in
+        [(16_000, true), (16_383, true), (16_384, true), (16_385, false), (40_000, false), (1_000_000, false)]
+    {
         let mut connection = ada.connect();
-        let mut bytes = ada.bytes("GET", "/plants", &[], None);
-        bytes.extend(ada.bytes("DELETE", "/plants/1", &[], None));
-        bytes.extend(b"nonsense\r\n\r\n");
-        connection.send(bytes);
-        assert_eq!(connection.answer(false).text(), r#"[{"name":"Rose"}]"#);
-        assert_eq!(connection.answer(false).status, 204);
-        assert_eq!(connection.answer(false).error(), 40007);
-        assert!(connection.is_closed_by_server());
-    }
-
-    fn nonsense_after_http_1_0_is_answered_in_our_shape_too(site) {
-        let server = site.serve(&[]);
-        let many = format!("GET /livez HTTP/1.0\r\n{}\r\n", "X: y\r\n".repeat(150));
-        for (nonsense, number) in [("nonsense\r\n\r\n", 40007), (many.as_str(), 43100)] {
-            let mut connection = Connection::open(server.address());
-            connection.send("GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-            assert_eq!(connection.answer(false).status, 200);
-            connection.send(nonsense);
-            assert_eq!(connection.answer(false).error(), number);
+        let bytes = of_size(size);
+        assert_eq!(bytes.len(), size);
+        let _ = connection.try_send(bytes);
+        let answer = connection.answer(false);
+        if fits {
+            assert_eq!(answer.status, 200, "{size}");
+        } else {
+            assert_eq!(answer.error(), 43100, "{size}");
+            assert!(connection.is_closed_by_server());
         }
     }
+    let of_number = |number: usize| {
+        // Host and Authorization are there already.
+        let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
+        let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        ada.call("GET", "/plants", &headers, None)
+    };
+    assert_eq!(of_number(100).status, 200);
+    assert_eq!(of_number(101).error(), 43100);
+    let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
+    let few = fewer.client(ada.token.as_deref().expect("a token"));
+    assert_eq!(few.get("/plants").status, 200);
+    assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).error(), 43100);
+    let nine = ["X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7", "X-8", "X-9"].map(|name| (name, ""));
+    assert_eq!(few.call("GET", "/plants", &nine[..8], None).status, 200);
+    assert_eq!(few.call("GET", "/plants", &nine, None).error(), 43100);
+}
 
-    fn heads_are_bounded_in_size_and_number(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let of_size = |size: usize| {
-            let without = ada.bytes("GET", "/plants", &[("X-Filler", "")], None).len();
-            ada.bytes("GET", "/plants", &[("X-Filler", &"x".repeat(size - without))], None)
-        };
-        for (size, fits) in [(16_000, true), (16_383, true), (16_384, true), (16_385, false), (40_000, false), (1_000_000, false)] {
-            let mut connection = ada.connect();
-            let bytes = of_size(size);
-            assert_eq!(bytes.len(), size);
-            let _ = connection.try_send(bytes);
-            let answer = connection.answer(false);
-            if fits {
-                assert_eq!(answer.status, 200, "{size}");
-            } else {
-                assert_eq!(answer.error(), 43100, "{size}");
-                assert!(connection.is_closed_by_server());
-            }
-        }
-        let of_number = |number: usize| {
-            // Host and Authorization are there already.
-            let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
-            let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
-            ada.call("GET", "/plants", &headers, None)
-        };
-        assert_eq!(of_number(100).status, 200);
-        assert_eq!(of_number(101).error(), 43100);
-        let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
-        let few = fewer.client(ada.token.as_deref().expect("a token"));
-        assert_eq!(few.get("/plants").status, 200);
-        assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).error(), 43100);
-        let nine = ["X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7", "X-8", "X-9"].map(|name| (name, ""));
-        assert_eq!(few.call("GET", "/plants", &nine[..8], None).status, 200);
-        assert_eq!(few.call("GET", "/plants", &nine, None).error(), 43100);
-    }
-
-    fn http_1_1_needs_exactly_one_host(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        let send = |head: &str| {
-            let mut connection = Connection::open(server.address());
-            connection.send(format!("GET /plants {head}\r\n\r\n"));
-            connection.answer(false)
-        };
-        let authorization = format!("Authorization: Bearer {token}");
-        assert_eq!(send(&format!("HTTP/1.1\r\n{authorization}")).error(), 40007);
-        assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\nHost: b\r\n{authorization}")).error(), 40007);
-        assert_eq!(send("HTTP/1.1").error(), 40100, "authentication comes first");
-        assert_eq!(send(&format!("HTTP/1.0\r\n{authorization}")).text(), "[]");
-        assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\n{authorization}")).text(), "[]");
+#[rstest]
+fn http_1_1_needs_exactly_one_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let send = |head: &str| {
         let mut connection = Connection::open(server.address());
-        connection.send("GET /livez HTTP/1.1\r\n\r\n");
-        assert_eq!(connection.answer(false).error(), 40007);
-        let mut absolute = Connection::open(server.address());
-        absolute.send(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"));
-        assert_eq!(absolute.answer(false).text(), "[]", "the absolute form is understood");
-    }
+        connection.send(format!("GET /plants {head}\r\n\r\n"));
+        connection.answer(false)
+    };
+    let authorization = format!("Authorization: Bearer {token}");
+    assert_eq!(send(&format!("HTTP/1.1\r\n{authorization}")).error(), 40007);
+    assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\nHost: b\r\n{authorization}")).error(), 40007);
+    assert_eq!(send("HTTP/1.1").error(), 40100, "authentication comes first");
+    assert_eq!(send(&format!("HTTP/1.0\r\n{authorization}")).text(), "[]");
+    assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\n{authorization}")).text(), "[]");
+    let mut connection = Connection::open(server.address());
+    connection.send("GET /livez HTTP/1.1\r\n\r\n");
+    assert_eq!(connection.answer(false).error(), 40007);
+    let mut absolute = Connection::open(server.address());
+    absolute.send(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"));
+    assert_eq!(absolute.answer(false).text(), "[]", "the absolute form is understood");
+}
 
-    fn odd_targets_find_nothing(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        for line in ["OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"] {
-            for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
-                let mut connection = Connection::open(server.address());
-                connection.send(format!("{line}\r\nHost: x\r\n{authorization}\r\n"));
-                assert_eq!(connection.answer(false).error(), number, "{line}");
-            }
+#[rstest]
+fn odd_targets_find_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    for line in ["OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"] {
+        for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
+            let mut connection = Connection::open(server.address());
+            connection.send(format!("{line}\r\nHost: x\r\n{authorization}\r\n"));
+            assert_eq!(connection.answer(false).error(), number, "{line}");
         }
     }
+}
 
-    fn readiness_is_that_of_the_store(site) {
-        let server = site.serve(&[]);
-        assert_eq!(server.anonymous().get("/readyz").status, 200);
-        site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
-        wait_for("its end", || (server.anonymous().get("/readyz").status != 200).then_some(()));
-        assert!(server.anonymous().get("/readyz").error() >= 50000);
-        assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
-    }
+#[rstest]
+fn readiness_is_that_of_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    assert_eq!(server.anonymous().get("/readyz").status, 200);
+    site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
+    wait_for("its end", || (server.anonymous().get("/readyz").status != 200).then_some(()));
+    assert!(server.anonymous().get("/readyz").error() >= 50000);
+    assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
+}
 
-    fn probes_need_no_token(site) {
-        let server = site.serve(&[]);
-        assert_snapshot!(server.anonymous().get("/livez").wire(), @r#"
-        200 OK
-        content-type: application/json
-        cache-control: no-store
-        content-length: 17
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn probes_need_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    assert_snapshot!(server.anonymous().get("/livez").wire(), @r#"
+    200 OK
+    content-type: application/json
+    cache-control: no-store
+    content-length: 17
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"status":"live"}
-        "#);
-        assert_eq!(server.anonymous().get("/readyz").text(), r#"{"status":"ready"}"#);
-    }
+    {"status":"live"}
+    "#);
+    assert_eq!(server.anonymous().get("/readyz").text(), r#"{"status":"ready"}"#);
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Answer, Client, Engine, History, Site, Workload, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Engine, History, Site, Workload, assert_snapshot, wait_for};
 
 /// A list that the client asks for with the tags it has.
 #[track_caller]
@@ -19,166 +19,186 @@ fn tag(client: &Client, path: &str) -> String {
     answer.header("etag").expect("every list has a tag").to_owned()
 }
 
-on_every_engine! {
-    fn a_list_that_is_known_is_not_sent_again(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
+#[rstest]
+fn a_list_that_is_known_is_not_sent_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let known = tag(&ada, "/plants");
+    assert!(known.starts_with("W/\"") && known.ends_with('"'), "{known} is a weak tag");
+    assert_eq!(tag(&ada, "/plants"), known, "as long as nothing changes");
+    assert_snapshot!(get(&ada, "/plants", &known).wire(), @r"
+    304 Not Modified
+    etag: (a tag)
+    cache-control: private, no-cache
+    vary: Authorization
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+    assert_eq!(get(&ada, "/plants", &known).header("etag"), Some(&*known));
+    let head = ada.call("HEAD", "/plants", &[("If-None-Match", &known)], None);
+    assert_eq!((head.status, head.header("etag")), (304, Some(&*known)));
+    assert_eq!(ada.call("HEAD", "/plants", &[], None).header("etag"), Some(&*known));
+}
+
+#[rstest]
+fn tags_are_compared_as_http_says(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let known = tag(&ada, "/plants");
+    let strong = known.strip_prefix("W/").expect("a weak tag");
+    let matching = ["*", strong, &known, &format!("\"x\", {known}"), &format!("W/\"a,b\" , {strong}, \"y\"")];
+    for matching in matching.map(str::to_owned) {
+        assert_eq!(get(&ada, "/plants", &matching).status, 304, "{matching}");
+    }
+    let bare = strong.trim_matches('"');
+    for other in ["\"x\"", "W/\"\"", bare, &strong.to_uppercase(), &format!("\"x{bare}\""), "\"", "", "garbage, *"] {
+        assert_eq!(get(&ada, "/plants", other).status, 200, "{other}");
+    }
+    let twice = ada.call("GET", "/plants", &[("If-None-Match", "\"x\""), ("If-None-Match", &known)], None);
+    assert_eq!(twice.status, 304, "several headers are one list");
+    assert_eq!(get(&ada, "/plants?limit=x", "*").error(), 40004, "a wrong request stays wrong");
+    assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "and so does one without a token");
+}
+
+#[rstest]
+fn every_change_moves_the_tag_and_nothing_else_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, ben] = ["ada", "ben"].map(|user| server.client(&site.token(user, &[])));
+    let mut seen = vec![tag(&ada, "/plants"), tag(&ben, "/plants")];
+    assert_ne!(seen[0], seen[1], "users have tags of their own, even for the same list");
+    for _ in 0..3 {
         ada.plant(1, "Rose");
-        let known = tag(&ada, "/plants");
-        assert!(known.starts_with("W/\"") && known.ends_with('"'), "{known} is a weak tag");
-        assert_eq!(tag(&ada, "/plants"), known, "as long as nothing changes");
-        assert_snapshot!(get(&ada, "/plants", &known).wire(), @r"
-        304 Not Modified
-        etag: (a tag)
-        cache-control: private, no-cache
-        vary: Authorization
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-        ");
-        assert_eq!(get(&ada, "/plants", &known).header("etag"), Some(&*known));
-        let head = ada.call("HEAD", "/plants", &[("If-None-Match", &known)], None);
-        assert_eq!((head.status, head.header("etag")), (304, Some(&*known)));
-        assert_eq!(ada.call("HEAD", "/plants", &[], None).header("etag"), Some(&*known));
+        seen.push(tag(&ada, "/plants"));
+        assert_eq!(ada.delete(1).status, 204);
+        seen.push(tag(&ada, "/plants"));
     }
+    assert_eq!(tag(&ben, "/plants"), seen[1], "somebody else's changes are not ben's");
+    assert_eq!(ada.post("{}").status, 400);
+    assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a refusal changes nothing");
+    let all = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), all, "no tag ever comes back, not even for the same plants");
+}
 
-    fn tags_are_compared_as_http_says(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let known = tag(&ada, "/plants");
-        let strong = known.strip_prefix("W/").expect("a weak tag");
-        let matching = ["*", strong, &known, &format!("\"x\", {known}"), &format!("W/\"a,b\" , {strong}, \"y\"")];
-        for matching in matching.map(str::to_owned) {
-            assert_eq!(get(&ada, "/plants", &matching).status, 304, "{matching}");
-        }
-        let bare = strong.trim_matches('"');
-        for other in ["\"x\"", "W/\"\"", bare, &strong.to_uppercase(), &format!("\"x{bare}\""), "\"", "", "garbage, *"] {
-            assert_eq!(get(&ada, "/plants", other).status, 200, "{other}");
-        }
-        let twice = ada.call("GET", "/plants", &[("If-None-Match", "\"x\""), ("If-None-Match", &known)], None);
-        assert_eq!(twice.status, 304, "several headers are one list");
-        assert_eq!(get(&ada, "/plants?limit=x", "*").error(), 40004, "a wrong request stays wrong");
-        assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "and so does one without a token");
-    }
-
-    fn every_change_moves_the_tag_and_nothing_else_does(site) {
-        let server = site.serve(&[]);
-        let [ada, ben] = ["ada", "ben"].map(|user| server.client(&site.token(user, &[])));
-        let mut seen = vec![tag(&ada, "/plants"), tag(&ben, "/plants")];
-        assert_ne!(seen[0], seen[1], "users have tags of their own, even for the same list");
-        for _ in 0..3 {
-            ada.plant(1, "Rose");
-            seen.push(tag(&ada, "/plants"));
-            assert_eq!(ada.delete(1).status, 204);
-            seen.push(tag(&ada, "/plants"));
-        }
-        assert_eq!(tag(&ben, "/plants"), seen[1], "somebody else's changes are not ben's");
-        assert_eq!(ada.post("{}").status, 400);
-        assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a refusal changes nothing");
-        let all = seen.len();
-        seen.sort();
-        seen.dedup();
-        assert_eq!(seen.len(), all, "no tag ever comes back, not even for the same plants");
-    }
-
-    fn pages_and_views_have_the_tag_of_the_collection(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        (1..=5).for_each(|id| ada.plant(id, "Rose"));
-        let known = tag(&ada, "/plants");
-        let first = ada.get("/plants?limit=2&include=id");
-        let second = first.next().expect("a second page");
-        for path in ["/plants?limit=0", "/plants?include=id", "/plants?owner=ada", &second] {
-            for _ in 0..2 {
-                assert_eq!(tag(&ada, path), known, "{path}");
-                assert_eq!(get(&ada, path, &known).status, 304, "{path}");
-            }
-        }
-        // Each view is remembered as what it is.
+#[rstest]
+fn pages_and_views_have_the_tag_of_the_collection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    (1..=5).for_each(|id| ada.plant(id, "Rose"));
+    let known = tag(&ada, "/plants");
+    let first = ada.get("/plants?limit=2&include=id");
+    let second = first.next().expect("a second page");
+    for path in ["/plants?limit=0", "/plants?include=id", "/plants?owner=ada", &second] {
         for _ in 0..2 {
-            assert_eq!(first.ids(), [1, 2]);
-            let page = ada.get(&second);
-            assert_eq!(page.ids(), [3, 4]);
-            assert_eq!(ada.get(&page.next().expect("a third page")).ids(), [5]);
-            assert_eq!(ada.get("/plants?limit=1").text(), r#"[{"name":"Rose"}]"#);
-            assert_eq!(ada.get("/plants?limit=1&include=id").text(), r#"[{"id":1,"name":"Rose"}]"#);
-            assert_eq!(ada.get("/plants?limit=1&include=id,owner").text(), r#"[{"id":1,"owner":"ada","name":"Rose"}]"#);
+            assert_eq!(tag(&ada, path), known, "{path}");
+            assert_eq!(get(&ada, path, &known).status, 304, "{path}");
         }
     }
-
-    fn a_streamed_list_has_a_tag_too(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let name = "x".repeat(1_000);
-        (1..=150).for_each(|id| ada.plant(id, &name));
-        let known = tag(&ada, "/plants");
-        assert_eq!(get(&ada, "/plants", &known).status, 304);
-        ada.plant(151, &name);
-        let answer = get(&ada, "/plants?include=id", &known);
-        assert_eq!((answer.status, answer.ids().len()), (200, 151));
+    // Each view is remembered as what it is.
+    for _ in 0..2 {
+        assert_eq!(first.ids(), [1, 2]);
+        let page = ada.get(&second);
+        assert_eq!(page.ids(), [3, 4]);
+        assert_eq!(ada.get(&page.next().expect("a third page")).ids(), [5]);
+        assert_eq!(ada.get("/plants?limit=1").text(), r#"[{"name":"Rose"}]"#);
+        assert_eq!(ada.get("/plants?limit=1&include=id").text(), r#"[{"id":1,"name":"Rose"}]"#);
+        assert_eq!(ada.get("/plants?limit=1&include=id,owner").text(), r#"[{"id":1,"owner":"ada","name":"Rose"}]"#);
     }
+}
 
-    fn a_tag_survives_a_restart(site) {
-        let token = site.token("ada", &[]);
-        let mut server = site.serve(&[]);
-        server.client(&token).plant(1, "Rose");
-        let known = tag(&server.client(&token), "/plants");
-        server.stop();
-        let server = site.serve(&[]);
-        assert_eq!(get(&server.client(&token), "/plants", &known).status, 304);
-    }
+#[rstest]
+fn a_streamed_list_has_a_tag_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let name = "x".repeat(1_000);
+    (1..=150).for_each(|id| ada.plant(id, &name));
+    let known = tag(&ada, "/plants");
+    assert_eq!(get(&ada, "/plants", &known).status, 304);
+    ada.plant(151, &name);
+    let answer = get(&ada, "/plants?include=id", &known);
+    assert_eq!((answer.status, answer.ids().len()), (200, 151));
+}
 
-    fn writes_of_other_processes_are_seen_at_once(site) {
-        let servers = [site.serve(&[]), site.serve(&[])];
-        let token = site.token("ada", &[]);
-        let [here, there] = servers.each_ref().map(|server| server.client(&token));
-        for id in 1..=50 {
-            let before = tag(&here, "/plants?include=id");
-            there.plant(id, "by another");
-            let answer = get(&here, "/plants?include=id", &before);
-            assert_eq!((answer.status, answer.ids().len()), (200, usize::try_from(id).expect("few")));
-            assert_eq!(get(&there, "/plants", answer.header("etag").expect("a tag")).status, 304, "and they agree");
-        }
-    }
+#[rstest]
+fn a_tag_survives_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let mut server = site.serve(&[]);
+    server.client(&token).plant(1, "Rose");
+    let known = tag(&server.client(&token), "/plants");
+    server.stop();
+    let server = site.serve(&[]);
+    assert_eq!(get(&server.client(&token), "/plants", &known).status, 304);
+}
 
-    fn a_user_who_is_made_again_has_other_tags(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let before = tag(&ada, "/plants");
-        assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-        assert_eq!(get(&ada, "/plants", &before).error(), 40101);
-        let again = server.client(&site.token("ada", &[]));
-        assert_eq!(get(&again, "/plants", &before).status, 200);
-        assert_ne!(tag(&again, "/plants"), before);
+#[rstest]
+fn writes_of_other_processes_are_seen_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let servers = [site.serve(&[]), site.serve(&[])];
+    let token = site.token("ada", &[]);
+    let [here, there] = servers.each_ref().map(|server| server.client(&token));
+    for id in 1..=50 {
+        let before = tag(&here, "/plants?include=id");
+        there.plant(id, "by another");
+        let answer = get(&here, "/plants?include=id", &before);
+        assert_eq!((answer.status, answer.ids().len()), (200, usize::try_from(id).expect("few")));
+        assert_eq!(get(&there, "/plants", answer.header("etag").expect("a tag")).status, 304, "and they agree");
     }
+}
 
-    fn documented_statement_moves_the_version_after_a_change_by_hand(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let before = tag(&ada, "/plants");
-        site.execute(&documented_statement(site.engine, "UPDATE plants"));
-        assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone is not noticed");
-        site.execute(&documented_statement(site.engine, "SET version"));
-        let answer = get(&ada, "/plants", &before);
-        assert_eq!((answer.status, answer.text()), (200, r#"[{"name":"Monstera"}]"#));
-        let moved = tag(&ada, "/plants");
-        ada.plant(2, "Fern");
-        assert_eq!(get(&ada, "/plants", &moved).status, 200, "versions go on from there");
-    }
+#[rstest]
+fn a_user_who_is_made_again_has_other_tags(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let before = tag(&ada, "/plants");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_eq!(get(&ada, "/plants", &before).error(), 40101);
+    let again = server.client(&site.token("ada", &[]));
+    assert_eq!(get(&again, "/plants", &before).status, 200);
+    assert_ne!(tag(&again, "/plants"), before);
+}
 
-    // Few writes and many readers, so that nearly all lists come from memory or are not sent at all.
-    fn remembered_lists_are_never_out_of_date(site) {
-        let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
-        let servers = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
-        let nodes = servers.iter().map(crate::support::Server::address).collect();
-        let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
-        let history = History::new();
-        workload.run(&history, || wait_for("writes", || (history.acknowledged() >= 400).then_some(())));
-        workload.look(&history);
-        let summary = history.check().unwrap();
-        assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
-    }
+#[rstest]
+fn documented_statement_moves_the_version_after_a_change_by_hand(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let before = tag(&ada, "/plants");
+    site.execute(&documented_statement(site.engine, "UPDATE plants"));
+    assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone is not noticed");
+    site.execute(&documented_statement(site.engine, "SET version"));
+    let answer = get(&ada, "/plants", &before);
+    assert_eq!((answer.status, answer.text()), (200, r#"[{"name":"Monstera"}]"#));
+    let moved = tag(&ada, "/plants");
+    ada.plant(2, "Fern");
+    assert_eq!(get(&ada, "/plants", &moved).status, 200, "versions go on from there");
+}
+
+// Few writes and many readers, so that nearly all lists come from memory or are not sent at all.
+#[rstest]
+fn remembered_lists_are_never_out_of_date(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
+    let servers = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
+    let nodes = servers.iter().map(crate::support::Server::address).collect();
+    let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
+    let history = History::new();
+    workload.run(&history, || wait_for("writes", || (history.acknowledged() >= 400).then_some(())));
+    workload.look(&history);
+    let summary = history.check().unwrap();
+    assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
 }
 
 /// The statement with these words that docs/rereads.md shows for this engine.

@@ -5,27 +5,33 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
+use rstest::rstest;
 use serde_json::json;
 
 use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Engine, Site, on_every_engine};
+use crate::support::{Engine, Site};
 
-on_every_engine! {
-    // Owners in the order of their bytes, whatever language a database was set up for; then ids, as numbers.
-    fn every_plant_is_a_line_just_as_it_is_stored(site) {
-        let server = site.serve(&[]);
-        let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&site.token(user, &[])));
-        site.token("nobody", &[]);
-        if matches!(site.engine, Engine::Postgres) {
-            site.execute(r#"ALTER TABLE users ALTER COLUMN name TYPE text COLLATE "en-x-icu""#);
-        }
-        for (id, name, tag) in [(10, "Rose \"red\" \\", None), (9, "naïve 🌵", Some("")), (i64::MIN, " a ", Some("ü")), (i64::MAX, "z", None)] {
-            let body = json!({ "id": id, "name": name, "tag": tag });
-            assert_eq!(ada.post(body.to_string()).status, 200);
-        }
-        zoe.plant(1, "Zoe's");
-        eva.plant(1, "Éva's");
-        assert_eq!(export(site), [
+// Owners in the order of their bytes, whatever language a database was set up for; then ids, as numbers.
+#[rstest]
+fn every_plant_is_a_line_just_as_it_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&site.token(user, &[])));
+    site.token("nobody", &[]);
+    if matches!(site.engine, Engine::Postgres) {
+        site.execute(r#"ALTER TABLE users ALTER COLUMN name TYPE text COLLATE "en-x-icu""#);
+    }
+    for (id, name, tag) in
+        [(10, "Rose \"red\" \\", None), (9, "naïve 🌵", Some("")), (i64::MIN, " a ", Some("ü")), (i64::MAX, "z", None)]
+    {
+        let body = json!({ "id": id, "name": name, "tag": tag });
+        assert_eq!(ada.post(body.to_string()).status, 200);
+    }
+    zoe.plant(1, "Zoe's");
+    eva.plant(1, "Éva's");
+    assert_eq!(
+        export(site),
+        [
             r#"{"owner":"Zoe","id":1,"name":"Zoe's"}"#,
             r#"{"owner":"ada","id":-9223372036854775808,"name":" a ","tag":"ü"}"#,
             r#"{"owner":"ada","id":9,"name":"naïve 🌵","tag":""}"#,
@@ -33,61 +39,81 @@ on_every_engine! {
             r#"{"owner":"ada","id":9223372036854775807,"name":"z"}"#,
             r#"{"owner":"Éva","id":1,"name":"Éva's"}"#,
             "",
-        ].join("\n"));
-        let one = site.run(&["export", "--user", "Zoe"]);
-        assert_eq!(String::from_utf8_lossy(&one.stdout), "{\"owner\":\"Zoe\",\"id\":1,\"name\":\"Zoe's\"}\n");
-        assert!(said(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", said(&one));
-        let none = site.run(&["export", "--user", "nobody"]);
-        assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "somebody without plants");
-        let unknown = site.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
-        assert_eq!(unknown.status.code(), Some(1));
-        assert!(said(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", said(&unknown));
-        assert_eq!(std::fs::read_dir(site.directory()).unwrap().filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains("eve")).count(), 0);
-    }
+        ]
+        .join("\n")
+    );
+    let one = site.run(&["export", "--user", "Zoe"]);
+    assert_eq!(String::from_utf8_lossy(&one.stdout), "{\"owner\":\"Zoe\",\"id\":1,\"name\":\"Zoe's\"}\n");
+    assert!(said(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", said(&one));
+    let none = site.run(&["export", "--user", "nobody"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "somebody without plants");
+    let unknown = site.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(said(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", said(&unknown));
+    assert_eq!(
+        std::fs::read_dir(site.directory())
+            .unwrap()
+            .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains("eve"))
+            .count(),
+        0
+    );
+}
 
-    fn a_file_appears_when_it_is_complete(site) {
-        import(site, &[], &lines(&["ada"], 10));
-        let file = site.directory().join("plants.ndjson");
-        let output = site.run(&["export", "--output", "plants.ndjson"]);
-        assert!(output.status.success(), "{}", said(&output));
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
-        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "plants are private");
-        import(site, &[], &lines(&["bob"], 10));
-        let refused = site.run(&["export", "--output", "plants.ndjson"]);
-        assert_eq!(refused.status.code(), Some(1));
-        assert!(said(&refused).contains("there is a file plants.ndjson already: name another, or use --force"), "{}", said(&refused));
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "it is as it was");
-        assert!(site.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
-        let nowhere = site.run(&["export", "--output", "no/such/place"]);
-        assert_eq!(nowhere.status.code(), Some(1));
-        assert!(said(&nowhere).contains("cannot write no/such/place"), "{}", said(&nowhere));
-    }
+#[rstest]
+fn a_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 10));
+    let file = site.directory().join("plants.ndjson");
+    let output = site.run(&["export", "--output", "plants.ndjson"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "plants are private");
+    import(site, &[], &lines(&["bob"], 10));
+    let refused = site.run(&["export", "--output", "plants.ndjson"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("there is a file plants.ndjson already: name another, or use --force"),
+        "{}",
+        said(&refused)
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "it is as it was");
+    assert!(site.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
+    let nowhere = site.run(&["export", "--output", "no/such/place"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(said(&nowhere).contains("cannot write no/such/place"), "{}", said(&nowhere));
+}
 
-    // As `export | head` has it.
-    fn a_reader_who_has_seen_enough_is_no_failure(site) {
-        import(site, &[], &lines(&["ada"], 20_000));
-        let mut child = site.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut first = [0; 40];
-        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        assert!(first.starts_with(br#"{"owner":"ada","id":0,"name":"plant 0""#));
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "an output that fails is one");
-        assert_eq!(said(&output), "error: cannot write: No space left on device\n");
-    }
+// As `export | head` has it.
+#[rstest]
+fn a_reader_who_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 20_000));
+    let mut child = site.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 40];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert!(first.starts_with(br#"{"owner":"ada","id":0,"name":"plant 0""#));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "an output that fails is one");
+    assert_eq!(said(&output), "error: cannot write: No space left on device\n");
+}
 
-    fn a_terminal_shows_how_far_it_has_come(site) {
-        import(site, &[], &lines(&["ada"], 10_000));
-        let script = r#"script --quiet --return --command "$1 export > /dev/null" /dev/null"#;
-        let output = site.command_through(&["sh", "-c", script, "sh"], &[]).stdin(Stdio::null()).output().unwrap();
-        let shown = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{shown}");
-        assert!(shown.contains("\r\x1b[K[########............]  40% 4,096 plants, "), "{shown:?}");
-        assert!(shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"), "the bar makes room for the last words: {shown:?}");
-    }
+#[rstest]
+fn a_terminal_shows_how_far_it_has_come(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 10_000));
+    let script = r#"script --quiet --return --command "$1 export > /dev/null" /dev/null"#;
+    let output = site.command_through(&["sh", "-c", script, "sh"], &[]).stdin(Stdio::null()).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("\r\x1b[K[########............]  40% 4,096 plants, "), "{shown:?}");
+    assert!(
+        shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"),
+        "the bar makes room for the last words: {shown:?}"
+    );
 }
 
 /// A file is read as it is, of whichever release.

@@ -9,7 +9,7 @@ mod nodes;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Answer, Client, History, Server, Site, Workload, wait_for};
+use crate::support::{Answer, Client, Cluster, History, Proxy, Server, Site, Workload, wait_for};
 
 /// Nodes that log what is worth a look, should the test fail.
 const QUIET: &[&str] = &["--log-level", "warn"];
@@ -37,6 +37,43 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
         ids: 6,
         pause: Duration::ZERO,
     }
+}
+
+/// Disturbs the nodes under load for some rounds. The clients notice, get every response in time, and see nothing untrue.
+#[track_caller]
+fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) {
+    let workload = load(site, nodes);
+    let history = History::new();
+    for round in 0..rounds {
+        let ((), report) = workload.run(&history, || {
+            wait_for_writes(&history, 200);
+            disturb(round, &history);
+            wait_for_writes(&history, 200);
+        });
+        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
+        settle(&history, site);
+        workload.look(&history);
+    }
+    let summary = history.check().unwrap();
+    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+}
+
+/// Starts two nodes on one database, the second behind a proxy that can cut it off.
+#[track_caller]
+fn start_pair<'a>(cluster: &'a Cluster, arguments: &[&str]) -> (Site<'a>, Proxy, [Server; 2]) {
+    let site = Site::on(cluster);
+    let proxy = Proxy::start(cluster.address());
+    let nodes = [site.serve(arguments), site.through(&proxy).serve(arguments)];
+    (site, proxy, nodes)
+}
+
+/// Returns a client of each node for one user, whose token has been used on the second.
+#[track_caller]
+fn clients_of_pair(site: &Site, nodes: &[Server; 2]) -> [Client; 2] {
+    let token = site.token("ada", &[]);
+    let clients = nodes.each_ref().map(|node| node.client(&token));
+    first_use(&clients[1], site);
+    clients
 }
 
 /// Uses a token for the first time. That is noted, and the commit of the note is not to be taken for that of a write.

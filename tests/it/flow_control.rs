@@ -1,12 +1,13 @@
 //! HTTP/2 clients that do not read what they ask for, or send frames without end: they cost little, and others go on.
 
+use rstest::rstest;
+
 use crate::support::http2::{
     DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, HEADERS, Http2, INITIAL_WINDOW, PING, PRIORITY,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, head, setting,
 };
-use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
+use crate::support::{Engine, JSON, Server, Site, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The head of a request without a body.
 const WHOLE: u8 = END_HEADERS | END_STREAM;
 /// A window that nothing in these tests fills.
@@ -35,82 +36,90 @@ fn open_window(connection: &mut Frames<std::net::TcpStream>, stream: u32) {
     connection.send(WINDOW_UPDATE, 0, stream, &LARGE_WINDOW.to_be_bytes());
 }
 
-on_every_engine! {
-    fn streams_blocked_on_their_window_do_not_shut_out_other_clients(site) {
-        let mut server = site.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let ada = server.client(&site.token("ada", &[]));
-        let _attack = [blocked(&server, "/", None, 20), blocked(&server, "/", None, 20)];
-        let mut other = Http2::open(&ada);
-        assert_eq!(other.get("/livez").status, 200);
-        assert_eq!(other.get("/plants").status, 200);
-        let paths = vec!["/plants".to_owned(); 6];
-        let statuses = other.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
-        assert_eq!(statuses, [200; 6], "several at once, too");
-        assert!(metrics.value("plantstore_http2_streams_blocked", &[]) > 0);
-    }
+#[rstest]
+fn streams_blocked_on_their_window_do_not_shut_out_other_clients(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    let _attack = [blocked(&server, "/", None, 20), blocked(&server, "/", None, 20)];
+    let mut other = Http2::open(&ada);
+    assert_eq!(other.get("/livez").status, 200);
+    assert_eq!(other.get("/plants").status, 200);
+    let paths = vec!["/plants".to_owned(); 6];
+    let statuses = other.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
+    assert_eq!(statuses, [200; 6], "several at once, too");
+    assert!(metrics.value("plantstore_http2_streams_blocked", &[]) > 0);
+}
 
-    fn probes_are_served_while_no_request_slot_is_free(site) {
-        let mut server = site.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        // Their bodies do not come, so they stay in flight.
-        for number in 0..4 {
-            connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
-        }
-        metrics.wait_for("plantstore_http_requests_in_flight", &[], 4);
-        let mut ask = |stream, path| {
-            connection.send(HEADERS, WHOLE, stream, &head(&ada, "GET", path, &[]));
-            connection.body(stream)
-        };
-        assert!(ask(9, "/plants").contains("50300"));
-        assert!(ask(11, "/livez").contains("live"));
-        assert!(ask(13, "/readyz").contains("ready"));
+#[rstest]
+fn probes_are_served_while_no_request_slot_is_free(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    // Their bodies do not come, so they stay in flight.
+    for number in 0..4 {
+        connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
     }
+    metrics.wait_for("plantstore_http_requests_in_flight", &[], 4);
+    let mut ask = |stream, path| {
+        connection.send(HEADERS, WHOLE, stream, &head(&ada, "GET", path, &[]));
+        connection.body(stream)
+    };
+    assert!(ask(9, "/plants").contains("50300"));
+    assert!(ask(11, "/livez").contains("live"));
+    assert!(ask(13, "/readyz").contains("ready"));
+}
 
-    fn a_list_that_is_not_read_holds_no_page(site) {
-        const CONNECTIONS: u64 = 4;
-        const STREAMS: u32 = 100;
-        let token = site.token("ada", &[]);
-        site.plant_many(50_000, "a plant of this name and number ");
-        let mut server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let ada = server.client(&token);
-        let whole = ada.get("/plants?include=id").body;
-        let before = server.resident();
-        let mut unread: Vec<_> =
-            (0..CONNECTIONS).map(|_| blocked(&server, "/plants?include=id", Some(&token), STREAMS)).collect();
-        let lists = CONNECTIONS * u64::from(STREAMS);
-        metrics.wait_for("plantstore_http2_streams_blocked", &[], i64::try_from(lists).unwrap());
-        metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(lists).unwrap());
-        let each = server.resident().saturating_sub(before) / lists;
-        assert!(each < 32, "{each} KiB each");
-        // The first of a connection holds a page, the last had to be read anew.
-        for stream in [1, 2 * STREAMS - 1] {
-            open_window(&mut unread[0], stream);
-        }
-        open_window(&mut unread[0], 0);
-        let bodies = bodies(&mut unread[0], 2);
-        assert!(bodies.iter().all(|body| *body == whole), "the same list");
+#[rstest]
+fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    const CONNECTIONS: u64 = 4;
+    const STREAMS: u32 = 100;
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    site.plant_many(50_000, "a plant of this name and number ");
+    let mut server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = server.client(&token);
+    let whole = ada.get("/plants?include=id").body;
+    let before = server.resident();
+    let mut unread: Vec<_> =
+        (0..CONNECTIONS).map(|_| blocked(&server, "/plants?include=id", Some(&token), STREAMS)).collect();
+    let lists = CONNECTIONS * u64::from(STREAMS);
+    metrics.wait_for("plantstore_http2_streams_blocked", &[], i64::try_from(lists).unwrap());
+    metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(lists).unwrap());
+    let each = server.resident().saturating_sub(before) / lists;
+    assert!(each < 32, "{each} KiB each");
+    // The first of a connection holds a page, the last had to be read anew.
+    for stream in [1, 2 * STREAMS - 1] {
+        open_window(&mut unread[0], stream);
     }
+    open_window(&mut unread[0], 0);
+    let bodies = bodies(&mut unread[0], 2);
+    assert!(bodies.iter().all(|body| *body == whole), "the same list");
+}
 
-    // The page of a list is held for two responses of a connection; others are read in smaller steps.
-    fn lists_requested_together_are_the_same_as_one_by_one(site) {
-        let token = site.token("ada", &[]);
-        site.plant_many(3_000, "a plant of this name and number ");
-        let server = site.serve(&["--list-cache-bytes", "0"]);
-        let ada = server.client(&token);
-        for query in ["?limit=900&include=id", "?limit=2500&include=id", "?include=id,owner", "?limit=20"] {
-            let path = format!("/plants{query}");
-            let expected = ada.get(&path);
-            let mut connection = blocked(&server, &path, Some(&token), 8);
-            for stream in (0..16).filter(|stream| *stream == 0 || stream % 2 == 1) {
-                open_window(&mut connection, stream);
-            }
-            let bodies = bodies(&mut connection, 8);
-            assert!(bodies.iter().all(|body| *body == expected.body), "{query}");
+// The page of a list is held for two responses of a connection; others are read in smaller steps.
+#[rstest]
+fn lists_requested_together_are_the_same_as_one_by_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    site.plant_many(3_000, "a plant of this name and number ");
+    let server = site.serve(&["--list-cache-bytes", "0"]);
+    let ada = server.client(&token);
+    for query in ["?limit=900&include=id", "?limit=2500&include=id", "?include=id,owner", "?limit=20"] {
+        let path = format!("/plants{query}");
+        let expected = ada.get(&path);
+        let mut connection = blocked(&server, &path, Some(&token), 8);
+        for stream in (0..16).filter(|stream| *stream == 0 || stream % 2 == 1) {
+            open_window(&mut connection, stream);
         }
+        let bodies = bodies(&mut connection, 8);
+        assert!(bodies.iter().all(|body| *body == expected.body), "{query}");
     }
 }
 

@@ -1,9 +1,10 @@
 //! Header fields that decide where a request ends, which host it is for and how its body is encoded.
 
-use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Answer, Client, Connection, on_every_engine};
+use rstest::rstest;
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Site};
+
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
 /// Why HTTP/2 resets a stream whose request is malformed.
@@ -20,153 +21,187 @@ fn create(client: &Client, headers: &[(&str, &str)], body: &str) -> (Connection,
     (connection, answer)
 }
 
-on_every_engine! {
-    fn largest_content_length_is_rejected_with_413(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        for length in [LARGEST, "18446744073709551614", "18446744073709551613", "9223372036854775808"] {
-            for body in ["", r#"{"id":1,"name":"Rose"}"#] {
-                let (mut connection, answer) = create(&ada, &[("Content-Length", length)], body);
-                assert_eq!(answer.error(), 41300, "{length}: {}", answer.text());
-                assert_eq!(answer.header("connection"), Some("close"), "{length}");
-                assert!(connection.is_closed_by_server(), "{length}");
-            }
+#[rstest]
+fn largest_content_length_is_rejected_with_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    for length in [LARGEST, "18446744073709551614", "18446744073709551613", "9223372036854775808"] {
+        for body in ["", r#"{"id":1,"name":"Rose"}"#] {
+            let (mut connection, answer) = create(&ada, &[("Content-Length", length)], body);
+            assert_eq!(answer.error(), 41300, "{length}: {}", answer.text());
+            assert_eq!(answer.header("connection"), Some("close"), "{length}");
+            assert!(connection.is_closed_by_server(), "{length}");
         }
-        let mut second = ada.connect();
-        second.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(second.answer(false).text(), "[]");
-        second.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", LARGEST)], None));
-        assert_eq!(second.answer(false).error(), 41300, "also behind another request");
-        let (_, oversized_head) = create(&ada, &[("Content-Length", LARGEST), ("X-Filler", &"x".repeat(17_000))], "");
-        assert_eq!(oversized_head.error(), 43100, "a head that is too large remains one");
-        assert_eq!(server.anonymous().call("GET", "/livez", &[("Content-Length", LARGEST)], None).error(), 41300);
-        assert_eq!(ada.ids(), [0_i64; 0]);
     }
+    let mut second = ada.connect();
+    second.send(ada.bytes("GET", "/plants", &[], None));
+    assert_eq!(second.answer(false).text(), "[]");
+    second.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", LARGEST)], None));
+    assert_eq!(second.answer(false).error(), 41300, "also behind another request");
+    let (_, oversized_head) = create(&ada, &[("Content-Length", LARGEST), ("X-Filler", &"x".repeat(17_000))], "");
+    assert_eq!(oversized_head.error(), 43100, "a head that is too large remains one");
+    assert_eq!(server.anonymous().call("GET", "/livez", &[("Content-Length", LARGEST)], None).error(), 41300);
+    assert_eq!(ada.ids(), [0_i64; 0]);
+}
 
-    fn large_content_length_is_rejected_with_413_over_http2(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        let announce = |length| head(&ada, "POST", "/plants", &[JSON, ("content-length", length)]);
-        connection.send(HEADERS, END_HEADERS, 1, &announce("9999999999999999999"));
-        assert!(connection.body(1).contains("41300"));
-        // More digits are malformed to the library, which resets the stream.
-        connection.send(HEADERS, END_HEADERS, 3, &announce(LARGEST));
-        let reset = std::iter::repeat_with(|| connection.next_of(RST_STREAM)).find(|reset| reset.stream == 3).unwrap();
-        assert_eq!(reset.reason(), PROTOCOL_ERROR);
-        connection.send(HEADERS, END_HEADERS | END_STREAM, 5, &head(&ada, "GET", "/plants", &[]));
-        assert_eq!(connection.body(5), "[]", "the connection goes on");
-    }
+#[rstest]
+fn large_content_length_is_rejected_with_413_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    let announce = |length| head(&ada, "POST", "/plants", &[JSON, ("content-length", length)]);
+    connection.send(HEADERS, END_HEADERS, 1, &announce("9999999999999999999"));
+    assert!(connection.body(1).contains("41300"));
+    // More digits are malformed to the library, which resets the stream.
+    connection.send(HEADERS, END_HEADERS, 3, &announce(LARGEST));
+    let reset = std::iter::repeat_with(|| connection.next_of(RST_STREAM)).find(|reset| reset.stream == 3).unwrap();
+    assert_eq!(reset.reason(), PROTOCOL_ERROR);
+    connection.send(HEADERS, END_HEADERS | END_STREAM, 5, &head(&ada, "GET", "/plants", &[]));
+    assert_eq!(connection.body(5), "[]", "the connection goes on");
+}
 
-    fn malformed_host_is_rejected_with_400(site) {
-        let server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        let ask = |path: &str, host: &str| {
-            let mut connection = Connection::open(server.address());
-            connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"));
-            connection.answer(false)
-        };
-        let malformed = ["a b", "a/b", "a\tb", "user@a", "a:b", "a:80:90", "a?b", "a#b", "a\\b", "<a>", "é", "[::1", "::1", "[a b]"];
-        for host in malformed {
-            for path in ["/plants", "/livez", "/nothing"] {
-                let answer = ask(path, host);
-                assert_eq!(answer.error(), 40007, "{path} of {host:?}");
-                assert!(answer.message().contains("`Host`"), "{}", answer.message());
-            }
-        }
-        let well_formed =
-            ["a", "a.example", "a:8080", "a:", "", "127.0.0.1:80", "[::1]", "[2001:db8::1]:8080", "a_b-c.example", "a%20b", "xn--bcher-kva.example"];
-        for host in well_formed {
-            assert_eq!(ask("/plants", host).text(), "[]", "{host:?}");
+#[rstest]
+fn malformed_host_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let ask = |path: &str, host: &str| {
+        let mut connection = Connection::open(server.address());
+        connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"));
+        connection.answer(false)
+    };
+    let malformed =
+        ["a b", "a/b", "a\tb", "user@a", "a:b", "a:80:90", "a?b", "a#b", "a\\b", "<a>", "é", "[::1", "::1", "[a b]"];
+    for host in malformed {
+        for path in ["/plants", "/livez", "/nothing"] {
+            let answer = ask(path, host);
+            assert_eq!(answer.error(), 40007, "{path} of {host:?}");
+            assert!(answer.message().contains("`Host`"), "{}", answer.message());
         }
     }
+    let well_formed = [
+        "a",
+        "a.example",
+        "a:8080",
+        "a:",
+        "",
+        "127.0.0.1:80",
+        "[::1]",
+        "[2001:db8::1]:8080",
+        "a_b-c.example",
+        "a%20b",
+        "xn--bcher-kva.example",
+    ];
+    for host in well_formed {
+        assert_eq!(ask("/plants", host).text(), "[]", "{host:?}");
+    }
+}
 
-    fn malformed_host_is_rejected_with_400_over_http2(site) {
-        let server = site.serve(&[]);
-        let bearer = format!("Bearer {}", site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        let mut stream = 1;
-        for (host, expected) in [("a b", "40007"), ("a@b", "40007"), ("a:8080", "[]")] {
-            let fields =
-                [(":method", "GET"), (":scheme", "http"), (":path", "/plants"), ("host", host), ("authorization", &bearer)];
-            let block: Vec<u8> = fields.into_iter().flat_map(|(name, value)| field(name, value)).collect();
-            connection.send(HEADERS, END_HEADERS | END_STREAM, stream, &block);
-            assert!(connection.body(stream).contains(expected), "{host}");
-            stream += 2;
-        }
+#[rstest]
+fn malformed_host_is_rejected_with_400_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let bearer = format!("Bearer {}", site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    let mut stream = 1;
+    for (host, expected) in [("a b", "40007"), ("a@b", "40007"), ("a:8080", "[]")] {
+        let fields =
+            [(":method", "GET"), (":scheme", "http"), (":path", "/plants"), ("host", host), ("authorization", &bearer)];
+        let block: Vec<u8> = fields.into_iter().flat_map(|(name, value)| field(name, value)).collect();
+        connection.send(HEADERS, END_HEADERS | END_STREAM, stream, &block);
+        assert!(connection.body(stream).contains(expected), "{host}");
+        stream += 2;
     }
+}
 
-    fn every_content_encoding_line_counts(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let encoded: [&[&str]; 6] =
-            [&["gzip"], &["identity", "gzip"], &["gzip", "identity"], &["identity, gzip"], &["identity", "identity", "br"], &[""]];
-        for lines in encoded {
-            let headers: Vec<_> = [JSON].into_iter().chain(lines.iter().map(|line| ("Content-Encoding", *line))).collect();
-            let answer = ada.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#));
-            assert_eq!(answer.error(), 41500, "{lines:?}");
-        }
-        let plain: [&[&str]; 4] = [&["identity"], &["Identity"], &["identity", "identity"], &["identity, IDENTITY"]];
-        for (id, lines) in plain.into_iter().enumerate() {
-            let headers: Vec<_> = [JSON].into_iter().chain(lines.iter().map(|line| ("Content-Encoding", *line))).collect();
-            let body = format!(r#"{{"id":{id},"name":"Rose"}}"#);
-            assert_eq!(ada.call("POST", "/plants", &headers, Some(body.as_bytes())).status, 200, "{lines:?}");
-        }
+#[rstest]
+fn every_content_encoding_line_counts(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let encoded: [&[&str]; 6] = [
+        &["gzip"],
+        &["identity", "gzip"],
+        &["gzip", "identity"],
+        &["identity, gzip"],
+        &["identity", "identity", "br"],
+        &[""],
+    ];
+    for lines in encoded {
+        let headers: Vec<_> = [JSON].into_iter().chain(lines.iter().map(|line| ("Content-Encoding", *line))).collect();
+        let answer = ada.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#));
+        assert_eq!(answer.error(), 41500, "{lines:?}");
     }
+    let plain: [&[&str]; 4] = [&["identity"], &["Identity"], &["identity", "identity"], &["identity, IDENTITY"]];
+    for (id, lines) in plain.into_iter().enumerate() {
+        let headers: Vec<_> = [JSON].into_iter().chain(lines.iter().map(|line| ("Content-Encoding", *line))).collect();
+        let body = format!(r#"{{"id":{id},"name":"Rose"}}"#);
+        assert_eq!(ada.call("POST", "/plants", &headers, Some(body.as_bytes())).status, 200, "{lines:?}");
+    }
+}
 
-    fn every_content_encoding_line_counts_over_http2(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        let encodings = [("content-encoding", "identity"), ("content-encoding", "gzip")];
-        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[&[JSON], &encodings[..]].concat()));
-        connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
-        assert!(connection.body(1).contains("41500"));
-    }
+#[rstest]
+fn every_content_encoding_line_counts_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    let encodings = [("content-encoding", "identity"), ("content-encoding", "gzip")];
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[&[JSON], &encodings[..]].concat()));
+    connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
+    assert!(connection.body(1).contains("41500"));
+}
 
-    fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let body = "16\r\n{\"id\":1,\"name\":\"Rose\"}\r\n0\r\n\r\n";
-        let rejected: [&[&str]; 8] = [
-            &["gzip, chunked"],
-            &["chunked, chunked"],
-            &["gzip", "chunked"],
-            &["chunked", "chunked"],
-            &["identity, chunked"],
-            &["gzip,chunked"],
-            &["chunked;q=1, chunked"],
-            &["gzip"],
-        ];
-        for lines in rejected {
-            let headers: Vec<_> = lines.iter().map(|line| ("Transfer-Encoding", *line)).collect();
-            let (mut connection, answer) = create(&ada, &headers, body);
-            assert_eq!(answer.error(), 40007, "{lines:?}");
-            assert_eq!(answer.header("connection"), Some("close"), "{lines:?}");
-            assert!(connection.is_closed_by_server(), "{lines:?}");
-        }
-        let without_token = server.anonymous().call("GET", "/livez", &[("Transfer-Encoding", "gzip, chunked")], None);
-        assert_eq!(without_token.error(), 40007);
-        assert_eq!(ada.ids(), [0_i64; 0]);
-        for (id, coding) in ["chunked", "Chunked", " CHUNKED "].into_iter().enumerate() {
-            let body = format!("16\r\n{{\"id\":{id},\"name\":\"Rose\"}}\r\n0\r\n\r\n");
-            let (mut connection, answer) = create(&ada, &[("Transfer-Encoding", coding)], &body);
-            assert_eq!(answer.status, 200, "{coding}");
-            connection.send(ada.bytes("GET", "/plants?limit=0", &[], None));
-            assert_eq!(connection.answer(false).text(), "[]", "the connection stays usable");
-        }
+#[rstest]
+fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let body = "16\r\n{\"id\":1,\"name\":\"Rose\"}\r\n0\r\n\r\n";
+    let rejected: [&[&str]; 8] = [
+        &["gzip, chunked"],
+        &["chunked, chunked"],
+        &["gzip", "chunked"],
+        &["chunked", "chunked"],
+        &["identity, chunked"],
+        &["gzip,chunked"],
+        &["chunked;q=1, chunked"],
+        &["gzip"],
+    ];
+    for lines in rejected {
+        let headers: Vec<_> = lines.iter().map(|line| ("Transfer-Encoding", *line)).collect();
+        let (mut connection, answer) = create(&ada, &headers, body);
+        assert_eq!(answer.error(), 40007, "{lines:?}");
+        assert_eq!(answer.header("connection"), Some("close"), "{lines:?}");
+        assert!(connection.is_closed_by_server(), "{lines:?}");
     }
+    let without_token = server.anonymous().call("GET", "/livez", &[("Transfer-Encoding", "gzip, chunked")], None);
+    assert_eq!(without_token.error(), 40007);
+    assert_eq!(ada.ids(), [0_i64; 0]);
+    for (id, coding) in ["chunked", "Chunked", " CHUNKED "].into_iter().enumerate() {
+        let body = format!("16\r\n{{\"id\":{id},\"name\":\"Rose\"}}\r\n0\r\n\r\n");
+        let (mut connection, answer) = create(&ada, &[("Transfer-Encoding", coding)], &body);
+        assert_eq!(answer.status, 200, "{coding}");
+        connection.send(ada.bytes("GET", "/plants?limit=0", &[], None));
+        assert_eq!(connection.answer(false).text(), "[]", "the connection stays usable");
+    }
+}
 
-    fn if_match_on_delete_is_ignored_as_documented(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let documented = server.anonymous().get("/openapi.json").json();
-        let description = documented["paths"]["/plants/{id}"]["delete"]["description"].as_str().unwrap().to_owned();
-        assert!(description.contains("`If-Match`") && description.contains("ignored"), "{description}");
-        for (id, tag) in [r#""cannot-match""#, r#"W/"cannot-match""#, "*", ""].into_iter().enumerate() {
-            ada.plant(i64::try_from(id).unwrap(), "Rose");
-            assert_eq!(ada.call("DELETE", &format!("/plants/{id}"), &[("If-Match", tag)], None).status, 204, "{tag}");
-        }
-        assert_eq!(ada.call("DELETE", "/plants/1", &[("If-Match", "*")], None).error(), 40400);
+#[rstest]
+fn if_match_on_delete_is_ignored_as_documented(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let documented = server.anonymous().get("/openapi.json").json();
+    let description = documented["paths"]["/plants/{id}"]["delete"]["description"].as_str().unwrap().to_owned();
+    assert!(description.contains("`If-Match`") && description.contains("ignored"), "{description}");
+    for (id, tag) in [r#""cannot-match""#, r#"W/"cannot-match""#, "*", ""].into_iter().enumerate() {
+        ada.plant(i64::try_from(id).unwrap(), "Rose");
+        assert_eq!(ada.call("DELETE", &format!("/plants/{id}"), &[("If-Match", tag)], None).status, 204, "{tag}");
     }
+    assert_eq!(ada.call("DELETE", "/plants/1", &[("If-Match", "*")], None).error(), 40400);
 }

@@ -1,18 +1,18 @@
 //! HTTP/2: the same contract, many requests at a time, and clients that misuse it.
 
+mod misuse;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
 use crate::support::http2::{
-    ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, GOAWAY, HEADERS, Http2,
-    INITIAL_WINDOW, NO_ERROR, PING, PREFACE, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head,
-    setting,
+    ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, Http2, INITIAL_WINDOW, NO_ERROR, PING,
+    PREFACE, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head,
 };
-use crate::support::{Connection, Server, Site, on_every_engine, wait_for};
+use crate::support::{Engine, JSON, Server, Site, assert_snapshot, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The largest window there can be, and the one that a connection starts with.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 const FIRST_WINDOW: u32 = 65_535;
@@ -34,330 +34,368 @@ fn serves_others(server: &Server) {
     assert_eq!(Http2::open(&server.anonymous()).get("/livez").status, 200);
 }
 
-on_every_engine! {
-    fn the_three_operations(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Http2::open(&ada);
-        let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose","tag":"red"}"#));
-        assert_snapshot!(created.wire(), @r#"
-        200 (HTTP/2)
-        content-type: application/json
-        location: /plants/1
-        content-length: 27
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn the_three_operations(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Http2::open(&ada);
+    let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose","tag":"red"}"#));
+    assert_snapshot!(created.wire(), @r#"
+    200 (HTTP/2)
+    content-type: application/json
+    location: /plants/1
+    content-length: 27
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"name":"Rose","tag":"red"}
-        "#);
-        let listed = connection.call("GET", "/plants?include=id", &[], None);
-        assert_snapshot!(listed.wire(), @r#"
-        200 (HTTP/2)
-        content-type: application/json
-        etag: (a tag)
-        cache-control: private, no-cache
-        vary: Authorization
-        content-length: 36
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+    {"name":"Rose","tag":"red"}
+    "#);
+    let listed = connection.call("GET", "/plants?include=id", &[], None);
+    assert_snapshot!(listed.wire(), @r#"
+    200 (HTTP/2)
+    content-type: application/json
+    etag: (a tag)
+    cache-control: private, no-cache
+    vary: Authorization
+    content-length: 36
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        [{"id":1,"name":"Rose","tag":"red"}]
-        "#);
-        let head = connection.call("HEAD", "/plants?include=id", &[], None);
-        assert_eq!((head.header("content-length"), head.text()), (Some("36"), ""));
-        let tag = listed.header("etag").expect("a tag");
-        let same = connection.call("GET", "/plants?include=id", &[("If-None-Match", tag)], None);
-        assert_eq!((same.status, same.text()), (304, ""));
-        let gone = connection.call("DELETE", "/plants/1", &[], None);
-        assert_eq!((gone.status, gone.text(), gone.header("content-length")), (204, "", None));
-        assert_eq!(ada.ids(), [0_i64; 0]);
-    }
+    [{"id":1,"name":"Rose","tag":"red"}]
+    "#);
+    let head = connection.call("HEAD", "/plants?include=id", &[], None);
+    assert_eq!((head.header("content-length"), head.text()), (Some("36"), ""));
+    let tag = listed.header("etag").expect("a tag");
+    let same = connection.call("GET", "/plants?include=id", &[("If-None-Match", tag)], None);
+    assert_eq!((same.status, same.text()), (304, ""));
+    let gone = connection.call("DELETE", "/plants/1", &[], None);
+    assert_eq!((gone.status, gone.text(), gone.header("content-length")), (204, "", None));
+    assert_eq!(ada.ids(), [0_i64; 0]);
+}
 
-    fn what_one_protocol_answers_the_other_does(site) {
-        let server = site.serve(&["--cors-origin", "https://app.example"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let reader = server.client(&site.token("bob", &["--scope", "plants:read"]));
-        let mut wrong = ada.clone();
-        wrong.token = Some("pst_wrong".to_owned());
-        ada.plant(1, "Rose");
-        let preflight = [("Origin", "https://app.example"), ("Access-Control-Request-Method", "POST")];
-        let large = format!(r#"{{"id":2,"name":"{}"}}"#, "x".repeat(20_000));
-        let cases: &[Case] = &[
-            ("GET", "/plants?limit=0", &[], None),
-            ("GET", "/plants?limit=x", &[], None),
-            ("GET", "/plants", &[("If-None-Match", "*")], None),
-            ("POST", "/plants", &[JSON], Some(r#"{"id":1,"name":"Rose"}"#)),
-            ("POST", "/plants", &[JSON], Some("{")),
-            ("POST", "/plants", &[JSON], Some(&large)),
-            ("POST", "/plants", &[JSON], None),
-            ("POST", "/plants", &[], Some("{}")),
-            ("DELETE", "/plants/7", &[], None),
-            ("PUT", "/plants", &[], Some("nobody reads this")),
-            ("GET", "/nothing", &[], None),
-            ("HEAD", "/nothing", &[], None),
-            ("OPTIONS", "/plants", &preflight, None),
-            ("GET", "/livez", &[("X-Request-Id", "mine")], None),
-        ];
-        for client in [&ada, &reader, &wrong, &server.anonymous()] {
-            for (method, path, headers, body) in cases {
-                let body = body.map(str::as_bytes);
-                let first = client.call(method, path, headers, body);
-                let second = Http2::open(client).call(method, path, headers, body);
-                let plain = |answer: &crate::support::Answer| {
-                    // What is about the connection is HTTP/1.1's alone.
-                    let mut headers = answer.headers.clone();
-                    headers.retain(|(name, _)| !["date", "x-request-id", "connection", "transfer-encoding"].contains(&name.as_str()));
-                    headers
-                };
-                assert_eq!((second.status, plain(&second)), (first.status, plain(&first)), "{method} {path}");
-                assert_eq!(second.text(), first.text(), "{method} {path}");
-                for name in ["connection", "keep-alive", "transfer-encoding"] {
-                    assert_eq!(second.header(name), None, "{method} {path}");
-                }
+#[rstest]
+fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--cors-origin", "https://app.example"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let reader = server.client(&site.token("bob", &["--scope", "plants:read"]));
+    let mut wrong = ada.clone();
+    wrong.token = Some("pst_wrong".to_owned());
+    ada.plant(1, "Rose");
+    let preflight = [("Origin", "https://app.example"), ("Access-Control-Request-Method", "POST")];
+    let large = format!(r#"{{"id":2,"name":"{}"}}"#, "x".repeat(20_000));
+    let cases: &[Case] = &[
+        ("GET", "/plants?limit=0", &[], None),
+        ("GET", "/plants?limit=x", &[], None),
+        ("GET", "/plants", &[("If-None-Match", "*")], None),
+        ("POST", "/plants", &[JSON], Some(r#"{"id":1,"name":"Rose"}"#)),
+        ("POST", "/plants", &[JSON], Some("{")),
+        ("POST", "/plants", &[JSON], Some(&large)),
+        ("POST", "/plants", &[JSON], None),
+        ("POST", "/plants", &[], Some("{}")),
+        ("DELETE", "/plants/7", &[], None),
+        ("PUT", "/plants", &[], Some("nobody reads this")),
+        ("GET", "/nothing", &[], None),
+        ("HEAD", "/nothing", &[], None),
+        ("OPTIONS", "/plants", &preflight, None),
+        ("GET", "/livez", &[("X-Request-Id", "mine")], None),
+    ];
+    for client in [&ada, &reader, &wrong, &server.anonymous()] {
+        for (method, path, headers, body) in cases {
+            let body = body.map(str::as_bytes);
+            let first = client.call(method, path, headers, body);
+            let second = Http2::open(client).call(method, path, headers, body);
+            let plain = |answer: &crate::support::Answer| {
+                // What is about the connection is HTTP/1.1's alone.
+                let mut headers = answer.headers.clone();
+                headers.retain(|(name, _)| {
+                    !["date", "x-request-id", "connection", "transfer-encoding"].contains(&name.as_str())
+                });
+                headers
+            };
+            assert_eq!((second.status, plain(&second)), (first.status, plain(&first)), "{method} {path}");
+            assert_eq!(second.text(), first.text(), "{method} {path}");
+            for name in ["connection", "keep-alive", "transfer-encoding"] {
+                assert_eq!(second.header(name), None, "{method} {path}");
             }
         }
-        assert_eq!(ada.ids(), [1]);
-        let asked_first = Http2::open(&ada).call("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(br#"{"id":2,"name":"n"}"#));
-        assert_eq!(asked_first.status, 200, "whoever asks whether to send may send");
     }
+    assert_eq!(ada.ids(), [1]);
+    let asked_first =
+        Http2::open(&ada).call("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(br#"{"id":2,"name":"n"}"#));
+    assert_eq!(asked_first.status, 200, "whoever asks whether to send may send");
+}
 
-    fn many_requests_share_a_connection(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Http2::open(&ada);
-        assert_eq!(connection.get("/livez").status, 200, "now it knows how many may be at work");
-        let paths = vec!["/plants".to_owned(); 300];
-        let statuses = connection.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
-        assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
-        assert_eq!(ada.ids(), (0..300).collect::<Vec<i64>>());
-        let logged = || server.log().contains(r#""http":"2","method":"POST""#).then_some(());
-        wait_for("a request in the log", logged);
+#[rstest]
+fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Http2::open(&ada);
+    assert_eq!(connection.get("/livez").status, 200, "now it knows how many may be at work");
+    let paths = vec!["/plants".to_owned(); 300];
+    let statuses = connection.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    assert_eq!(ada.ids(), (0..300).collect::<Vec<i64>>());
+    let logged = || server.log().contains(r#""http":"2","method":"POST""#).then_some(());
+    wait_for("a request in the log", logged);
+}
+
+#[rstest]
+fn more_at_work_on_one_connection_are_refused_and_may_be_sent_again(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    // Their bodies do not come, so all of them stay at work.
+    for number in 0..101 {
+        connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
     }
+    let refused = connection.next_of(RST_STREAM);
+    assert_eq!((refused.stream, refused.reason()), (201, REFUSED_STREAM));
+    connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"n"}"#);
+    assert_eq!(connection.body(1), r#"{"name":"n"}"#, "those before go on");
+    connection.send(HEADERS, WHOLE, 203, &head(&ada, "GET", "/plants", &[]));
+    assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "and there is room again");
+}
 
-    fn more_at_work_on_one_connection_are_refused_and_may_be_sent_again(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        // Their bodies do not come, so all of them stay at work.
-        for number in 0..101 {
-            connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
+// A connection of HTTP/1.1 has one request at work. So that many on each of many connections need no more room than
+// that, all of them together are as many as there may be connections.
+#[rstest]
+fn requests_at_work_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--max-connections", "4"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    for number in 0..5 {
+        connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
+    }
+    let frame = connection.next_of(DATA);
+    let body = String::from_utf8(frame.payload).expect("text");
+    assert!(body.contains("50300"), "{body}");
+    let done: u32 = (1..10).step_by(2).find(|stream| *stream != frame.stream).expect("another");
+    connection.send(DATA, END_STREAM, done, br#"{"id":1,"name":"n"}"#);
+    assert_eq!(connection.body(done), r#"{"name":"n"}"#);
+}
+
+#[rstest]
+fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let of_size = |size: usize| Http2::open(&ada).call("GET", "/plants", &[("X-Filler", &"x".repeat(size))], None);
+    for (size, fits) in [(16_000, true), (16_384, false), (40_000, false), (60_000, false)] {
+        let answer = of_size(size);
+        if fits {
+            assert_eq!(answer.status, 200, "{size}");
+        } else {
+            assert_eq!(answer.error(), 43100, "{size}");
         }
-        let refused = connection.next_of(RST_STREAM);
-        assert_eq!((refused.stream, refused.reason()), (201, REFUSED_STREAM));
-        connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"n"}"#);
-        assert_eq!(connection.body(1), r#"{"name":"n"}"#, "those before go on");
-        connection.send(HEADERS, WHOLE, 203, &head(&ada, "GET", "/plants", &[]));
-        assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "and there is room again");
     }
+    let far_too_large = of_size(100_000);
+    assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library answers it");
+    let of_number = |number: usize| {
+        // The authority, which stands for Host, and Authorization are there already.
+        let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
+        let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        Http2::open(&ada).call("GET", "/plants", &headers, None)
+    };
+    assert_eq!(of_number(100).status, 200);
+    assert_eq!(of_number(101).error(), 43100);
+    let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
+    let mut few = Http2::open(&fewer.client(ada.token.as_deref().expect("a token")));
+    assert_eq!(few.get("/plants").status, 200);
+    assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).error(), 43100);
+}
 
-    // A connection of HTTP/1.1 has one request at work. So that many on each of many connections need no more room than
-    // that, all of them together are as many as there may be connections.
-    fn requests_at_work_are_bounded_over_all_connections(site) {
-        let server = site.serve(&["--max-connections", "4"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        for number in 0..5 {
-            connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
-        }
-        let frame = connection.next_of(DATA);
-        let body = String::from_utf8(frame.payload).expect("text");
-        assert!(body.contains("50300"), "{body}");
-        let done: u32 = (1..10).step_by(2).find(|stream| *stream != frame.stream).expect("another");
-        connection.send(DATA, END_STREAM, done, br#"{"id":1,"name":"n"}"#);
-        assert_eq!(connection.body(done), r#"{"name":"n"}"#);
-    }
+#[rstest]
+fn a_slow_body_is_a_408_and_the_connection_goes_on(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--request-timeout", "300ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    connection.send(DATA, 0, 1, br#"{"id""#);
+    assert!(connection.body(1).contains("40800"));
+    let reset = connection.next_of(RST_STREAM);
+    assert_eq!((reset.stream, reset.reason()), (1, NO_ERROR), "no more of it is wanted");
+    connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
+    assert_eq!(connection.body(3), "[]");
+}
 
-    fn heads_are_bounded_in_size_and_number(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let of_size = |size: usize| Http2::open(&ada).call("GET", "/plants", &[("X-Filler", &"x".repeat(size))], None);
-        for (size, fits) in [(16_000, true), (16_384, false), (40_000, false), (60_000, false)] {
-            let answer = of_size(size);
-            if fits {
-                assert_eq!(answer.status, 200, "{size}");
-            } else {
-                assert_eq!(answer.error(), 43100, "{size}");
-            }
-        }
-        let far_too_large = of_size(100_000);
-        assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library answers it");
-        let of_number = |number: usize| {
-            // The authority, which stands for Host, and Authorization are there already.
-            let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
-            let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
-            Http2::open(&ada).call("GET", "/plants", &headers, None)
-        };
-        assert_eq!(of_number(100).status, 200);
-        assert_eq!(of_number(101).error(), 43100);
-        let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
-        let mut few = Http2::open(&fewer.client(ada.token.as_deref().expect("a token")));
-        assert_eq!(few.get("/plants").status, 200);
-        assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).error(), 43100);
-    }
+#[rstest]
+fn a_request_that_is_taken_back_is_no_longer_waited_for(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--store-timeout", "20s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    let held = site.hold_writes();
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
+    connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/livez", &[]));
+    assert!(connection.body(3).contains("live"), "so the first is at work by now");
+    connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    let line = wait_for("its line in the log", || {
+        server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
+    });
+    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "nobody answers it: {line}");
+    drop(held);
+    connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
+    assert!(connection.body(5).contains("live"), "and the connection goes on");
+}
 
-    fn a_slow_body_is_a_408_and_the_connection_goes_on(site) {
-        let server = site.serve(&["--request-timeout", "300ms"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-        connection.send(DATA, 0, 1, br#"{"id""#);
-        assert!(connection.body(1).contains("40800"));
-        let reset = connection.next_of(RST_STREAM);
-        assert_eq!((reset.stream, reset.reason()), (1, NO_ERROR), "no more of it is wanted");
-        connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
-        assert_eq!(connection.body(3), "[]");
-    }
+#[rstest]
+fn the_authority_stands_for_the_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bearer = format!("Bearer {}", ada.token.as_deref().expect("a token"));
+    let mut connection = Frames::open(server.address(), &[]);
+    let mut stream = 1;
+    let mut ask = |hosts: &[(&str, &str)]| {
+        let fields = [
+            &[(":method", "GET"), (":scheme", "http"), (":path", "/plants")],
+            hosts,
+            &[("authorization", bearer.as_str())],
+        ]
+        .concat();
+        let block: Vec<u8> = fields.into_iter().flat_map(|(name, value)| field(name, value)).collect();
+        connection.send(HEADERS, WHOLE, stream, &block);
+        stream += 2;
+        connection.body(stream - 2)
+    };
+    assert_eq!(ask(&[(":authority", "a")]), "[]");
+    assert_eq!(ask(&[("host", "a")]), "[]");
+    assert_eq!(ask(&[(":authority", "a"), ("host", "A")]), "[]");
+    assert!(ask(&[(":authority", "a"), ("host", "b")]).contains("40007"));
+    assert!(ask(&[("host", "a"), ("host", "a")]).contains("40007"));
+    assert!(ask(&[]).contains("40007"));
+}
 
-    fn a_request_that_is_taken_back_is_no_longer_waited_for(site) {
-        let server = site.serve(&["--store-timeout", "20s"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        let held = site.hold_writes();
-        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-        connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
-        connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/livez", &[]));
-        assert!(connection.body(3).contains("live"), "so the first is at work by now");
-        connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
-        let line = wait_for("its line in the log", || {
-            server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
-        });
-        assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "nobody answers it: {line}");
-        drop(held);
-        connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
-        assert!(connection.body(5).contains("live"), "and the connection goes on");
+// It is handed over as far as the client makes room, and waits in the store, not in memory.
+#[rstest]
+fn a_long_list_is_sent_as_the_client_takes_it(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    site.plant_many(100_000, "a plant of this name and number ");
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    let whole = ada.get("/plants").body;
+    let before = server.resident();
+    // Twenty lists of which nothing is taken.
+    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
+    for number in 0..20 {
+        lazy.send(HEADERS, WHOLE, 2 * number + 1, &head(&ada, "GET", "/plants", &[]));
     }
+    for _ in 0..20 {
+        assert_eq!(lazy.next_of(HEADERS).flags & END_STREAM, 0);
+    }
+    let listed = Http2::open(&ada).get("/plants");
+    assert_eq!(listed.status, 200);
+    assert!(listed.body == whole, "the same bytes");
+    assert_eq!(listed.header("content-length"), None);
+    let more = server.resident().saturating_sub(before);
+    assert!(more < 16 * 1024, "{more} KiB more, of lists with {} KiB each", whole.len() / 1024);
+}
 
-    fn the_authority_stands_for_the_host(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bearer = format!("Bearer {}", ada.token.as_deref().expect("a token"));
-        let mut connection = Frames::open(server.address(), &[]);
-        let mut stream = 1;
-        let mut ask = |hosts: &[(&str, &str)]| {
-            let fields = [&[(":method", "GET"), (":scheme", "http"), (":path", "/plants")], hosts, &[("authorization", bearer.as_str())]].concat();
-            let block: Vec<u8> = fields.into_iter().flat_map(|(name, value)| field(name, value)).collect();
-            connection.send(HEADERS, WHOLE, stream, &block);
-            stream += 2;
-            connection.body(stream - 2)
-        };
-        assert_eq!(ask(&[(":authority", "a")]), "[]");
-        assert_eq!(ask(&[("host", "a")]), "[]");
-        assert_eq!(ask(&[(":authority", "a"), ("host", "A")]), "[]");
-        assert!(ask(&[(":authority", "a"), ("host", "b")]).contains("40007"));
-        assert!(ask(&[("host", "a"), ("host", "a")]).contains("40007"));
-        assert!(ask(&[]).contains("40007"));
+// However much room it claims to have: what waits for it is bounded, and so is how long.
+#[rstest]
+fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    site.plant_many(10_000, &"x".repeat(990));
+    let mut server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = server.client(&token);
+    let whole = ada.get("/plants").body.len() / 1024;
+    let before = server.peak();
+    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, LARGEST_WINDOW)]);
+    lazy.send(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
+    let block = head(&ada, "GET", "/plants", &[]);
+    let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
+    lazy.try_send(&requests).expect("all of them sent");
+    let cut = |why| metrics.value("plantstore_http_connections_cut_total", &[("why", why)]);
+    wait_for("the end of the connection", || (cut("stalled") == 1).then_some(()));
+    metrics.wait_for("plantstore_http_answers_cut_total", &[], 20);
+    assert_eq!(cut("slow_head"), 0, "that is another fault");
+    let more = server.peak() - before;
+    // A step of each list, which has 64 KiB, is on its way.
+    assert!(more < 6 * 1024, "{more} KiB more, of 20 lists with {whole} KiB each");
+    while let Some(frame) = lazy.next() {
+        assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "it did not get a whole list");
     }
+    serves_others(&server);
+}
 
-    // It is handed over as far as the client makes room, and waits in the store, not in memory.
-    fn a_long_list_is_sent_as_the_client_takes_it(site) {
-        let token = site.token("ada", &[]);
-        site.plant_many(100_000, "a plant of this name and number ");
-        let server = site.serve(&[]);
-        let ada = server.client(&token);
-        let whole = ada.get("/plants").body;
-        let before = server.resident();
-        // Twenty lists of which nothing is taken.
-        let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
-        for number in 0..20 {
-            lazy.send(HEADERS, WHOLE, 2 * number + 1, &head(&ada, "GET", "/plants", &[]));
-        }
-        for _ in 0..20 {
-            assert_eq!(lazy.next_of(HEADERS).flags & END_STREAM, 0);
-        }
-        let listed = Http2::open(&ada).get("/plants");
-        assert_eq!(listed.status, 200);
-        assert!(listed.body == whole, "the same bytes");
-        assert_eq!(listed.header("content-length"), None);
-        let more = server.resident().saturating_sub(before);
-        assert!(more < 16 * 1024, "{more} KiB more, of lists with {} KiB each", whole.len() / 1024);
+#[rstest]
+fn an_answer_that_finds_no_room_is_abandoned(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--write-timeout", "1s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
+    lazy.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
+    let reset = lazy.next_of(RST_STREAM);
+    assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
+    wait_for("the truth in the log", || server.log().contains(r#""bytes":0,"complete":false"#).then_some(()));
+    // The next one takes a byte at a time, and gets all of it.
+    lazy.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
+    let mut body = Vec::new();
+    while body.len() < 17 {
+        lazy.send(WINDOW_UPDATE, 0, 3, &1_u32.to_be_bytes());
+        body.extend(lazy.next_of(DATA).payload);
     }
+    assert_eq!(body, br#"[{"name":"Rose"}]"#);
+}
 
-    // However much room it claims to have: what waits for it is bounded, and so is how long.
-    fn a_client_that_reads_nothing_is_cut_off(site) {
-        let token = site.token("ada", &[]);
-        site.plant_many(10_000, &"x".repeat(990));
-        let mut server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let ada = server.client(&token);
-        let whole = ada.get("/plants").body.len() / 1024;
-        let before = server.peak();
-        let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, LARGEST_WINDOW)]);
-        lazy.send(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
-        let block = head(&ada, "GET", "/plants", &[]);
-        let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
-        lazy.try_send(&requests).expect("all of them sent");
-        let cut = |why| metrics.value("plantstore_http_connections_cut_total", &[("why", why)]);
-        wait_for("the end of the connection", || (cut("stalled") == 1).then_some(()));
-        metrics.wait_for("plantstore_http_answers_cut_total", &[], 20);
-        assert_eq!(cut("slow_head"), 0, "that is another fault");
-        let more = server.peak() - before;
-        // A step of each list, which has 64 KiB, is on its way.
-        assert!(more < 6 * 1024, "{more} KiB more, of 20 lists with {whole} KiB each");
-        while let Some(frame) = lazy.next() {
-            assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "it did not get a whole list");
-        }
-        serves_others(&server);
+#[rstest]
+fn what_is_in_flight_at_the_end_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    connection.send(DATA, 0, 1, br#"{"id":1,"#);
+    connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/readyz", &[]));
+    assert!(connection.body(3).contains("ready"), "so the first is at work by now");
+    server.signal("TERM");
+    assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "no more are wanted");
+    let ping = connection.next_of(PING);
+    // Sent before the client could know: it is answered, too.
+    connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/readyz", &[]));
+    assert!(connection.body(5).contains("50300"));
+    connection.send(PING, ACK, 0, &ping.payload);
+    let last = connection.next_of(GOAWAY);
+    assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "what was taken, for good");
+    connection.send(HEADERS, WHOLE, 7, &head(&ada, "GET", "/plants", &[]));
+    assert!(server.ended().is_none(), "it waits for the request in flight");
+    connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);
+    assert_eq!(connection.body(1), r#"{"name":"in flight"}"#);
+    while let Some(frame) = connection.next() {
+        assert_ne!(frame.stream, 7, "it was told that nothing is done of this one");
     }
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+}
 
-    fn an_answer_that_finds_no_room_is_abandoned(site) {
-        let server = site.serve(&["--write-timeout", "1s"]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
-        lazy.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
-        let reset = lazy.next_of(RST_STREAM);
-        assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
-        wait_for("the truth in the log", || server.log().contains(r#""bytes":0,"complete":false"#).then_some(()));
-        // The next one takes a byte at a time, and gets all of it.
-        lazy.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
-        let mut body = Vec::new();
-        while body.len() < 17 {
-            lazy.send(WINDOW_UPDATE, 0, 3, &1_u32.to_be_bytes());
-            body.extend(lazy.next_of(DATA).payload);
-        }
-        assert_eq!(body, br#"[{"name":"Rose"}]"#);
-    }
-
-    fn what_is_in_flight_at_the_end_is_finished(site) {
-        let mut server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = Frames::open(server.address(), &[]);
-        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-        connection.send(DATA, 0, 1, br#"{"id":1,"#);
-        connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/readyz", &[]));
-        assert!(connection.body(3).contains("ready"), "so the first is at work by now");
-        server.signal("TERM");
-        assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "no more are wanted");
-        let ping = connection.next_of(PING);
-        // Sent before the client could know: it is answered, too.
-        connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/readyz", &[]));
-        assert!(connection.body(5).contains("50300"));
-        connection.send(PING, ACK, 0, &ping.payload);
-        let last = connection.next_of(GOAWAY);
-        assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "what was taken, for good");
-        connection.send(HEADERS, WHOLE, 7, &head(&ada, "GET", "/plants", &[]));
-        assert!(server.ended().is_none(), "it waits for the request in flight");
-        connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);
-        assert_eq!(connection.body(1), r#"{"name":"in flight"}"#);
-        while let Some(frame) = connection.next() {
-            assert_ne!(frame.stream, 7, "it was told that nothing is done of this one");
-        }
-        assert_eq!(server.wait().code(), Some(0));
-        assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
-    }
-
-    fn connections_that_do_not_agree_to_the_end_do_not_hold_it_up(site) {
-        let mut server = site.serve(&["--shutdown-grace", "100d"]);
-        let mut stubborn = Frames::open(server.address(), &[]);
-        stubborn.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
-        assert!(stubborn.body(1).contains("live"));
-        let mut silent = Frames::open(server.address(), &[]);
-        silent.next_of(SETTINGS);
-        assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
-        assert_eq!((stubborn.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
-    }
+#[rstest]
+fn connections_that_do_not_agree_to_the_end_do_not_hold_it_up(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let mut stubborn = Frames::open(server.address(), &[]);
+    stubborn.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
+    assert!(stubborn.body(1).contains("live"));
+    let mut silent = Frames::open(server.address(), &[]);
+    silent.next_of(SETTINGS);
+    assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
+    assert_eq!((stubborn.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
 }
 
 /// It never confirms that it was told to send no more. Before it is left behind, it learns for good what was not done.
@@ -423,182 +461,4 @@ fn the_protocol_is_known_by_the_first_bytes_that_differ() {
     let request = frame(HEADERS, WHOLE, 1, &head(&client, "GET", "/livez", &[]));
     stream.write_all(&[&PREFACE[PREFACE.len() - 1..], &frame(SETTINGS, 0, 0, &[]), &request].concat()).unwrap();
     assert!(Frames { stream }.body(1).contains("live"));
-}
-
-#[test]
-fn half_a_preface_is_half_a_head() {
-    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-    let mut connection = Connection::open(server.address());
-    connection.send(&PREFACE[..10]);
-    assert_eq!(connection.answer(false).error(), 40800);
-    assert!(connection.is_closed_by_server());
-}
-
-#[test]
-fn a_connection_without_a_request_is_closed_and_pings_do_not_change_that() {
-    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-    let mut silent = Frames::open(server.address(), &[]);
-    assert_eq!(silent.ending(), Some(NO_ERROR));
-    let mut pinging = Frames::open(server.address(), &[]);
-    let ping = frame(PING, 0, 0, b"eightful");
-    wait_for("the server to hang up", || pinging.try_send(&ping).is_err().then_some(()));
-    // Only what follows the first bytes is missing.
-    let mut mute = TcpStream::connect(server.address()).unwrap();
-    mute.write_all(PREFACE).unwrap();
-    let mut frames = Vec::new();
-    mute.read_to_end(&mut frames).unwrap();
-    assert_eq!(frames[3], SETTINGS);
-}
-
-#[test]
-fn an_idle_connection_is_closed_and_its_client_told() {
-    let server = site().serve(&["--idle-timeout", "300ms"]);
-    let mut connection = Frames::open(server.address(), &[]);
-    for stream in [1, 3] {
-        connection.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
-        assert!(connection.body(stream).contains("live"));
-    }
-    assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR);
-    let ping = connection.next_of(PING);
-    connection.send(PING, ACK, 0, &ping.payload);
-    assert_eq!(connection.ending(), Some(NO_ERROR));
-}
-
-#[test]
-fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
-    let site = site();
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s", "--request-timeout", "60s"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let block = head(&ada, "GET", "/plants", &[]);
-    let whole = frame(HEADERS, WHOLE, 3, &block);
-    // Half a frame, and a whole one that is only half the head.
-    for unfinished in [&whole[..whole.len() - 1], &whole[..5], &frame(HEADERS, END_STREAM, 3, &block)] {
-        let mut connection = Frames::open(server.address(), &[]);
-        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-        connection.send(PING, 0, 0, b"eightful");
-        connection.next_of(PING);
-        connection.try_send(unfinished).unwrap();
-        assert_eq!(connection.ending(), None, "{unfinished:?}");
-    }
-    // A body may take its time.
-    let mut connection = Frames::open(server.address(), &[]);
-    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-    let body = frame(DATA, END_STREAM, 1, br#"{"id":1,"name":"slow"}"#);
-    let (first, last) = body.split_at(20);
-    connection.try_send(first).unwrap();
-    let mut other = Frames::open(server.address(), &[]);
-    assert_eq!(other.ending(), Some(NO_ERROR), "as long as it takes another to be closed");
-    connection.try_send(last).unwrap();
-    assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
-}
-
-/// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
-#[test]
-fn half_a_first_head_is_cut_off_once() {
-    let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
-    let metrics = server.metrics();
-    let mut connection = Frames::open(server.address(), &[]);
-    connection.send(PING, 0, 0, b"eightful");
-    connection.next_of(PING);
-    connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
-    connection.ending();
-    metrics.wait_for("plantstore_http_connections", &[], 0);
-    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
-}
-
-/// A request that is sent and taken back costs its sender nothing; whoever does nothing else is sent away.
-#[test]
-fn requests_that_are_taken_back_at_once_end_the_connection() {
-    let site = site();
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Frames::open(server.address(), &[]);
-    let block = head(&ada, "GET", "/plants", &[]);
-    let mut flood = Vec::new();
-    for number in 0..20_000_u32 {
-        flood.extend(frame(HEADERS, WHOLE, 2 * number + 1, &block));
-        flood.extend(frame(RST_STREAM, 0, 2 * number + 1, &CANCEL.to_be_bytes()));
-    }
-    // It may hang up before all of it is sent.
-    let _ = connection.try_send(&flood);
-    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
-    serves_others(&server);
-    assert!(logged(&server) < 5_000, "{} of them were begun", logged(&server));
-}
-
-#[test]
-fn a_head_in_endless_pieces_ends_the_connection() {
-    let site = site();
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Frames::open(server.address(), &[]);
-    connection.send(HEADERS, END_STREAM, 1, &head(&ada, "GET", "/plants", &[]));
-    let mut flood = Vec::new();
-    for _ in 0..20_000 {
-        flood.extend(frame(CONTINUATION, 0, 1, &field("x-more", "and more")));
-    }
-    let _ = connection.try_send(&flood);
-    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
-    serves_others(&server);
-    assert_eq!(server.log().matches(r#""route":"/plants""#).count(), 0, "it never became a request");
-}
-
-#[test]
-fn a_body_in_empty_pieces_ends_the_connection() {
-    let site = site();
-    let mut server = site.serve(&["--metrics-listen", "0"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Frames::open(server.address(), &[]);
-    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-    let _ = connection.try_send(&frame(DATA, 0, 1, b"").repeat(20_000));
-    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
-    server.metrics().wait_for("plantstore_http_connections_cut_total", &[("why", "misuse")], 1);
-    serves_others(&server);
-}
-
-/// A few bytes that stand for many: a large field is put into the table of the compression and named again and again.
-#[test]
-fn a_head_that_unpacks_to_much_more_ends_the_connection() {
-    let server = site().serve(&[]);
-    let before = server.resident();
-    let mut connection = Frames::open(server.address(), &[]);
-    let mut block = head(&server.anonymous(), "GET", "/livez", &[]);
-    // With the first bit pattern for "to be remembered"; 0x3e is the first place in the table.
-    let mut bomb = field("x-bomb", &"x".repeat(4_000));
-    bomb[0] = 0x40;
-    block.extend(bomb);
-    block.resize(16_000, 0x80 | 0x3e);
-    connection.send(HEADERS, WHOLE, 1, &block);
-    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM), "48 MB in 16 KB");
-    assert!(server.resident() < before + 16 * 1024);
-    serves_others(&server);
-}
-
-#[test]
-fn floods_of_small_frames_hold_nobody_up() {
-    let site = site();
-    let server = site.serve(&["--header-timeout", "2s"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let post = frame(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-    let floods = [
-        (vec![], frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1))),
-        (vec![], frame(PING, 0, 0, b"eightful")),
-        (vec![], frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
-        // A body that goes on and on without a byte.
-        (post, frame(DATA, 0, 1, b"")),
-    ]
-    .map(|(first, frame)| (first, frame.repeat(2_000)));
-    std::thread::scope(|scope| {
-        for (first, flood) in &floods {
-            scope.spawn(|| {
-                let mut connection = Frames::open(server.address(), &[]);
-                connection.try_send(first).expect("the beginning sent");
-                // Nobody reads what it answers.
-                wait_for("the server to hang up", || connection.try_send(flood).is_err().then_some(()));
-            });
-        }
-        for _ in 0..50 {
-            serves_others(&server);
-        }
-    });
 }

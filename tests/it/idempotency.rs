@@ -1,14 +1,15 @@
 //! `Idempotency-Key`: what is sent again with its key is not done again, and gets its first answer again.
 
+mod nodes;
+mod storage;
+
 use std::io;
 use std::time::Duration;
 
-use insta::assert_snapshot;
-use sha2::{Digest, Sha256};
+use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, JSON, Site, assert_snapshot, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// For requests that wait for a lock longer than a request should.
 const PATIENT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
 
@@ -121,565 +122,392 @@ const KEPT: &str = "SELECT count(*) FROM idempotency_keys";
 const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (
                      SELECT oid FROM pg_database WHERE datname = current_database())";
 
-on_every_engine! {
-    fn a_create_is_done_once(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let body = r#"{"id":5,"name":"Rose","tag":"red"}"#;
-        let first = post(&ada, "k1", body);
-        assert_eq!((first.status, first.text()), (200, r#"{"name":"Rose","tag":"red"}"#));
-        let again = post(&ada, "k1", body);
-        assert_replays(&first, &again);
-        assert_snapshot!(again.wire(), @r#"
-        200 OK
-        content-type: application/json
-        location: /plants/5
-        idempotency-replayed: true
-        content-length: 27
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn a_create_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let body = r#"{"id":5,"name":"Rose","tag":"red"}"#;
+    let first = post(&ada, "k1", body);
+    assert_eq!((first.status, first.text()), (200, r#"{"name":"Rose","tag":"red"}"#));
+    let again = post(&ada, "k1", body);
+    assert_replays(&first, &again);
+    assert_snapshot!(again.wire(), @r#"
+    200 OK
+    content-type: application/json
+    location: /plants/5
+    idempotency-replayed: true
+    content-length: 27
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"name":"Rose","tag":"red"}
-        "#);
-        assert_eq!(ada.post(body).error(), 40900, "a request without a key is another one");
-        assert_eq!(ada.delete(5).status, 204);
-        assert_replays(&first, &post(&ada, "k1", body));
-        assert_eq!(ada.ids(), [0_i64; 0], "what was deleted is not made again");
-        assert_eq!(post(&ada, "k2", body).status, 200, "with a new key it is");
-        assert_eq!(site.rows(KEPT), [2]);
+    {"name":"Rose","tag":"red"}
+    "#);
+    assert_eq!(ada.post(body).error(), 40900, "a request without a key is another one");
+    assert_eq!(ada.delete(5).status, 204);
+    assert_replays(&first, &post(&ada, "k1", body));
+    assert_eq!(ada.ids(), [0_i64; 0], "what was deleted is not made again");
+    assert_eq!(post(&ada, "k2", body).status, 200, "with a new key it is");
+    assert_eq!(site.rows(KEPT), [2]);
+}
+
+#[rstest]
+fn a_delete_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(5, "Rose");
+    let first = delete(&ada, "k1", 5);
+    assert_eq!(first.status, 204);
+    let again = delete(&ada, "k1", 5);
+    assert_replays(&first, &again);
+    assert_snapshot!(again.wire(), @r"
+    204 No Content
+    idempotency-replayed: true
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+    ada.plant(5, "Fern");
+    assert_replays(&first, &delete(&ada, "k1", 5));
+    assert_eq!(names(&ada), r#"[{"name":"Fern"}]"#, "what came after it stays");
+    assert_eq!(delete(&ada, "k2", 5).status, 204);
+}
+
+#[rstest]
+fn a_refusal_stays_a_refusal(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let taken = post(&ada, "taken", &plant(1, "Fern"));
+    assert_eq!(taken.error(), 40900);
+    assert_eq!(ada.delete(1).status, 204);
+    let missing = delete(&ada, "missing", 1);
+    assert_eq!(missing.error(), 40400);
+    let again = post(&ada, "taken", &plant(1, "Fern"));
+    assert_replays(&taken, &again);
+    assert_snapshot!(again.wire(), @r#"
+    409 Conflict
+    content-type: application/json
+    cache-control: no-store
+    idempotency-replayed: true
+    content-length: 103
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
+    "#);
+    assert_eq!(ada.ids(), [0_i64; 0], "though there is room for it now");
+    ada.plant(1, "Ivy");
+    assert_replays(&missing, &delete(&ada, "missing", 1));
+    assert_eq!(ada.ids(), [1], "though it could be deleted now");
+}
+
+#[rstest]
+fn so_does_the_refusal_of_a_bad_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let bodies = [
+        ("application/json", "", 40000),
+        ("application/json", "nonsense", 40000),
+        ("application/json", "\"é\\ud800", 40000),
+        ("application/json", "[]", 40002),
+        ("application/json", r#"{"id":1}"#, 40001),
+        ("application/json", r#"{"id":"1","name":"n"}"#, 40002),
+        ("application/json", r#"{"id":1,"name":""}"#, 40003),
+        ("text/plain", r#"{"id":1,"name":"n"}"#, 41500),
+    ];
+    for (number, (media, body, error)) in bodies.iter().enumerate() {
+        let key = format!("bad body {number}");
+        let headers = [("Content-Type", *media), ("Idempotency-Key", &key)];
+        let call = || ada.call("POST", "/plants", &headers, Some(body.as_bytes()));
+        let first = call();
+        assert_eq!(first.error(), *error, "{body}");
+        assert_replays(&first, &call());
+        assert_eq!(post(&ada, &key, &plant(1, "Rose")).error(), 42200, "{body}");
     }
+    let first = delete(&ada, "bad id", "x");
+    assert_eq!(first.error(), 40005);
+    assert_replays(&first, &delete(&ada, "bad id", "x"));
+    assert_eq!(delete(&ada, "bad id", 1).error(), 42200);
+    assert_eq!(ada.ids(), [0_i64; 0]);
+}
 
-    fn a_delete_is_done_once(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(5, "Rose");
-        let first = delete(&ada, "k1", 5);
-        assert_eq!(first.status, 204);
-        let again = delete(&ada, "k1", 5);
-        assert_replays(&first, &again);
-        assert_snapshot!(again.wire(), @r"
-        204 No Content
-        idempotency-replayed: true
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-        ");
-        ada.plant(5, "Fern");
-        assert_replays(&first, &delete(&ada, "k1", 5));
-        assert_eq!(names(&ada), r#"[{"name":"Fern"}]"#, "what came after it stays");
-        assert_eq!(delete(&ada, "k2", 5).status, 204);
+#[rstest]
+fn another_request_with_the_key_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Ivy");
+    let body = plant(5, "Rose");
+    let first = post(&ada, "k1", &body);
+    assert_eq!(first.status, 200);
+    assert_snapshot!(post(&ada, "k1", &plant(5, "Fern")).wire(), @r#"
+    422 Unprocessable Entity
+    content-type: application/json
+    cache-control: no-store
+    content-length: 119
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":42200,"message":"this `Idempotency-Key` was sent with another request: send every new request with a new key"}
+    "#);
+    let typed = |media| {
+        ada.call("POST", "/plants", &[("Content-Type", media), ("Idempotency-Key", "k1")], Some(body.as_bytes()))
+    };
+    for other in [
+        post(&ada, "k1", &plant(6, "Rose")),
+        post(&ada, "k1", &format!("{body} ")),
+        post(&ada, "k1", "nonsense"),
+        post(&ada, "k1", ""),
+        typed("application/json; charset=utf-8"),
+        typed("text/plain"),
+        ada.call("POST", "/plants?a=b", &[JSON, ("Idempotency-Key", "k1")], Some(body.as_bytes())),
+        ada.call(
+            "POST",
+            "/plants",
+            &[JSON, ("Content-Encoding", "identity"), ("Idempotency-Key", "k1")],
+            Some(body.as_bytes()),
+        ),
+        delete(&ada, "k1", 1),
+        delete(&ada, "k1", 5),
+        delete(&ada, "k1", "x"),
+    ] {
+        assert_eq!(other.error(), 42200, "{}", other.wire());
     }
-
-    fn a_refusal_stays_a_refusal(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let taken = post(&ada, "taken", &plant(1, "Fern"));
-        assert_eq!(taken.error(), 40900);
-        assert_eq!(ada.delete(1).status, 204);
-        let missing = delete(&ada, "missing", 1);
-        assert_eq!(missing.error(), 40400);
-        let again = post(&ada, "taken", &plant(1, "Fern"));
-        assert_replays(&taken, &again);
-        assert_snapshot!(again.wire(), @r#"
-        409 Conflict
-        content-type: application/json
-        cache-control: no-store
-        idempotency-replayed: true
-        content-length: 103
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
-        "#);
-        assert_eq!(ada.ids(), [0_i64; 0], "though there is room for it now");
-        ada.plant(1, "Ivy");
-        assert_replays(&missing, &delete(&ada, "missing", 1));
-        assert_eq!(ada.ids(), [1], "though it could be deleted now");
+    assert_replays(&first, &post(&ada, "k1", &body));
+    let deleted = delete(&ada, "k2", 5);
+    assert_eq!(deleted.status, 204);
+    for other in
+        [delete(&ada, "k2", 1), delete(&ada, "k2", "%35"), delete(&ada, "k2", "5?a=b"), post(&ada, "k2", &body)]
+    {
+        assert_eq!(other.error(), 42200, "{}", other.wire());
     }
+    assert_replays(&deleted, &delete(&ada, "k2", 5));
+    assert_eq!(ada.ids(), [1]);
+}
 
-    fn so_does_the_refusal_of_a_bad_request(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let bodies = [
-            ("application/json", "", 40000),
-            ("application/json", "nonsense", 40000),
-            ("application/json", "\"é\\ud800", 40000),
-            ("application/json", "[]", 40002),
-            ("application/json", r#"{"id":1}"#, 40001),
-            ("application/json", r#"{"id":"1","name":"n"}"#, 40002),
-            ("application/json", r#"{"id":1,"name":""}"#, 40003),
-            ("text/plain", r#"{"id":1,"name":"n"}"#, 41500),
-        ];
-        for (number, (media, body, error)) in bodies.iter().enumerate() {
-            let key = format!("bad body {number}");
-            let headers = [("Content-Type", *media), ("Idempotency-Key", &key)];
-            let call = || ada.call("POST", "/plants", &headers, Some(body.as_bytes()));
-            let first = call();
-            assert_eq!(first.error(), *error, "{body}");
-            assert_replays(&first, &call());
-            assert_eq!(post(&ada, &key, &plant(1, "Rose")).error(), 42200, "{body}");
-        }
-        let first = delete(&ada, "bad id", "x");
-        assert_eq!(first.error(), 40005);
-        assert_replays(&first, &delete(&ada, "bad id", "x"));
-        assert_eq!(delete(&ada, "bad id", 1).error(), 42200);
-        assert_eq!(ada.ids(), [0_i64; 0]);
+#[rstest]
+fn keys_are_a_users_own(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [first, second] = [site.token("ada", &[]), site.token("ada", &["--scope", "plants:write"])];
+    let (ada, also_ada) = (server.client(&first), server.client(&second));
+    let bob = server.client(&site.token("bob", &[]));
+    let created = post(&ada, "k1", &plant(1, "Rose"));
+    assert_eq!(created.status, 200);
+    let of_bob = post(&bob, "k1", &plant(1, "Fern"));
+    assert!(of_bob.status == 200 && !is_replayed(&of_bob), "{}", of_bob.wire());
+    assert_replays(&created, &post(&also_ada, "k1", &plant(1, "Rose")));
+    assert_eq!(names(&bob), r#"[{"name":"Fern"}]"#);
+}
+
+// Whoever is let in the next time, or finds the service well again, is served.
+#[rstest]
+fn what_depends_on_the_caller_or_the_moment_is_not_kept(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--store-timeout", "500ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+    assert_eq!(post(&server.anonymous(), "k1", &plant(1, "Rose")).error(), 40100);
+    assert_eq!(post(&server.client("pst_nonsense"), "k1", &plant(1, "Rose")).error(), 40101);
+    assert_eq!(post(&reader, "k1", &plant(1, "Rose")).error(), 40300);
+    assert_eq!(post(&ada, "k1", &"x".repeat(20_000)).error(), 41300, "what never arrived whole");
+    let held = site.hold_writes();
+    let unavailable = post(&ada, "k1", &plant(1, "Rose"));
+    assert_eq!(unavailable.error(), 50300);
+    assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "nor is it known what the key is for");
+    drop(held);
+    assert_eq!(site.rows(KEPT), [0]);
+    let first = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
+    assert!(first.status == 200 && !is_replayed(&first), "{}", first.wire());
+    assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
+}
+
+#[rstest]
+fn a_body_that_does_not_arrive_leaves_the_key_free(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--request-timeout", "300ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None));
+    assert_eq!(connection.answer(false).error(), 40800);
+    assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
+}
+
+#[rstest]
+fn a_key_is_printable_bare_or_quoted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let longest = "x".repeat(255);
+    let quoted = format!("\"{longest}\"");
+    let same = [
+        ["abc", "\"abc\""],
+        ["a b ~!", "\"a b ~!\""],
+        [r#"a"b\c"#, r#""a\"b\\c""#],
+        ["8e03978e-40d5-43dd-bc93-6894a57f9324", "\"8e03978e-40d5-43dd-bc93-6894a57f9324\""],
+        [&longest, &quoted],
+    ];
+    for (id, [bare, quoted]) in (0..).zip(same) {
+        let first = post(&ada, bare, &plant(id, "Rose"));
+        assert_eq!(first.status, 200, "{bare}");
+        assert_replays(&first, &post(&ada, quoted, &plant(id, "Rose")));
     }
+    let first = post(&ada, "\" abc\"", &plant(100, "Rose"));
+    assert!(first.status == 200 && !is_replayed(&first), "white space within quotes counts");
 
-    fn another_request_with_the_key_is_refused(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Ivy");
-        let body = plant(5, "Rose");
-        let first = post(&ada, "k1", &body);
-        assert_eq!(first.status, 200);
-        assert_snapshot!(post(&ada, "k1", &plant(5, "Fern")).wire(), @r#"
-        422 Unprocessable Entity
-        content-type: application/json
-        cache-control: no-store
-        content-length: 119
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":42200,"message":"this `Idempotency-Key` was sent with another request: send every new request with a new key"}
-        "#);
-        let typed = |media| ada.call("POST", "/plants", &[("Content-Type", media), ("Idempotency-Key", "k1")], Some(body.as_bytes()));
-        for other in [
-            post(&ada, "k1", &plant(6, "Rose")),
-            post(&ada, "k1", &format!("{body} ")),
-            post(&ada, "k1", "nonsense"),
-            post(&ada, "k1", ""),
-            typed("application/json; charset=utf-8"),
-            typed("text/plain"),
-            ada.call("POST", "/plants?a=b", &[JSON, ("Idempotency-Key", "k1")], Some(body.as_bytes())),
-            ada.call("POST", "/plants", &[JSON, ("Content-Encoding", "identity"), ("Idempotency-Key", "k1")], Some(body.as_bytes())),
-            delete(&ada, "k1", 1),
-            delete(&ada, "k1", 5),
-            delete(&ada, "k1", "x"),
-        ] {
-            assert_eq!(other.error(), 42200, "{}", other.wire());
-        }
-        assert_replays(&first, &post(&ada, "k1", &body));
-        let deleted = delete(&ada, "k2", 5);
-        assert_eq!(deleted.status, 204);
-        for other in [delete(&ada, "k2", 1), delete(&ada, "k2", "%35"), delete(&ada, "k2", "5?a=b"), post(&ada, "k2", &body)] {
-            assert_eq!(other.error(), 42200, "{}", other.wire());
-        }
-        assert_replays(&deleted, &delete(&ada, "k2", 5));
-        assert_eq!(ada.ids(), [1]);
-    }
-
-    // The fingerprint of a request to the caller's own plants, as 0.3 to 0.4 computed it.
-    fn keys_stored_by_an_earlier_release_are_recognised(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-        let blob = |bytes: &[u8]| match site.engine {
-            Engine::Sqlite => format!("X'{}'", hex(bytes)),
-            Engine::Postgres => format!("decode('{}', 'hex')", hex(bytes)),
-        };
-        for (key, path) in [("own", "/plants"), ("named", "/plants?owner=ada")] {
-            let body = plant(1, "Rose");
-            let mut fingerprint = Sha256::new();
-            let mut part = |part: &[u8], values: &[u8]| {
-                fingerprint.update(values.iter().flat_map(|count| u64::from(*count).to_be_bytes()).collect::<Vec<_>>());
-                fingerprint.update(u64::try_from(part.len()).unwrap().to_be_bytes());
-                fingerprint.update(part);
-            };
-            part(b"POST", &[]);
-            part(path.as_bytes(), &[]);
-            part(b"application/json", &[1]);
-            part(body.as_bytes(), &[0]);
-            site.execute(&format!(
-                "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
-                 VALUES (1, {}, {}, 200, NULL, 9999999999)",
-                blob(&Sha256::digest(key)),
-                blob(&fingerprint.finalize())
-            ));
-            let again = ada.call("POST", path, &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()));
-            assert!(again.status == 200 && is_replayed(&again), "{}", again.wire());
-        }
-        assert_eq!(ada.ids(), [0_i64; 0], "nothing is done again");
-    }
-
-    fn keys_are_a_users_own(site) {
-        let server = site.serve(&[]);
-        let [first, second] = [site.token("ada", &[]), site.token("ada", &["--scope", "plants:write"])];
-        let (ada, also_ada) = (server.client(&first), server.client(&second));
-        let bob = server.client(&site.token("bob", &[]));
-        let created = post(&ada, "k1", &plant(1, "Rose"));
-        assert_eq!(created.status, 200);
-        let of_bob = post(&bob, "k1", &plant(1, "Fern"));
-        assert!(of_bob.status == 200 && !is_replayed(&of_bob), "{}", of_bob.wire());
-        assert_replays(&created, &post(&also_ada, "k1", &plant(1, "Rose")));
-        assert_eq!(names(&bob), r#"[{"name":"Fern"}]"#);
-    }
-
-    // Whoever is let in the next time, or finds the service well again, is served.
-    fn what_depends_on_the_caller_or_the_moment_is_not_kept(site) {
-        let server = site.serve(&["--store-timeout", "500ms"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
-        assert_eq!(post(&server.anonymous(), "k1", &plant(1, "Rose")).error(), 40100);
-        assert_eq!(post(&server.client("pst_nonsense"), "k1", &plant(1, "Rose")).error(), 40101);
-        assert_eq!(post(&reader, "k1", &plant(1, "Rose")).error(), 40300);
-        assert_eq!(post(&ada, "k1", &"x".repeat(20_000)).error(), 41300, "what never arrived whole");
-        let held = site.hold_writes();
-        let unavailable = post(&ada, "k1", &plant(1, "Rose"));
-        assert_eq!(unavailable.error(), 50300);
-        assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "nor is it known what the key is for");
-        drop(held);
-        assert_eq!(site.rows(KEPT), [0]);
-        let first = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
-        assert!(first.status == 200 && !is_replayed(&first), "{}", first.wire());
-        assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
-    }
-
-    fn a_body_that_does_not_arrive_leaves_the_key_free(site) {
-        let server = site.serve(&["--request-timeout", "300ms"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        connection.send(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None));
-        assert_eq!(connection.answer(false).error(), 40800);
-        assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
-    }
-
-    fn a_key_is_printable_bare_or_quoted(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let longest = "x".repeat(255);
-        let quoted = format!("\"{longest}\"");
-        let same = [
-            ["abc", "\"abc\""],
-            ["a b ~!", "\"a b ~!\""],
-            [r#"a"b\c"#, r#""a\"b\\c""#],
-            ["8e03978e-40d5-43dd-bc93-6894a57f9324", "\"8e03978e-40d5-43dd-bc93-6894a57f9324\""],
-            [&longest, &quoted],
-        ];
-        for (id, [bare, quoted]) in (0..).zip(same) {
-            let first = post(&ada, bare, &plant(id, "Rose"));
-            assert_eq!(first.status, 200, "{bare}");
-            assert_replays(&first, &post(&ada, quoted, &plant(id, "Rose")));
-        }
-        let first = post(&ada, "\" abc\"", &plant(100, "Rose"));
-        assert!(first.status == 200 && !is_replayed(&first), "white space within quotes counts");
-
-        let before = ada.ids();
-        let too_long = "x".repeat(256);
-        let too_long_quoted = format!("\"{too_long}\"");
-        for wrong in [
-            "", "\"", "\"\"", "\"abc", "\"a\"b\"", "\"abc\\\"", "\"a\\b\"", "\"abc\"; a=1", "\"abc\" d", "é", "a\tb", "\"é\"", &too_long,
-            &too_long_quoted,
-        ] {
-            for answer in [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")] {
-                assert_eq!(answer.error(), 40007, "{wrong}");
-            }
-        }
-        assert_snapshot!(post(&ada, "", "{}").text(), @r#"{"error":40007,"message":"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941"}"#);
-        let twice = [JSON, ("Idempotency-Key", "a"), ("Idempotency-Key", "a")];
-        assert_eq!(ada.call("POST", "/plants", &twice, Some(b"{}")).error(), 40007);
-        assert_eq!(post(&server.anonymous(), "", "{}").error(), 40100, "authentication comes first");
-        assert_eq!(ada.call("GET", "/plants?include=id", &[("Idempotency-Key", "")], None).ids(), before, "a list has no use for it");
-    }
-
-    fn after_a_day_a_key_is_forgotten(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
-        let in_a_day = if matches!(site.engine, Engine::Sqlite) { "unixepoch()" } else { "extract(epoch FROM now())" };
-        let left = site.rows(&format!("SELECT CAST(expires_at - {in_a_day} AS bigint) FROM idempotency_keys"))[0];
-        assert!((86_300..=86_401).contains(&left), "{left}");
-        let over = "UPDATE idempotency_keys SET expires_at = 1";
-        site.execute(over);
-        assert_eq!(ada.delete(1).status, 204);
-        let anew = post(&ada, "k1", &plant(1, "Rose"));
-        assert!(anew.status == 200 && !is_replayed(&anew), "{}", anew.wire());
-        site.execute(over);
-        let other = delete(&ada, "k1", 1);
-        assert!(other.status == 204 && !is_replayed(&other), "for whatever it is used now: {}", other.wire());
-        assert_replays(&other, &delete(&ada, "k1", 1));
-        site.execute(over);
-        assert_eq!(post(&ada, "k1", "nonsense").error(), 40000);
-        assert_eq!(site.rows(KEPT), [1]);
-    }
-
-    fn what_has_expired_is_swept_away(site) {
-        let token = site.token("ada", &[]);
-        let random = if matches!(site.engine, Engine::Sqlite) { "randomblob(32)" } else { "sha256(n::text::bytea)" };
-        site.execute(&format!(
-            "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000)
-             INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, expires_at) SELECT 1, {random}, {random}, 200, n FROM numbers"
-        ));
-        // Several sweep at the same time.
-        let servers = [site.serve(&[]), site.serve(&[])];
-        assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
-        wait_for("the sweep", || (site.rows(KEPT) == [1]).then_some(()));
-        assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "what is kept stays");
-    }
-
-    fn keys_go_with_their_user(site) {
-        let server = site.serve(&[]);
-        let (ada, bob) = (server.client(&site.token("ada", &[])), server.client(&site.token("bob", &[])));
-        for (id, key) in [(1, "k1"), (2, "k2"), (3, "k3")] {
-            assert_eq!(post(&ada, key, &plant(id, "Rose")).status, 200);
-        }
-        assert_eq!(post(&bob, "k1", &plant(1, "Fern")).status, 200);
-        let gone = std::thread::scope(|scope| {
-            let deletion = scope.spawn(|| site.run(&["user", "delete", "--yes", "ada"]));
-            // The server believes the token for a moment more; nothing is done or repeated for it, and nothing kept.
-            wait_for("the deletion", || (site.rows("SELECT count(*) FROM users") == [1]).then_some(()));
-            for answer in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)] {
-                assert_eq!(answer.error(), 40101, "{}", answer.wire());
-            }
-            let _ = post(&ada, "k6", "nonsense");
-            deletion.join().expect("its end")
-        });
-        assert!(gone.status.success());
-        assert_eq!(site.rows(KEPT), [1]);
-        assert_eq!(site.rows("SELECT count(*) FROM departed_users"), [0]);
-        assert!(is_replayed(&post(&bob, "k1", &plant(1, "Fern"))));
-    }
-
-    fn a_second_request_does_not_wait_for_the_first(site) {
-        let server = site.serve(PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(ada.ids(), [0_i64; 0]);
-        let held = site.hold_writes();
-        let mut first = in_flight(&ada, &ada, create_bytes("k1", plant(1, "Rose")));
-        assert_snapshot!(post(&ada, "k1", &plant(1, "Rose")).wire(), @r#"
-        409 Conflict
-        content-type: application/json
-        cache-control: no-store
-        retry-after: 1
-        content-length: 126
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
-        "#);
-        assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "whatever it asks");
-        assert_eq!(post(&ada, "k1", "nonsense").error(), 40901);
-        assert_eq!(delete(&ada, "k1", 1).error(), 40901);
-        drop(held);
-        let answer = first.answer(false);
-        assert_eq!(answer.status, 200);
-        assert_replays(&answer, &post(&ada, "k1", &plant(1, "Rose")));
-        assert_eq!(post(&ada, "k1", &plant(2, "Fern")).error(), 42200);
-    }
-
-    fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(site) {
-        let server = site.serve(PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "Rose");
-        let held = site.hold_writes();
-        let first = in_flight(&ada, &ada, |client| client.bytes("DELETE", "/plants/1", &[("Idempotency-Key", "k1")], None));
-        drop(first);
-        assert_eq!(delete(&ada, "k1", 1).error(), 40901, "it is still to be done");
-        drop(held);
-        let answer = after_flight(|| delete(&ada, "k1", 1));
-        assert_eq!(answer.status, 204, "{}", answer.wire());
-        assert!(is_replayed(&answer));
-        assert_eq!(ada.ids(), [0_i64; 0]);
-        if matches!(site.engine, Engine::Postgres) {
-            wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+    let before = ada.ids();
+    let too_long = "x".repeat(256);
+    let too_long_quoted = format!("\"{too_long}\"");
+    for wrong in [
+        "",
+        "\"",
+        "\"\"",
+        "\"abc",
+        "\"a\"b\"",
+        "\"abc\\\"",
+        "\"a\\b\"",
+        "\"abc\"; a=1",
+        "\"abc\" d",
+        "é",
+        "a\tb",
+        "\"é\"",
+        &too_long,
+        &too_long_quoted,
+    ] {
+        for answer in [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
+        {
+            assert_eq!(answer.error(), 40007, "{wrong}");
         }
     }
+    assert_snapshot!(post(&ada, "", "{}").text(), @r#"{"error":40007,"message":"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941"}"#);
+    let twice = [JSON, ("Idempotency-Key", "a"), ("Idempotency-Key", "a")];
+    assert_eq!(ada.call("POST", "/plants", &twice, Some(b"{}")).error(), 40007);
+    assert_eq!(post(&server.anonymous(), "", "{}").error(), 40100, "authentication comes first");
+    assert_eq!(
+        ada.call("GET", "/plants?include=id", &[("Idempotency-Key", "")], None).ids(),
+        before,
+        "a list has no use for it"
+    );
+}
 
-    fn a_restart_forgets_nothing(site) {
-        let mut server = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        let first = post(&server.client(&token), "k1", &plant(1, "Rose"));
-        let refused = post(&server.client(&token), "k2", "nonsense");
-        for kill in [false, true] {
-            if kill {
-                server.kill();
-            } else {
-                server.stop();
-            }
-            server = site.serve(&[]);
-            let ada = server.client(&token);
-            assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
-            assert_replays(&refused, &post(&ada, "k2", "nonsense"));
-            assert_eq!(ada.ids(), [1]);
-        }
+#[rstest]
+fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(ada.ids(), [0_i64; 0]);
+    let held = site.hold_writes();
+    let mut first = in_flight(&ada, &ada, create_bytes("k1", plant(1, "Rose")));
+    assert_snapshot!(post(&ada, "k1", &plant(1, "Rose")).wire(), @r#"
+    409 Conflict
+    content-type: application/json
+    cache-control: no-store
+    retry-after: 1
+    content-length: 126
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
+    "#);
+    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "whatever it asks");
+    assert_eq!(post(&ada, "k1", "nonsense").error(), 40901);
+    assert_eq!(delete(&ada, "k1", 1).error(), 40901);
+    drop(held);
+    let answer = first.answer(false);
+    assert_eq!(answer.status, 200);
+    assert_replays(&answer, &post(&ada, "k1", &plant(1, "Rose")));
+    assert_eq!(post(&ada, "k1", &plant(2, "Fern")).error(), 42200);
+}
+
+#[rstest]
+fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    let held = site.hold_writes();
+    let first = in_flight(&ada, &ada, |client| client.bytes("DELETE", "/plants/1", &[("Idempotency-Key", "k1")], None));
+    drop(first);
+    assert_eq!(delete(&ada, "k1", 1).error(), 40901, "it is still to be done");
+    drop(held);
+    let answer = after_flight(|| delete(&ada, "k1", 1));
+    assert_eq!(answer.status, 204, "{}", answer.wire());
+    assert!(is_replayed(&answer));
+    assert_eq!(ada.ids(), [0_i64; 0]);
+    if matches!(site.engine, Engine::Postgres) {
+        wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
     }
+}
 
-    // With keys or without, in one commit: of all who want the same one gets it, and everybody is told the same again.
-    fn those_who_share_a_commit_are_told_apart(site) {
-        let server = site.serve(PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        (0..3).for_each(|id| ada.plant(id, "before"));
-        let requests: Vec<Request> = (0..24).map(|number| Request { id: number % 6, number }).collect();
-        let held = site.hold_writes();
-        let mut connections: Vec<Connection> = requests.iter().map(|request| {
+// With keys or without, in one commit: of all who want the same one gets it, and everybody is told the same again.
+#[rstest]
+fn those_who_share_a_commit_are_told_apart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    (0..3).for_each(|id| ada.plant(id, "before"));
+    let requests: Vec<Request> = (0..24).map(|number| Request { id: number % 6, number }).collect();
+    let held = site.hold_writes();
+    let mut connections: Vec<Connection> = requests
+        .iter()
+        .map(|request| {
             let mut connection = ada.connect();
             connection.send(request.bytes(&ada));
             connection
-        }).collect();
-        // By then the server has turned to all of them. Nothing below depends on it.
-        for _ in &requests {
-            assert_eq!(server.anonymous().get("/livez").status, 200);
-        }
-        drop(held);
-        let answers: Vec<Answer> = connections.iter_mut().map(|connection| connection.answer(false)).collect();
-        let done = |id: i64| requests.iter().zip(&answers).filter(move |(request, answer)| request.id == id && answer.status < 300);
-        assert!((0..6).all(|id| done(id).count() == 1), "each once");
-        let created = (3..6).map(|id| done(id).next().unwrap().0.name()).collect::<Vec<_>>();
-        let listed = ada.get("/plants").json();
-        let listed: Vec<&str> = listed.as_array().unwrap().iter().map(|plant| plant["name"].as_str().unwrap()).collect();
-        assert_eq!(listed, created, "the plants of those who were told so");
-        for (request, answer) in requests.iter().zip(&answers).filter(|(request, _)| request.has_key()) {
-            let mut connection = ada.connect();
-            connection.send(request.bytes(&ada));
-            assert_replays(answer, &connection.answer(false));
-        }
-        assert_eq!(ada.ids(), [3, 4, 5]);
+        })
+        .collect();
+    // By then the server has turned to all of them. Nothing below depends on it.
+    for _ in &requests {
+        assert_eq!(server.anonymous().get("/livez").status, 200);
     }
+    drop(held);
+    let answers: Vec<Answer> = connections.iter_mut().map(|connection| connection.answer(false)).collect();
+    let done = |id: i64| {
+        requests.iter().zip(&answers).filter(move |(request, answer)| request.id == id && answer.status < 300)
+    };
+    assert!((0..6).all(|id| done(id).count() == 1), "each once");
+    let created = (3..6).map(|id| done(id).next().unwrap().0.name()).collect::<Vec<_>>();
+    let listed = ada.get("/plants").json();
+    let listed: Vec<&str> = listed.as_array().unwrap().iter().map(|plant| plant["name"].as_str().unwrap()).collect();
+    assert_eq!(listed, created, "the plants of those who were told so");
+    for (request, answer) in requests.iter().zip(&answers).filter(|(request, _)| request.has_key()) {
+        let mut connection = ada.connect();
+        connection.send(request.bytes(&ada));
+        assert_replays(answer, &connection.answer(false));
+    }
+    assert_eq!(ada.ids(), [3, 4, 5]);
+}
 
-    fn of_many_with_one_key_one_is_done(site) {
-        let server = site.serve(PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        for round in 0..20 {
-            let key = format!("round {round}");
-            let fresh: usize = std::thread::scope(|scope| {
-                let racers: Vec<_> = (0..8).map(|_| scope.spawn(|| after_flight(|| post(&ada, &key, &plant(round, "Rose"))))).collect();
-                racers.into_iter().map(|racer| racer.join().expect("a racer")).filter(|answer| {
+#[rstest]
+fn of_many_with_one_key_one_is_done(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    for round in 0..20 {
+        let key = format!("round {round}");
+        let fresh: usize = std::thread::scope(|scope| {
+            let racers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| after_flight(|| post(&ada, &key, &plant(round, "Rose"))))).collect();
+            racers
+                .into_iter()
+                .map(|racer| racer.join().expect("a racer"))
+                .filter(|answer| {
                     assert_eq!(answer.status, 200, "{}", answer.wire());
                     !is_replayed(answer)
-                }).count()
-            });
-            assert_eq!(fresh, 1);
-        }
-        assert_eq!(ada.ids(), (0..20).collect::<Vec<i64>>());
+                })
+                .count()
+        });
+        assert_eq!(fresh, 1);
     }
-
-    fn keys_are_kept_as_hashes_and_never_logged(site) {
-        let mut server = site.serve(&["--log-level", "trace"]);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(post(&ada, "somebodys-secret-key", &plant(1, "Rose")).status, 200);
-        assert_eq!(post(&ada, "somebodys-secret-key", &plant(2, "Rose")).error(), 42200);
-        assert_eq!(site.rows(KEPT), [1]);
-        server.stop();
-        let contents = site.contents();
-        assert!(!String::from_utf8_lossy(&contents).contains("somebodys-secret-key"));
-        assert!(!server.log().contains("somebodys-secret-key"));
-    }
-}
-
-/// Two nodes on one database, and a client of each.
-fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
-    let nodes = [site.serve(PATIENT), site.serve(PATIENT)];
-    let token = site.token("ada", &[]);
-    let clients = [nodes[0].client(&token), nodes[1].client(&token)];
-    // What every request needs is there.
-    for client in &clients {
-        assert_eq!(client.ids(), [0_i64; 0]);
-    }
-    (nodes, clients)
-}
-
-#[test]
-fn what_is_in_flight_on_one_node_is_so_on_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
-    let mut first = in_flight(&one, &other, create_bytes("k1", plant(1, "Rose")));
-    for client in [&one, &other] {
-        assert_eq!(post(client, "k1", &plant(1, "Rose")).error(), 40901);
-        assert_eq!(post(client, "k1", "nonsense").error(), 40901);
-        assert_eq!(delete(client, "k1", 1).error(), 40901);
-    }
-    drop(held);
-    let answer = first.answer(false);
-    assert_eq!(answer.status, 200, "{}", answer.wire());
-    for client in [&one, &other] {
-        assert_replays(&answer, &post(client, "k1", &plant(1, "Rose")));
-        assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
-    }
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
-}
-
-/// Whoever has an answer gets it again from every node, and is not told to wait for a lock that is about to go.
-#[test]
-fn what_was_answered_by_one_node_is_repeated_by_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
-    for id in 0..100 {
-        let key = format!("key {id}");
-        let answer = post(&one, &key, &plant(id, "Rose"));
-        assert_eq!(answer.status, 200, "{}", answer.wire());
-        assert_replays(&answer, &post(&other, &key, &plant(id, "Rose")));
-    }
-}
-
-/// What it had begun never happens, and does not keep others from the key.
-#[test]
-fn a_node_that_is_killed_lets_go_of_its_keys() {
-    let site = Site::new(Engine::Postgres);
-    let ([mut node, _other_node], [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
-    // Of two by the same node: so it is that node which has it.
-    let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_for("its lock", || (site.rows(LOCKS) == [1]).then_some(()));
-    assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
-    node.kill();
-    drop(cut);
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
-    let mut second = other.connect();
-    second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_for("it to be in flight", || (site.rows(LOCKS) == [1]).then_some(()));
-    drop(held);
-    let answer = second.answer(false);
-    assert!(answer.status == 200 && !is_replayed(&answer), "{}", answer.wire());
-    assert_eq!(other.ids(), [1]);
-    assert_replays(&answer, &post(&other, "k1", &plant(1, "Rose")));
-}
-
-/// No node does this, and if one did: what is kept under a key is never replaced, and nothing happens without its key.
-#[test]
-fn a_key_that_comes_out_of_nowhere_stops_the_write() {
-    const APPEAR: &str = "
-        CREATE FUNCTION appear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-          INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
-          VALUES (1, sha256('k1'), sha256(''), 200, 9999999999) ON CONFLICT DO NOTHING;
-          RETURN NEW;
-        END $$;
-        GRANT EXECUTE ON FUNCTION appear() TO plantstore;
-        CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
-    let ada = server.client(&site.token("ada", &[]));
-    site.execute(APPEAR);
-    let refused = post(&ada, "k1", &plant(1, "Rose"));
-    assert_eq!(refused.error(), 50300, "{}", refused.wire());
-    assert_eq!((ada.ids(), site.rows(KEPT)), (vec![], vec![0]), "{}", server.log());
-    site.execute("DROP TRIGGER appear ON plants");
-    let created = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
-    assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
-}
-
-/// The database asks after the connection that holds the locks: otherwise a machine that lost its power would hold them for
-/// hours.
-#[test]
-fn a_node_that_vanishes_is_missed_within_seconds() {
-    const HOLDER: &str = "SELECT client_port FROM pg_stat_activity WHERE datname = current_database() AND \
-                          query LIKE 'SELECT pg_advisory_unlock%'";
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, _]) = two_nodes(&site);
-    assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
-    let port = wait_for("the connection", || site.rows(HOLDER).first().copied());
-    // The server's end of it, with the timer that the kernel shows: 02 is that of keepalives, in hundredths of a second.
-    let from = format!(":{port:04X} 01 ");
-    let timer = wait_for("the timer", || {
-        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
-        let socket = sockets.lines().find(|line| line.contains(&from))?.to_owned();
-        let timer = socket.split_whitespace().nth(5)?.strip_prefix("02:")?.to_owned();
-        i64::from_str_radix(&timer, 16).ok()
-    });
-    assert!(timer <= 500, "{timer}");
+    assert_eq!(ada.ids(), (0..20).collect::<Vec<i64>>());
 }

@@ -4,8 +4,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rstest::rstest;
+
 use crate::support::transfer::{export, feed, import, lines, said};
-use crate::support::{Cluster, Engine, Proxy, Site, Stop, on_every_engine, signal, wait_for};
+use crate::support::{Cluster, Engine, Proxy, Site, Stop, assert_snapshot, signal, wait_for};
 
 /// What an import of these bytes says, which fails.
 #[track_caller]
@@ -31,271 +33,346 @@ fn stored(site: &Site) -> i64 {
     site.rows("SELECT count(*) FROM plants")[0]
 }
 
-on_every_engine! {
-    fn a_dash_is_standard_input_and_output(site) {
-        let text = lines(&["ada"], 3);
-        assert!(import(site, &["-"], &text).ends_with("stored 3 plants, made 1 user\n"));
-        let exported = site.run(&["export", "--output", "-"]);
-        assert_eq!(String::from_utf8(exported.stdout).unwrap(), text);
-    }
+#[rstest]
+fn a_dash_is_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada"], 3);
+    assert!(import(site, &["-"], &text).ends_with("stored 3 plants, made 1 user\n"));
+    let exported = site.run(&["export", "--output", "-"]);
+    assert_eq!(String::from_utf8(exported.stdout).unwrap(), text);
+}
 
-    fn an_input_that_ends_before_its_first_line_is_a_mistake(site) {
-        let text = lines(&["ada"], 3);
-        let told = refusal(site, &["--from-line", "5"], text.as_bytes());
-        assert!(told.contains("the input ends after 3 lines, before the one that --from-line names"), "{told}");
-        assert!(refusal(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
-        assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
-        assert!(refusal(site, &["."], b"").contains("cannot read .: it is a directory"));
-    }
+#[rstest]
+fn an_input_that_ends_before_its_first_line_is_a_mistake(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada"], 3);
+    let told = refusal(site, &["--from-line", "5"], text.as_bytes());
+    assert!(told.contains("the input ends after 3 lines, before the one that --from-line names"), "{told}");
+    assert!(refusal(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
+    assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
+    assert!(refusal(site, &["."], b"").contains("cannot read .: it is a directory"));
+}
 
-    fn an_export_can_be_imported_elsewhere(site) {
-        let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
-        let told = import(site, &[], &text);
-        assert!(told.ends_with("stored 9,000 plants, made 3 users\n"), "{told}");
-        assert_eq!(export(site), text);
-        let file = site.directory().join("plants.ndjson");
-        std::fs::write(&file, export(site)).unwrap();
-        for engine in [Engine::Sqlite, Engine::Postgres] {
-            let other = Site::new(engine);
-            let output = other.run(&["import", "--create", file.to_str().unwrap()]);
-            assert!(output.status.success(), "{}", said(&output));
-            assert_eq!(export(&other), text);
-            let server = other.serve(&[]);
-            let ada = server.client(&other.token("ada", &[]));
-            assert_eq!(ada.get("/plants").json().as_array().map(Vec::len), Some(3_000), "their token comes apart from it");
-            assert_eq!(ada.get("/plants?limit=8").json()[7]["name"], r#"Rose "🌵" \"#);
-        }
+#[rstest]
+fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
+    let told = import(site, &[], &text);
+    assert!(told.ends_with("stored 9,000 plants, made 3 users\n"), "{told}");
+    assert_eq!(export(site), text);
+    let file = site.directory().join("plants.ndjson");
+    std::fs::write(&file, export(site)).unwrap();
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        let other = Site::new(engine);
+        let output = other.run(&["import", "--create", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(export(&other), text);
+        let server = other.serve(&[]);
+        let ada = server.client(&other.token("ada", &[]));
+        assert_eq!(ada.get("/plants").json().as_array().map(Vec::len), Some(3_000), "their token comes apart from it");
+        assert_eq!(ada.get("/plants?limit=8").json()[7]["name"], r#"Rose "🌵" \"#);
     }
+}
 
-    // Fields in any order, with white space, escapes and others that say nothing; any end of line, and none.
-    fn lines_are_read_as_bodies_are(site) {
-        import(site, &[], "\n{\"tag\":null,\"name\":\"R\\u00f6se\",\"color\":[1],\"id\":1,\"owner\":\"a\\u0064a\"}\r\n \t\r\n\n{ \"owner\" : \"ada\", \"id\" : -2, \"name\" : \"b\" }");
-        assert_eq!(export(site), "{\"owner\":\"ada\",\"id\":-2,\"name\":\"b\"}\n{\"owner\":\"ada\",\"id\":1,\"name\":\"Röse\"}\n");
+// Fields in any order, with white space, escapes and others that say nothing; any end of line, and none.
+#[rstest]
+fn lines_are_read_as_bodies_are(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(
+        site,
+        &[],
+        "\n{\"tag\":null,\"name\":\"R\\u00f6se\",\"color\":[1],\"id\":1,\"owner\":\"a\\u0064a\"}\r\n \t\r\n\n{ \"owner\" : \"ada\", \"id\" : -2, \"name\" : \"b\" }",
+    );
+    assert_eq!(
+        export(site),
+        "{\"owner\":\"ada\",\"id\":-2,\"name\":\"b\"}\n{\"owner\":\"ada\",\"id\":1,\"name\":\"Röse\"}\n"
+    );
+}
+
+// The last batch is not full, and waits for more lines: it is not stored.
+#[rstest]
+fn an_interrupted_import_says_what_is_stored_and_how_to_go_on(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada"], 10_000);
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let before = stored_if_any(site);
+        let mut child = site
+            .command(&["import", "--create", "--from-line", &(before + 1).to_string()])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let part: String = text.split_inclusive('\n').take(before + 4_500).collect();
+        stdin.write_all(part.as_bytes()).unwrap();
+        let through = before + 4_096;
+        wait_for("the first commit", || (stored_if_any(site) == through).then_some(()));
+        signal(child.id(), name);
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+        let range = if before == 0 { "up to 4096".to_owned() } else { format!("from {} to {through}", before + 1) };
+        let (next, said) = (through + 1, said(&output));
+        let expected = format!(
+            "error: interrupted by SIG{name}: all lines {range} are stored, and none after; go on with --from-line {next}\n"
+        );
+        assert!(said.contains("stored 4,096 plants"), "{said}");
+        assert!(said.ends_with(&expected), "{said}");
     }
+    import(site, &["--from-line", "8193"], &text);
+    assert_eq!(export(site), text);
+}
 
-    // The last batch is not full, and waits for more lines: it is not stored.
-    fn an_interrupted_import_says_what_is_stored_and_how_to_go_on(site) {
-        let text = lines(&["ada"], 10_000);
-        for (name, code) in [("INT", 130), ("TERM", 143)] {
-            let before = stored_if_any(site);
-            let mut child = site
-                .command(&["import", "--create", "--from-line", &(before + 1).to_string()])
-                .stdin(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut stdin = child.stdin.take().unwrap();
-            let part: String = text.split_inclusive('\n').take(before + 4_500).collect();
-            stdin.write_all(part.as_bytes()).unwrap();
-            let through = before + 4_096;
-            wait_for("the first commit", || (stored_if_any(site) == through).then_some(()));
-            signal(child.id(), name);
-            let output = child.wait_with_output().unwrap();
-            drop(stdin);
-            assert_eq!(output.status.code(), Some(code), "{}", said(&output));
-            let range = if before == 0 { "up to 4096".to_owned() } else { format!("from {} to {through}", before + 1) };
-            let (next, said) = (through + 1, said(&output));
-            let expected = format!("error: interrupted by SIG{name}: all lines {range} are stored, and none after; go on with --from-line {next}\n");
-            assert!(said.contains("stored 4,096 plants"), "{said}");
-            assert!(said.ends_with(&expected), "{said}");
-        }
-        import(site, &["--from-line", "8193"], &text);
-        assert_eq!(export(site), text);
-    }
-
-    fn what_is_said_after_skipped_lines_is_true(site) {
-        import(site, &[], &lines(&["ada"], 3));
-        let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
-        let skip = ["--from-line", "2", "--on-conflict", "skip"];
-        let told = refusal(site, &skip, text.as_bytes());
-        assert!(told.ends_with(
+#[rstest]
+fn what_is_said_after_skipped_lines_is_true(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 3));
+    let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
+    let skip = ["--from-line", "2", "--on-conflict", "skip"];
+    let told = refusal(site, &skip, text.as_bytes());
+    assert!(
+        told.ends_with(
             "stored 2 plants, skipped 1 that are there just so, skipped 1 that are there with another name or tag\n\
-             error: 1 faulty line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
-             correct them and go on with --from-line 6 --on-conflict skip\n"
-        ), "{told}");
-        let told = refusal(site, &["--from-line", "4"], text.as_bytes());
-        assert!(told.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{told}");
-        let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
-        let told = refusal(site, &["--from-line", "2"], more.as_bytes());
-        assert!(told.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"), "{told}");
-    }
+         error: 1 faulty line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
+         correct them and go on with --from-line 6 --on-conflict skip\n"
+        ),
+        "{told}"
+    );
+    let told = refusal(site, &["--from-line", "4"], text.as_bytes());
+    assert!(told.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{told}");
+    let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
+    let told = refusal(site, &["--from-line", "2"], more.as_bytes());
+    assert!(
+        told.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
+        "{told}"
+    );
+}
 
-    fn a_byte_order_mark_at_the_start_is_accepted(site) {
-        let text = lines(&["ada"], 2);
-        import(site, &[], &format!("\u{feff}{text}"));
-        assert_eq!(export(site), text);
-        let told = refusal(site, &[], format!("\n\u{feff}{text}").as_bytes());
-        assert!(told.contains("line 2: it is not JSON"), "only at the start: {told}");
-    }
+#[rstest]
+fn a_byte_order_mark_at_the_start_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada"], 2);
+    import(site, &[], &format!("\u{feff}{text}"));
+    assert_eq!(export(site), text);
+    let told = refusal(site, &[], format!("\n\u{feff}{text}").as_bytes());
+    assert!(told.contains("line 2: it is not JSON"), "only at the start: {told}");
+}
 
-    fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(site) {
-        let long = format!(r#"{{"owner":"ada","id":10,"name":"{}"}}"#, "x".repeat(1_001));
-        let huge = "x".repeat(40_000);
-        let input: Vec<&[u8]> = vec![
-            br#"{"owner":"ada","id":1,"name":"a"}"#,
-            b"",
-            br#"{"owner":"ada","id":2,"name":"b"}"#,
-            br#"{"owner":"ada","id":3}"#,
-            br#"{"owner":"ada","id":4,"name":"fine"}"#,
-            br#"{"id":"x","name":"","tag":5}"#,
-            br#"{"owner":"a b","id":6,"name":"c"}"#,
-            br#"{"owner":5,"id":6,"name":"c"}"#,
-            br#"{"owner":"ada","owner":"bob","id":6,"name":"c"}"#,
-            br#"{"owner":"ada","id":6,"id":7,"name":"c"}"#,
-            br#"{"owner":"ada","id":6,"name":"\u0007"}"#,
-            b"{\"owner\":\"ada\",\"id\":6,\"name\":\"\xff\"}",
-            br#"{"owner":"ada","id":6,"name":"c"} {}"#,
-            br#"["ada",6,"c"]"#,
-            long.as_bytes(),
-            huge.as_bytes(),
-            br#"{"owner":"ada","id":9223372036854775808,"name":"c"}"#,
-            br#"{"owner":"ada","id":6,"name":"cut of"#,
-        ];
-        let input = input.join(&b'\n');
-        let told = refusal(site, &[], &input);
-        insta::assert_snapshot!(told.lines().filter(|line| !line.starts_with("made a new store")).collect::<Vec<_>>().join("\n"), @r#"
-        line 4: `name` is required
-        line 6: `owner` is required; `id` must be an integer such as 42 or -7, without leading zeros, fraction or exponent; `name` must have 1 to 1000 characters, has 0; `tag` must be a string
-        line 7: `owner`: a user name holds no white space, no control characters and no invisible ones
-        line 8: `owner` must be a string
-        line 9: `owner` is given more than once
-        line 10: `id` is given more than once
-        line 11: `name` must not hold control characters (found U+0007)
-        line 12: it is not JSON: it is not UTF-8 text
-        line 13: it is not JSON: trailing characters at column 35
-        line 14: it must be a JSON object with `owner`, `id` and `name`
-        line 15: `name` must have 1 to 1000 characters, has 1001
-        line 16: it is longer than 32768 bytes
-        line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
-        line 18: it is not JSON: it ends in the middle of a string at column 36
-        stored 2 plants, made 1 user
-        error: 14 faulty lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
-        "#);
-        assert_eq!(export(site), "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n");
-        let few = refusal(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
-        assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
-        let first = refusal(site, &["--from-line", "4"], &input);
-        assert!(first.contains("14 faulty lines: nothing was stored; correct them and go on with --from-line 4"), "{first}");
-        let corrected = String::from_utf8_lossy(&input).lines().take(5).collect::<Vec<_>>().join("\n").replace(r#""id":3"#, r#""id":3,"name":"c""#);
-        let told = import(site, &["--from-line", "4"], &corrected);
-        assert_eq!(told, "stored 2 plants\n");
-        assert_eq!(stored(site), 4);
-    }
+#[rstest]
+fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let long = format!(r#"{{"owner":"ada","id":10,"name":"{}"}}"#, "x".repeat(1_001));
+    let huge = "x".repeat(40_000);
+    let input: Vec<&[u8]> = vec![
+        br#"{"owner":"ada","id":1,"name":"a"}"#,
+        b"",
+        br#"{"owner":"ada","id":2,"name":"b"}"#,
+        br#"{"owner":"ada","id":3}"#,
+        br#"{"owner":"ada","id":4,"name":"fine"}"#,
+        br#"{"id":"x","name":"","tag":5}"#,
+        br#"{"owner":"a b","id":6,"name":"c"}"#,
+        br#"{"owner":5,"id":6,"name":"c"}"#,
+        br#"{"owner":"ada","owner":"bob","id":6,"name":"c"}"#,
+        br#"{"owner":"ada","id":6,"id":7,"name":"c"}"#,
+        br#"{"owner":"ada","id":6,"name":"\u0007"}"#,
+        b"{\"owner\":\"ada\",\"id\":6,\"name\":\"\xff\"}",
+        br#"{"owner":"ada","id":6,"name":"c"} {}"#,
+        br#"["ada",6,"c"]"#,
+        long.as_bytes(),
+        huge.as_bytes(),
+        br#"{"owner":"ada","id":9223372036854775808,"name":"c"}"#,
+        br#"{"owner":"ada","id":6,"name":"cut of"#,
+    ];
+    let input = input.join(&b'\n');
+    let told = refusal(site, &[], &input);
+    let told = told.lines().filter(|line| !line.starts_with("made a new store")).collect::<Vec<_>>().join("\n");
+    assert_snapshot!(told, @r#"
+    line 4: `name` is required
+    line 6: `owner` is required; `id` must be an integer such as 42 or -7, without leading zeros, fraction or exponent; `name` must have 1 to 1000 characters, has 0; `tag` must be a string
+    line 7: `owner`: a user name holds no white space, no control characters and no invisible ones
+    line 8: `owner` must be a string
+    line 9: `owner` is given more than once
+    line 10: `id` is given more than once
+    line 11: `name` must not hold control characters (found U+0007)
+    line 12: it is not JSON: it is not UTF-8 text
+    line 13: it is not JSON: trailing characters at column 35
+    line 14: it must be a JSON object with `owner`, `id` and `name`
+    line 15: `name` must have 1 to 1000 characters, has 1001
+    line 16: it is longer than 32768 bytes
+    line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
+    line 18: it is not JSON: it ends in the middle of a string at column 36
+    stored 2 plants, made 1 user
+    error: 14 faulty lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
+    "#);
+    assert_eq!(
+        export(site),
+        "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n"
+    );
+    let few = refusal(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
+    assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
+    let first = refusal(site, &["--from-line", "4"], &input);
+    assert!(
+        first.contains("14 faulty lines: nothing was stored; correct them and go on with --from-line 4"),
+        "{first}"
+    );
+    let corrected = String::from_utf8_lossy(&input)
+        .lines()
+        .take(5)
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace(r#""id":3"#, r#""id":3,"name":"c""#);
+    let told = import(site, &["--from-line", "4"], &corrected);
+    assert_eq!(told, "stored 2 plants\n");
+    assert_eq!(stored(site), 4);
+}
 
-    fn what_is_there_ends_it_or_is_skipped(site) {
-        import(site, &[], &lines(&["ada"], 5_000));
-        let more = lines(&["ada"], 10_000);
-        // Those that are there stand in the middle of a batch, among new ones.
-        let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
-        let told = refusal(site, &[], turned.as_bytes());
-        assert_eq!(told, "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n");
-        assert_eq!(export(site), more);
-        let told = import(site, &["--on-conflict", "skip"], &more);
-        assert_eq!(told, "stored 0 plants, skipped 10,000 that are there just so\n");
-        // Another name, another tag, none, and one that is new.
-        let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
+#[rstest]
+fn what_is_there_ends_it_or_is_skipped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 5_000));
+    let more = lines(&["ada"], 10_000);
+    // Those that are there stand in the middle of a batch, among new ones.
+    let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
+    let told = refusal(site, &[], turned.as_bytes());
+    assert_eq!(
+        told,
+        "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n"
+    );
+    assert_eq!(export(site), more);
+    let told = import(site, &["--on-conflict", "skip"], &more);
+    assert_eq!(told, "stored 0 plants, skipped 10,000 that are there just so\n");
+    // Another name, another tag, none, and one that is new.
+    let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
 {"owner":"ada","id":2,"name":"plant 2","tag":"other"}
 {"owner":"ada","id":3,"name":"plant 3"}
 {"owner":"ada","id":10000,"name":"new"}
 {"owner":"ada","id":10000,"name":"new"}
 {"owner":"ada","id":10000,"name":"newer"}
 "#;
-        let told = import(site, &["--on-conflict", "skip"], changed);
-        assert_eq!(told, "line 1: skipped: ada has a plant 1 with another name or tag
+    let told = import(site, &["--on-conflict", "skip"], changed);
+    assert_eq!(
+        told,
+        "line 1: skipped: ada has a plant 1 with another name or tag
 line 2: skipped: ada has a plant 2 with another name or tag
 line 3: skipped: ada has a plant 3 with another name or tag
 line 6: skipped: ada has a plant 10000 with another name or tag
-stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with another name or tag\n");
-        assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
-        let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
-        let told = refusal(site, &[], twice.as_bytes());
-        assert!(told.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{told}");
-    }
+stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with another name or tag\n"
+    );
+    assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
+    let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
+    let told = refusal(site, &[], twice.as_bytes());
+    assert!(told.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{told}");
+}
 
-    // Those after the first conflict are in one batch with it, and those of a user who is new are among them.
-    fn nothing_after_a_conflict_is_stored(site) {
-        let text = lines(&["ada", "bob"], 2_000);
-        let all: Vec<&str> = text.split_inclusive('\n').collect();
-        import(site, &[], all[1_234]);
-        let told = refusal(site, &[], text.as_bytes());
-        assert!(told.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"), "{told}");
-        assert_eq!(export(site), all[..=1_234].concat());
-        assert_eq!(site.texts("SELECT name FROM users"), ["ada"]);
-    }
+// Those after the first conflict are in one batch with it, and those of a user who is new are among them.
+#[rstest]
+fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada", "bob"], 2_000);
+    let all: Vec<&str> = text.split_inclusive('\n').collect();
+    import(site, &[], all[1_234]);
+    let told = refusal(site, &[], text.as_bytes());
+    assert!(
+        told.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"),
+        "{told}"
+    );
+    assert_eq!(export(site), all[..=1_234].concat());
+    assert_eq!(site.texts("SELECT name FROM users"), ["ada"]);
+}
 
-    fn a_check_stores_nothing(site) {
-        let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
-        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), "5,000 plants, no faults; nothing was stored\n"));
-        let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
-        assert_eq!(told, "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n");
-        let users = site.run(&["user", "list"]);
-        assert!(said(&users).contains("there is no store"), "not even a store was made: {}", said(&users));
-    }
+#[rstest]
+fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
+    assert_eq!(
+        (output.status.code(), said(&output).as_str()),
+        (Some(0), "5,000 plants, no faults; nothing was stored\n")
+    );
+    let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
+    assert_eq!(
+        told,
+        "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n"
+    );
+    let users = site.run(&["user", "list"]);
+    assert!(said(&users).contains("there is no store"), "not even a store was made: {}", said(&users));
+}
 
-    // Whatever was committed stays; what was not comes with the next run, and nothing twice.
-    fn killed_imports_are_completed_by_another(site) {
-        let text = lines(&["ada", "bob", "cyd"], 10_000);
-        site.token("ada", &[]);
-        let mut before = 0;
-        for kill in 1..=3 {
-            let mut child = site
-                .command(&["import", "--on-conflict", "skip"])
-                .stdin(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            // It gets no more than a part, so it is not done when it is killed.
-            let part = text.len() * kill / 4;
-            let mut stdin = child.stdin.take().unwrap();
-            std::thread::scope(|scope| {
-                let writing = scope.spawn(|| stdin.write_all(&text.as_bytes()[..part]));
-                before = wait_for("another commit", || Some(stored(site)).filter(|stored| *stored > before));
-                child.kill().unwrap();
-                // The pipe may break while it is written to.
-                let _ = writing.join().unwrap();
-            });
-            assert!(!child.wait().unwrap().success());
-        }
-        let left = stored(site);
-        assert!((before..30_000).contains(&left), "{left} of 30000");
-        let told = import(site, &["--on-conflict", "skip"], &text);
-        assert!(told.replace(',', "").contains(&format!("skipped {left} that are there just so")), "{told}");
-        assert_eq!(export(site), text);
-    }
-
-    // A server goes on writing, and its remembered lists see what an import brings.
-    fn a_server_goes_on_beside_an_import(site) {
-        let server = site.serve(&["--log-level", "warn"]);
-        let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
-        ada.plant(-1, "first");
-        let before = ada.get("/plants?include=id");
-        assert_eq!(ada.get("/plants?include=id").body, before.body);
-        let stop = AtomicBool::new(false);
-        let written = std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            let writer = scope.spawn(|| {
-                let mut connection = bob.connect();
-                let mut id = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    let body = format!(r#"{{"id":{id},"name":"of the server"}}"#);
-                    connection.send(bob.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes())));
-                    let answer = connection.answer(false);
-                    assert_eq!(answer.status, 200, "{}", answer.text());
-                    id += 1;
-                }
-                id
-            });
-            import(site, &[], &lines(&["ada"], 30_000));
-            let after = ada.get("/plants?include=id");
-            assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "at once");
-            assert_ne!(after.header("etag"), before.header("etag"));
-            stop.store(true, Ordering::Relaxed);
-            writer.join().unwrap()
+// Whatever was committed stays; what was not comes with the next run, and nothing twice.
+#[rstest]
+fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let text = lines(&["ada", "bob", "cyd"], 10_000);
+    site.token("ada", &[]);
+    let mut before = 0;
+    for kill in 1..=3 {
+        let mut child = site
+            .command(&["import", "--on-conflict", "skip"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // It gets no more than a part, so it is not done when it is killed.
+        let part = text.len() * kill / 4;
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| stdin.write_all(&text.as_bytes()[..part]));
+            before = wait_for("another commit", || Some(stored(site)).filter(|stored| *stored > before));
+            child.kill().unwrap();
+            // The pipe may break while it is written to.
+            let _ = writing.join().unwrap();
         });
-        assert!(written > 0);
-        assert_eq!(bob.ids(), (0..written).collect::<Vec<_>>());
-        assert_eq!(server.log(), "", "and nothing to complain about");
+        assert!(!child.wait().unwrap().success());
     }
+    let left = stored(site);
+    assert!((before..30_000).contains(&left), "{left} of 30000");
+    let told = import(site, &["--on-conflict", "skip"], &text);
+    assert!(told.replace(',', "").contains(&format!("skipped {left} that are there just so")), "{told}");
+    assert_eq!(export(site), text);
+}
+
+// A server goes on writing, and its remembered lists see what an import brings.
+#[rstest]
+fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--log-level", "warn"]);
+    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+    ada.plant(-1, "first");
+    let before = ada.get("/plants?include=id");
+    assert_eq!(ada.get("/plants?include=id").body, before.body);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let writer = scope.spawn(|| {
+            let mut connection = bob.connect();
+            let mut id = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let body = format!(r#"{{"id":{id},"name":"of the server"}}"#);
+                connection.send(bob.bytes(
+                    "POST",
+                    "/plants",
+                    &[("Content-Type", "application/json")],
+                    Some(body.as_bytes()),
+                ));
+                let answer = connection.answer(false);
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                id += 1;
+            }
+            id
+        });
+        import(site, &[], &lines(&["ada"], 30_000));
+        let after = ada.get("/plants?include=id");
+        assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "at once");
+        assert_ne!(after.header("etag"), before.header("etag"));
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert!(written > 0);
+    assert_eq!(bob.ids(), (0..written).collect::<Vec<_>>());
+    assert_eq!(server.log(), "", "and nothing to complain about");
 }
 
 /// Those before a conflict are stored by a second attempt. If somebody takes one of them in between, that is a conflict, too, and

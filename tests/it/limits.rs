@@ -4,11 +4,9 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Client, Connection, PATIENCE, Server, Site, on_every_engine, wait_for};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, assert_snapshot, wait_for};
 
 /// A connection from one of this machine's addresses.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
@@ -35,307 +33,345 @@ fn ask(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&response[..length]).into_owned()
 }
 
-on_every_engine! {
-    fn a_head_that_does_not_arrive_is_cut_off(site) {
-        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-        let mut connection = Connection::open(server.address());
-        connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
-        let answer = connection.answer(false);
-        assert_snapshot!(answer.wire(), @r#"
-        408 Request Timeout
-        content-type: application/json
-        cache-control: no-store
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        connection: close
-        content-length: 78
-        date: (a date)
+#[rstest]
+fn a_head_that_does_not_arrive_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut connection = Connection::open(server.address());
+    connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
+    let answer = connection.answer(false);
+    assert_snapshot!(answer.wire(), @r#"
+    408 Request Timeout
+    content-type: application/json
+    cache-control: no-store
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    connection: close
+    content-length: 78
+    date: (a date)
 
-        {"error":40800,"message":"the request took too long to arrive: send it again"}
-        "#);
-        assert!(connection.is_closed_by_server());
-    }
+    {"error":40800,"message":"the request took too long to arrive: send it again"}
+    "#);
+    assert!(connection.is_closed_by_server());
+}
 
-    fn a_head_that_arrives_byte_by_byte_is_cut_off(site) {
-        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-        let mut connection = Connection::open(server.address());
-        connection.send("GET /plants HTTP/1.1\r\n");
-        let stream = connection.stream().try_clone().expect("the stream");
-        // Goes on until the server hangs up: each byte alone comes soon enough.
-        let dripping = thread::spawn(move || {
-            wait_for("the server to hang up", || std::io::Write::write_all(&mut &stream, b"x").is_err().then_some(()));
-        });
-        assert_eq!(connection.answer(false).error(), 40800);
-        drop(connection);
-        dripping.join().expect("hung up");
-    }
+#[rstest]
+fn a_head_that_arrives_byte_by_byte_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut connection = Connection::open(server.address());
+    connection.send("GET /plants HTTP/1.1\r\n");
+    let stream = connection.stream().try_clone().expect("the stream");
+    // Goes on until the server hangs up: each byte alone comes soon enough.
+    let dripping = thread::spawn(move || {
+        wait_for("the server to hang up", || std::io::Write::write_all(&mut &stream, b"x").is_err().then_some(()));
+    });
+    assert_eq!(connection.answer(false).error(), 40800);
+    drop(connection);
+    dripping.join().expect("hung up");
+}
 
-    fn a_second_head_on_a_connection_is_cut_off_too(site) {
-        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-        let mut connection = Connection::open(server.address());
-        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(connection.answer(false).status, 200);
-        connection.send("GET /livez HTTP/1.1\r\nHo");
-        assert_eq!(connection.answer(false).error(), 40800);
-        assert!(connection.is_closed_by_server());
-    }
+#[rstest]
+fn a_second_head_on_a_connection_is_cut_off_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut connection = Connection::open(server.address());
+    connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(connection.answer(false).status, 200);
+    connection.send("GET /livez HTTP/1.1\r\nHo");
+    assert_eq!(connection.answer(false).error(), 40800);
+    assert!(connection.is_closed_by_server());
+}
 
-    fn a_silent_connection_is_closed_without_a_word(site) {
-        let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-        let mut connection = Connection::open(server.address());
-        assert!(connection.is_closed_by_server());
-        let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
-        let mut connection = Connection::open(server.address());
-        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(connection.answer(false).status, 200);
-        assert!(connection.is_closed_by_server());
-    }
+#[rstest]
+fn a_silent_connection_is_closed_without_a_word(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut connection = Connection::open(server.address());
+    assert!(connection.is_closed_by_server());
+    let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
+    let mut connection = Connection::open(server.address());
+    connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(connection.answer(false).status, 200);
+    assert!(connection.is_closed_by_server());
+}
 
-    fn a_body_that_does_not_arrive_is_cut_off(site) {
-        let server = site.serve(&["--request-timeout", "300ms"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
+#[rstest]
+fn a_body_that_does_not_arrive_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--request-timeout", "300ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
+    connection.send(r#"{"id":1,"#);
+    let answer = connection.answer(false);
+    assert_eq!(answer.error(), 40800);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(connection.is_closed_by_server());
+    let mut chunked = ada.connect();
+    chunked.send(ada.bytes("POST", "/plants", &[JSON, ("Transfer-Encoding", "chunked")], None));
+    chunked.send("5\r\n{\"id\"");
+    assert_eq!(chunked.answer(false).error(), 40800);
+    assert_eq!(ada.ids(), [0_i64; 0]);
+}
+
+#[rstest]
+fn slow_bodies_hold_no_slot(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut slow: Vec<Connection> = (0..20).map(|_| ada.connect()).collect();
+    for connection in &mut slow {
         connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-        connection.send(r#"{"id":1,"#);
-        let answer = connection.answer(false);
-        assert_eq!(answer.error(), 40800);
-        assert_eq!(answer.header("connection"), Some("close"));
-        assert!(connection.is_closed_by_server());
-        let mut chunked = ada.connect();
-        chunked.send(ada.bytes("POST", "/plants", &[JSON, ("Transfer-Encoding", "chunked")], None));
-        chunked.send("5\r\n{\"id\"");
-        assert_eq!(chunked.answer(false).error(), 40800);
-        assert_eq!(ada.ids(), [0_i64; 0]);
     }
+    ada.plant(1, "served meanwhile");
+    assert_eq!(ada.ids(), [1]);
+}
 
-    fn slow_bodies_hold_no_slot(site) {
-        let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut slow: Vec<Connection> = (0..20).map(|_| ada.connect()).collect();
-        for connection in &mut slow {
-            connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-        }
-        ada.plant(1, "served meanwhile");
-        assert_eq!(ada.ids(), [1]);
-    }
-
-    fn a_client_that_reads_nothing_is_cut_off(site) {
-        let server = site.serve(&["--write-timeout", "300ms", "--store-timeout", "20s"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
-        let mut connection = ada.connect();
-        for id in 0..12_000 {
-            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body(id).as_bytes())));
-            assert_eq!(connection.answer(false).status, 200);
-        }
-        let mut lazy = ada.connect();
-        lazy.send(ada.bytes("GET", "/plants", &[], None));
-        wait_for("the end of its request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
-        let mut taken = Vec::new();
-        let _ = lazy.stream().read_to_end(&mut taken);
-        assert!(!taken.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
-    }
-
-    fn pipelined_requests_are_answered_in_order(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        let mut bytes = Vec::new();
-        for id in 0..200 {
-            let body = format!(r#"{{"id":{id},"name":"n{id}"}}"#);
-            bytes.extend(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-            bytes.extend(ada.bytes("DELETE", &format!("/plants/{}", id - 1), &[], None));
-        }
-        bytes.extend(ada.bytes("GET", "/plants?include=id", &[], None));
-        connection.send(bytes);
-        for id in 0..200 {
-            assert_eq!(connection.answer(false).text(), format!(r#"{{"name":"n{id}"}}"#));
-            assert_eq!(connection.answer(false).status, if id == 0 { 404 } else { 204 });
-        }
-        assert_eq!(connection.answer(false).ids(), [199]);
-    }
-
-    fn a_client_that_stops_sending_still_gets_its_answer(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"a"}"#)));
-        connection.stream().shutdown(std::net::Shutdown::Write).expect("half closed");
+#[rstest]
+fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--write-timeout", "300ms", "--store-timeout", "20s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
+    let mut connection = ada.connect();
+    for id in 0..12_000 {
+        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body(id).as_bytes())));
         assert_eq!(connection.answer(false).status, 200);
-        assert!(connection.is_closed_by_server());
     }
+    let mut lazy = ada.connect();
+    lazy.send(ada.bytes("GET", "/plants", &[], None));
+    wait_for("the end of its request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
+    let mut taken = Vec::new();
+    let _ = lazy.stream().read_to_end(&mut taken);
+    assert!(!taken.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
+}
 
-    fn connections_beyond_the_limit_are_turned_away(site) {
-        let server = site.serve(&["--max-connections", "3"]);
-        let ask = |connection: &mut Connection| {
-            connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
-            connection.try_answer(false)
-        };
-        let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(server.address())).collect();
-        for connection in &mut open {
-            assert_eq!(ask(connection).expect("an answer").status, 200);
+#[rstest]
+fn pipelined_requests_are_answered_in_order(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    let mut bytes = Vec::new();
+    for id in 0..200 {
+        let body = format!(r#"{{"id":{id},"name":"n{id}"}}"#);
+        bytes.extend(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+        bytes.extend(ada.bytes("DELETE", &format!("/plants/{}", id - 1), &[], None));
+    }
+    bytes.extend(ada.bytes("GET", "/plants?include=id", &[], None));
+    connection.send(bytes);
+    for id in 0..200 {
+        assert_eq!(connection.answer(false).text(), format!(r#"{{"name":"n{id}"}}"#));
+        assert_eq!(connection.answer(false).status, if id == 0 { 404 } else { 204 });
+    }
+    assert_eq!(connection.answer(false).ids(), [199]);
+}
+
+#[rstest]
+fn a_client_that_stops_sending_still_gets_its_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"a"}"#)));
+    connection.stream().shutdown(std::net::Shutdown::Write).expect("half closed");
+    assert_eq!(connection.answer(false).status, 200);
+    assert!(connection.is_closed_by_server());
+}
+
+#[rstest]
+fn connections_beyond_the_limit_are_turned_away(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--max-connections", "3"]);
+    let ask = |connection: &mut Connection| {
+        connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        connection.try_answer(false)
+    };
+    let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(server.address())).collect();
+    for connection in &mut open {
+        assert_eq!(ask(connection).expect("an answer").status, 200);
+    }
+    let mut fourth = Connection::open(server.address());
+    let answer = fourth.answer(false);
+    assert_eq!(answer.error(), 50300);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert!(fourth.is_closed_by_server());
+    assert_eq!(ask(&mut open[0]).expect("an answer").status, 200, "those that are open go on");
+    open.pop();
+    wait_for("a free place", || {
+        ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
+    });
+}
+
+#[rstest]
+fn connections_of_one_address_beyond_its_limit_are_turned_away(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut server =
+        site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let (first, second) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
+    let mut open: Vec<TcpStream> = (0..2).map(|_| connect_from(first, server.address())).collect();
+    assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")));
+    assert!(ask(&mut connect_from(first, server.address())).contains("50300"));
+    open.extend((0..2).map(|_| connect_from(second, server.address())));
+    assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")), "another address has places of its own");
+    let beyond = |limit, count| {
+        metrics.wait_for("plantstore_http_connections_turned_away_total", &[("limit", limit)], count);
+    };
+    beyond("address", 1);
+    assert!(ask(&mut connect_from(second, server.address())).contains("50300"));
+    beyond("total", 1);
+    open.remove(0);
+    wait_for("a free place", || ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(()));
+}
+
+// What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
+#[rstest]
+fn a_full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--write-queue", "2", "--store-timeout", "20s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    // Its last use is noted now, and not later in the queue.
+    ada.plant(0, "first");
+    site.wait_for_note_of_use();
+    let held = site.hold_writes();
+    let answers: Vec<_> = thread::scope(|scope| {
+        let writers: Vec<_> = (1..=20)
+            .map(|id| {
+                let ada = &ada;
+                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
+            })
+            .collect();
+        // At most two are with each of two writers and two wait: the others are turned away at once.
+        wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(()));
+        assert_eq!(ada.ids(), [0], "reading goes on");
+        assert_eq!(server.anonymous().get("/readyz").status, 200);
+        drop(held);
+        writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
+    });
+    let mut stored = vec![0];
+    for (id, answer) in &answers {
+        if answer.status == 200 {
+            stored.push(*id);
+        } else {
+            assert_eq!(answer.error(), 50300);
+            assert_eq!(answer.header("retry-after"), Some("1"));
         }
-        let mut fourth = Connection::open(server.address());
-        let answer = fourth.answer(false);
-        assert_eq!(answer.error(), 50300);
-        assert_eq!(answer.header("retry-after"), Some("1"));
-        assert!(fourth.is_closed_by_server());
-        assert_eq!(ask(&mut open[0]).expect("an answer").status, 200, "those that are open go on");
-        open.pop();
-        wait_for("a free place", || {
-            ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
-        });
     }
+    assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
+    stored.sort_unstable();
+    assert_eq!(ada.ids(), stored);
+}
 
-    fn connections_of_one_address_beyond_its_limit_are_turned_away(site) {
-        let mut server =
-            site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let (first, second) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
-        let mut open: Vec<TcpStream> = (0..2).map(|_| connect_from(first, server.address())).collect();
-        assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")));
-        assert!(ask(&mut connect_from(first, server.address())).contains("50300"));
-        open.extend((0..2).map(|_| connect_from(second, server.address())));
-        assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")), "another address has places of its own");
-        let beyond = |limit, count| {
-            metrics.wait_for("plantstore_http_connections_turned_away_total", &[("limit", limit)], count);
-        };
-        beyond("address", 1);
-        assert!(ask(&mut connect_from(second, server.address())).contains("50300"));
-        beyond("total", 1);
-        open.remove(0);
-        wait_for("a free place", || ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(()));
+// The headers alone decide: a client that has megabytes to send learns it before it sends them.
+#[rstest]
+fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&SMALL_QUEUE);
+    let ada = server.client(&site.token("ada", &[]));
+    let full = FullWriteQueue::new(site, &mut server, &ada);
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
+    let answer = connection.answer(false);
+    assert_eq!(answer.error(), 50300);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(ada.delete(0).error(), 50300);
+    assert_eq!(ada.get("/plants").status, 200, "lists are served");
+    full.release();
+    wait_for("write capacity", || (ada.post(r#"{"id":99,"name":"n"}"#).status == 200).then_some(()));
+}
+
+// The first response comes at once; those that follow within the time of `Retry-After` take 100, 200, 400 ms.
+#[rstest]
+fn repeated_rejections_on_one_connection_are_delayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&SMALL_QUEUE);
+    let ada = server.client(&site.token("ada", &[]));
+    let full = FullWriteQueue::new(site, &mut server, &ada);
+    let mut connection = ada.connect();
+    let start = std::time::Instant::now();
+    for _ in 0..4 {
+        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":98,"name":"n"}"#)));
+        assert_eq!(connection.answer(false).error(), 50300);
     }
+    assert!(start.elapsed().as_millis() >= 700, "100, 200 and 400 ms");
+    full.release();
+    wait_for("write capacity", || {
+        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":99,"name":"n"}"#)));
+        (connection.answer(false).status == 200).then_some(())
+    });
+}
 
-    // What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
-    fn a_full_write_queue_is_a_503(site) {
-        let server = site.serve(&["--write-queue", "2", "--store-timeout", "20s"]);
-        let ada = server.client(&site.token("ada", &[]));
-        // Its last use is noted now, and not later in the queue.
-        ada.plant(0, "first");
-        site.wait_for_note_of_use();
-        let held = site.hold_writes();
-        let answers: Vec<_> = thread::scope(|scope| {
-            let writers: Vec<_> = (1..=20)
-                .map(|id| {
-                    let ada = &ada;
-                    scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
-                })
-                .collect();
-            // At most two are with each of two writers and two wait: the others are turned away at once.
-            wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(()));
-            assert_eq!(ada.ids(), [0], "reading goes on");
-            assert_eq!(server.anonymous().get("/readyz").status, 200);
-            drop(held);
-            writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
-        });
-        let mut stored = vec![0];
-        for (id, answer) in &answers {
-            if answer.status == 200 {
-                stored.push(*id);
-            } else {
-                assert_eq!(answer.error(), 50300);
+// A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
+#[rstest]
+fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let held = site.hold_writes();
+    thread::scope(|scope| {
+        for id in 2..=12 {
+            let ada = &ada;
+            scope.spawn(move || {
+                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                assert_eq!(answer.error(), 50300, "{}", answer.text());
                 assert_eq!(answer.header("retry-after"), Some("1"));
-            }
+            });
         }
-        assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
-        stored.sort_unstable();
-        assert_eq!(ada.ids(), stored);
-    }
+        assert_eq!(ada.delete(1).error(), 50300);
+    });
+    drop(held);
+    assert_eq!(ada.ids(), [1], "nothing was done");
+    assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
+}
 
-    // The headers alone decide: a client that has megabytes to send learns it before it sends them.
-    fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(site) {
-        let mut server = site.serve(&SMALL_QUEUE);
-        let ada = server.client(&site.token("ada", &[]));
-        let full = FullWriteQueue::new(site, &mut server, &ada);
-        let mut connection = ada.connect();
-        connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-        let answer = connection.answer(false);
-        assert_eq!(answer.error(), 50300);
-        assert_eq!(answer.header("retry-after"), Some("1"));
-        assert_eq!(ada.delete(0).error(), 50300);
-        assert_eq!(ada.get("/plants").status, 200, "lists are served");
-        full.release();
-        wait_for("write capacity", || (ada.post(r#"{"id":99,"name":"n"}"#).status == 200).then_some(()));
-    }
-
-    // The first response comes at once; those that follow within the time of `Retry-After` take 100, 200, 400 ms.
-    fn repeated_rejections_on_one_connection_are_delayed(site) {
-        let mut server = site.serve(&SMALL_QUEUE);
-        let ada = server.client(&site.token("ada", &[]));
-        let full = FullWriteQueue::new(site, &mut server, &ada);
-        let mut connection = ada.connect();
-        let start = std::time::Instant::now();
-        for _ in 0..4 {
-            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":98,"name":"n"}"#)));
-            assert_eq!(connection.answer(false).error(), 50300);
+// Also for those that come while the writer is already waiting for the lock on behalf of another.
+#[rstest]
+fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--store-timeout", "1s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let held = site.hold_writes();
+    thread::scope(|scope| {
+        for id in 2..=5 {
+            let ada = &ada;
+            scope.spawn(move || {
+                let start = std::time::Instant::now();
+                assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
+                assert!(start.elapsed().as_secs() < 4, "{:?}", start.elapsed());
+            });
         }
-        assert!(start.elapsed().as_millis() >= 700, "100, 200 and 400 ms");
-        full.release();
-        wait_for("write capacity", || {
-            connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":99,"name":"n"}"#)));
-            (connection.answer(false).status == 200).then_some(())
-        });
-    }
+    });
+    drop(held);
+    assert_eq!(ada.ids(), [1], "nothing was done");
+    assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);
+}
 
-    // A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
-    fn a_store_that_stays_locked_is_a_503(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "first");
-        let held = site.hold_writes();
-        thread::scope(|scope| {
-            for id in 2..=12 {
-                let ada = &ada;
-                scope.spawn(move || {
-                    let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
-                    assert_eq!(answer.error(), 50300, "{}", answer.text());
-                    assert_eq!(answer.header("retry-after"), Some("1"));
-                });
-            }
-            assert_eq!(ada.delete(1).error(), 50300);
-        });
-        drop(held);
-        assert_eq!(ada.ids(), [1], "nothing was done");
-        assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
-    }
-
-    // Also for those that come while the writer is already waiting for the lock on behalf of another.
-    fn write_lock_of_another_program_is_a_503_within_the_store_timeout(site) {
-        let server = site.serve(&["--store-timeout", "1s"]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "first");
-        let held = site.hold_writes();
-        thread::scope(|scope| {
-            for id in 2..=5 {
-                let ada = &ada;
-                scope.spawn(move || {
-                    let start = std::time::Instant::now();
-                    assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
-                    assert!(start.elapsed().as_secs() < 4, "{:?}", start.elapsed());
-                });
-            }
-        });
-        drop(held);
-        assert_eq!(ada.ids(), [1], "nothing was done");
-        assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);
-    }
-
-    // The grace holds even when the store does not move.
-    fn a_store_that_stays_locked_does_not_hold_up_the_end(site) {
-        let mut server = site.serve(&["--shutdown-grace", "500ms"]);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(1, "first");
-        let held = site.hold_writes();
-        let mut waiting = ada.connect();
-        waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
-        server.signal("TERM");
-        let start = std::time::Instant::now();
-        assert_eq!(server.wait().code(), Some(0));
-        assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
-        drop(held);
-        assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
-    }
+// The grace holds even when the store does not move.
+#[rstest]
+fn a_store_that_stays_locked_does_not_hold_up_the_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--shutdown-grace", "500ms"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "first");
+    let held = site.hold_writes();
+    let mut waiting = ada.connect();
+    waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
+    server.signal("TERM");
+    let start = std::time::Instant::now();
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
+    drop(held);
+    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
 }
 
 /// Options of a server whose write queue is full with one write.

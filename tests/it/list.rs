@@ -3,10 +3,10 @@
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Connection, Server, Site, Stop, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Connection, Engine, Server, Site, Stop, assert_snapshot, wait_for};
 
 /// Follows `next` to the end.
 fn pages(client: &Client, first: &str) -> Vec<Answer> {
@@ -43,232 +43,284 @@ fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
     (0..sent).for_each(|_| assert_eq!(connection.answer(false).status, 200));
 }
 
-on_every_engine! {
-    fn lists_in_the_order_of_ids(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        assert_snapshot!(ada.get("/plants").wire(), @r"
-        200 OK
-        content-type: application/json
-        etag: (a tag)
-        cache-control: private, no-cache
-        vary: Authorization
-        content-length: 2
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn lists_in_the_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_snapshot!(ada.get("/plants").wire(), @r"
+    200 OK
+    content-type: application/json
+    etag: (a tag)
+    cache-control: private, no-cache
+    vary: Authorization
+    content-length: 2
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        []
-        ");
-        for id in [3, -1, 20, 0, 100, 9, i64::MIN] {
-            ada.plant(id, &format!("n{id}"));
-        }
-        assert_eq!(ada.ids(), [i64::MIN, -1, 0, 3, 9, 20, 100]);
-        assert_snapshot!(ada.get("/plants?limit=2").wire(), @r#"
-        200 OK
-        content-type: application/json
-        etag: (a tag)
-        cache-control: private, no-cache
-        vary: Authorization
-        link: </plants?limit=2&after=01ffffffffffffffff05654f0d>; rel="next"
-        content-length: 49
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-
-        [{"name":"n-9223372036854775808"},{"name":"n-1"}]
-        "#);
+    []
+    ");
+    for id in [3, -1, 20, 0, 100, 9, i64::MIN] {
+        ada.plant(id, &format!("n{id}"));
     }
+    assert_eq!(ada.ids(), [i64::MIN, -1, 0, 3, 9, 20, 100]);
+    assert_snapshot!(ada.get("/plants?limit=2").wire(), @r#"
+    200 OK
+    content-type: application/json
+    etag: (a tag)
+    cache-control: private, no-cache
+    vary: Authorization
+    link: </plants?limit=2&after=01ffffffffffffffff05654f0d>; rel="next"
+    content-length: 49
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-    fn ids_are_shown_on_request(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
-        ada.plant(2, "Fern");
-        assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose","tag":"t"},{"name":"Fern"}]"#);
-        assert_eq!(
-            ada.get("/plants?include=id").text(),
-            r#"[{"id":1,"name":"Rose","tag":"t"},{"id":2,"name":"Fern"}]"#
-        );
-        let page = ada.get("/plants?include=id&limit=1");
-        let next = page.next().expect("a next page");
-        assert!(next.ends_with("&include=id"), "{next}");
-        assert_eq!(ada.get(&next).text(), r#"[{"id":2,"name":"Fern"}]"#);
-        for wrong in ["include=", "include=tag", "include=ID", "include=id,id", "include=id&include=id", "include=id%20"] {
-            assert_eq!(ada.get(&format!("/plants?{wrong}")).error(), 40007, "{wrong}");
-        }
+    [{"name":"n-9223372036854775808"},{"name":"n-1"}]
+    "#);
+}
+
+#[rstest]
+fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
+    ada.plant(2, "Fern");
+    assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose","tag":"t"},{"name":"Fern"}]"#);
+    assert_eq!(ada.get("/plants?include=id").text(), r#"[{"id":1,"name":"Rose","tag":"t"},{"id":2,"name":"Fern"}]"#);
+    let page = ada.get("/plants?include=id&limit=1");
+    let next = page.next().expect("a next page");
+    assert!(next.ends_with("&include=id"), "{next}");
+    assert_eq!(ada.get(&next).text(), r#"[{"id":2,"name":"Fern"}]"#);
+    for wrong in ["include=", "include=tag", "include=ID", "include=id,id", "include=id&include=id", "include=id%20"] {
+        assert_eq!(ada.get(&format!("/plants?{wrong}")).error(), 40007, "{wrong}");
     }
+}
 
-    fn a_limit_is_an_int32_from_zero(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        for id in 1..=3 {
-            ada.plant(id, "x");
-        }
-        for (limit, count) in [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("4", 3), ("2147483647", 3), ("%33", 3)] {
-            let answer = ada.get(&format!("/plants?limit={limit}"));
-            assert_eq!(answer.json().as_array().map(Vec::len), Some(count), "{limit}");
-            assert_eq!(answer.header("link").is_some(), (1..3).contains(&count), "{limit}");
-        }
-        for wrong in [
-            "", "-1", "-0", "+1", "1.0", "1e1", "01", "abc", "2147483648", "9999999999999999999999", "%20", "1%20", "0x1",
-            "null", "1;", "\u{661}", "1&limit=1", "&limit=2",
-        ] {
-            let answer = ada.get(&format!("/plants?limit={wrong}"));
-            assert_eq!(answer.error(), 40004, "{wrong}: {}", answer.text());
-        }
-        assert_eq!(ada.get("/plants?limit").error(), 40004);
-        assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, written otherwise");
-        for ignored in ["?", "?&&", "?Limit=x", "?limits=x", "?x=%ff", "?after_=1", "?access_token=x", "?%"] {
-            assert_eq!(ada.get(&format!("/plants{ignored}")).json().as_array().map(Vec::len), Some(3), "{ignored}");
-        }
+#[rstest]
+fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    for id in 1..=3 {
+        ada.plant(id, "x");
     }
+    for (limit, count) in [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("4", 3), ("2147483647", 3), ("%33", 3)] {
+        let answer = ada.get(&format!("/plants?limit={limit}"));
+        assert_eq!(answer.json().as_array().map(Vec::len), Some(count), "{limit}");
+        assert_eq!(answer.header("link").is_some(), (1..3).contains(&count), "{limit}");
+    }
+    for wrong in [
+        "",
+        "-1",
+        "-0",
+        "+1",
+        "1.0",
+        "1e1",
+        "01",
+        "abc",
+        "2147483648",
+        "9999999999999999999999",
+        "%20",
+        "1%20",
+        "0x1",
+        "null",
+        "1;",
+        "\u{661}",
+        "1&limit=1",
+        "&limit=2",
+    ] {
+        let answer = ada.get(&format!("/plants?limit={wrong}"));
+        assert_eq!(answer.error(), 40004, "{wrong}: {}", answer.text());
+    }
+    assert_eq!(ada.get("/plants?limit").error(), 40004);
+    assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, written otherwise");
+    for ignored in ["?", "?&&", "?Limit=x", "?limits=x", "?x=%ff", "?after_=1", "?access_token=x", "?%"] {
+        assert_eq!(ada.get(&format!("/plants{ignored}")).json().as_array().map(Vec::len), Some(3), "{ignored}");
+    }
+}
 
-    fn head_answers_the_same_headers(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        for id in 1..=3 {
-            ada.plant(id, "x");
+#[rstest]
+fn head_answers_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    for id in 1..=3 {
+        ada.plant(id, "x");
+    }
+    for path in ["/plants", "/plants?limit=2", "/plants?limit=x", "/livez", "/readyz", "/nothing"] {
+        let mut head = ada.call("HEAD", path, &[], None);
+        let mut get = ada.get(path);
+        get.body.clear();
+        for answer in [&mut head, &mut get] {
+            answer.headers.retain(|(name, _)| name != "x-request-id" && name != "date");
         }
-        for path in ["/plants", "/plants?limit=2", "/plants?limit=x", "/livez", "/readyz", "/nothing"] {
-            let mut head = ada.call("HEAD", path, &[], None);
-            let mut get = ada.get(path);
-            get.body.clear();
-            for answer in [&mut head, &mut get] {
-                answer.headers.retain(|(name, _)| name != "x-request-id" && name != "date");
-            }
-            assert_eq!(head, get, "{path}");
-        }
+        assert_eq!(head, get, "{path}");
     }
+}
 
-    fn following_next_visits_every_plant_once(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
-        fill(&ada, all.iter().copied(), 3);
-        for limit in [1, 2, 7, 40, 41, 42, 1_000] {
-            let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
-            assert_eq!(ids(&pages), all, "limit {limit}");
-            assert_eq!(pages.len(), all.len().div_ceil(limit), "no empty last page for limit {limit}");
-        }
+#[rstest]
+fn following_next_visits_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
+    fill(&ada, all.iter().copied(), 3);
+    for limit in [1, 2, 7, 40, 41, 42, 1_000] {
+        let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+        assert_eq!(ids(&pages), all, "limit {limit}");
+        assert_eq!(pages.len(), all.len().div_ceil(limit), "no empty last page for limit {limit}");
     }
+}
 
-    fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        let bob = server.client(&site.token("bob", &[]));
-        fill(&ada, 1..=6, 3);
-        fill(&bob, 3..=4, 3);
-        let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
-        assert_eq!(ada.delete(3).status, 204);
-        assert_eq!(ada.delete(4).status, 204);
-        assert_eq!(ada.get(&next).ids(), [5, 6]);
-        assert_eq!(bob.get(&next).ids(), [4], "a cursor is a place, not a permission");
-        ada.plant(4, "again");
-        ada.plant(0, "before the cursor");
-        assert_eq!(ada.get(&next).ids(), [4, 5, 6]);
-        let cursor = next.split("after=").nth(1).and_then(|rest| rest.split('&').next()).expect("a cursor");
-        assert_eq!(ada.get(&format!("/plants?include=id&after={cursor}")).ids(), [4, 5, 6], "without a limit, all the rest");
+#[rstest]
+fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    let bob = server.client(&site.token("bob", &[]));
+    fill(&ada, 1..=6, 3);
+    fill(&bob, 3..=4, 3);
+    let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
+    assert_eq!(ada.delete(3).status, 204);
+    assert_eq!(ada.delete(4).status, 204);
+    assert_eq!(ada.get(&next).ids(), [5, 6]);
+    assert_eq!(bob.get(&next).ids(), [4], "a cursor is a place, not a permission");
+    ada.plant(4, "again");
+    ada.plant(0, "before the cursor");
+    assert_eq!(ada.get(&next).ids(), [4, 5, 6]);
+    let cursor = next.split("after=").nth(1).and_then(|rest| rest.split('&').next()).expect("a cursor");
+    assert_eq!(
+        ada.get(&format!("/plants?include=id&after={cursor}")).ids(),
+        [4, 5, 6],
+        "without a limit, all the rest"
+    );
+}
+
+#[rstest]
+fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(i64::MAX, "last");
+    ada.plant(i64::MIN, "first");
+    let pages = pages(&ada, "/plants?include=id&limit=1");
+    assert_eq!(ids(&pages), [i64::MIN, i64::MAX]);
+    ada.plant(0, "middle");
+    let last = ada.get("/plants?limit=2").next().expect("a next page");
+    assert_eq!(ada.delete(i64::MAX).status, 204);
+    assert_eq!(ada.get(&last).text(), "[]");
+}
+
+#[rstest]
+fn a_malformed_cursor_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    fill(&ada, 1..=2, 3);
+    let next = ada.get("/plants?limit=1").next().expect("a next page");
+    let cursor = next.split("after=").nth(1).expect("a cursor");
+    let changed = cursor.replace('1', "2");
+    for wrong in [
+        "",
+        "0",
+        "1",
+        "abc",
+        "%00",
+        "%ff",
+        "🌵",
+        &cursor[1..],
+        &changed,
+        &cursor.to_uppercase(),
+        &format!("{cursor}0"),
+        &format!("{cursor}&after={cursor}"),
+    ] {
+        assert_eq!(ada.get(&format!("/plants?limit=1&after={wrong}")).error(), 40006, "{wrong}");
     }
+    assert_snapshot!(ada.get("/plants?after=nonsense").text(), @r#"{"error":40006,"message":"`after` is not a cursor of this service: take it unchanged from the `Link` header of a list"}"#);
+}
 
-    fn the_largest_id_ends_the_list(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        ada.plant(i64::MAX, "last");
-        ada.plant(i64::MIN, "first");
-        let pages = pages(&ada, "/plants?include=id&limit=1");
-        assert_eq!(ids(&pages), [i64::MIN, i64::MAX]);
-        ada.plant(0, "middle");
-        let last = ada.get("/plants?limit=2").next().expect("a next page");
-        assert_eq!(ada.delete(i64::MAX).status, 204);
-        assert_eq!(ada.get(&last).text(), "[]");
+#[rstest]
+fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    fill(&ada, 1..=2_000, 100);
+    // The last bytes of a stream must not be taken for an answer of the HTTP library's own.
+    ada.plant(2_001, "HTTP/1.1 400 Bad Request");
+    let answer = ada.get("/plants?include=id");
+    assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(answer.ids(), (1..=2_001).collect::<Vec<_>>());
+    assert_eq!(answer.json()[2_000]["name"], "HTTP/1.1 400 Bad Request");
+    let head = ada.call("HEAD", "/plants", &[], None);
+    assert_eq!(head.status, 200);
+    assert_eq!(head.body, b"");
+}
+
+#[rstest]
+fn long_lists_and_pages_hold_nobody_elses_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+    for (offset, user) in (0..).zip(&users) {
+        fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
     }
-
-    fn a_malformed_cursor_is_refused(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        fill(&ada, 1..=2, 3);
-        let next = ada.get("/plants?limit=1").next().expect("a next page");
-        let cursor = next.split("after=").nth(1).expect("a cursor");
-        let changed = cursor.replace('1', "2");
-        for wrong in ["", "0", "1", "abc", "%00", "%ff", "🌵", &cursor[1..], &changed, &cursor.to_uppercase(), &format!("{cursor}0"), &format!("{cursor}&after={cursor}")] {
-            assert_eq!(ada.get(&format!("/plants?limit=1&after={wrong}")).error(), 40006, "{wrong}");
-        }
-        assert_snapshot!(ada.get("/plants?after=nonsense").text(), @r#"{"error":40006,"message":"`after` is not a cursor of this service: take it unchanged from the `Link` header of a list"}"#);
+    for (offset, user) in (0..).zip(&users) {
+        let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
+        assert_eq!(user.ids(), own);
+        let page = user.get("/plants?include=id&limit=1400");
+        assert_eq!(page.ids(), own[..1_400]);
+        assert_eq!(user.get(&page.next().expect("a next page")).ids(), own[1_400..]);
     }
+}
 
-    fn a_long_list_is_streamed_whole(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        fill(&ada, 1..=2_000, 100);
-        // The last bytes of a stream must not be taken for an answer of the HTTP library's own.
-        ada.plant(2_001, "HTTP/1.1 400 Bad Request");
-        let answer = ada.get("/plants?include=id");
-        assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
-        assert_eq!(answer.ids(), (1..=2_001).collect::<Vec<_>>());
-        assert_eq!(answer.json()[2_000]["name"], "HTTP/1.1 400 Bad Request");
-        let head = ada.call("HEAD", "/plants", &[], None);
-        assert_eq!(head.status, 200);
-        assert_eq!(head.body, b"");
+#[rstest]
+fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
+    fill(&ada, all.iter().copied(), 200);
+    for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
+        let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+        assert_eq!(ids(&pages), all, "limit {limit}");
+        assert_eq!(pages.len(), all.len().div_ceil(limit));
+        assert!(pages.iter().all(|page| page.ids().len() <= limit));
     }
+}
 
-    fn long_lists_and_pages_hold_nobody_elses_plants(site) {
-        let server = site.serve(&PATIENT);
-        let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
-        for (offset, user) in (0..).zip(&users) {
-            fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
-        }
-        for (offset, user) in (0..).zip(&users) {
-            let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
-            assert_eq!(user.ids(), own);
-            let page = user.get("/plants?include=id&limit=1400");
-            assert_eq!(page.ids(), own[..1_400]);
-            assert_eq!(user.get(&page.next().expect("a next page")).ids(), own[1_400..]);
-        }
-    }
-
-    fn pages_larger_than_one_step_are_exact(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
-        fill(&ada, all.iter().copied(), 200);
-        for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
-            let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
-            assert_eq!(ids(&pages), all, "limit {limit}");
-            assert_eq!(pages.len(), all.len().div_ceil(limit));
-            assert!(pages.iter().all(|page| page.ids().len() <= limit));
-        }
-    }
-
-    fn pages_stay_exact_while_others_come_and_go(site) {
-        let server = site.serve(&PATIENT);
-        let ada = server.client(&site.token("ada", &[]));
-        let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
-        fill(&ada, steady.iter().copied(), 200);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            scope.spawn(|| {
-                let mut number = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    number = (number + 7) % 1_500;
-                    let id = number * 10 + 1;
-                    ada.plant(id, &"y".repeat(200));
-                    assert_eq!(ada.delete(id).status, 204);
-                }
-            });
-            for limit in [100, 700, 1_499, 1_500] {
-                for _ in 0..5 {
-                    let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
-                    assert!(pages.iter().all(|page| page.ids().len() <= limit), "at most the limit");
-                    let seen = ids(&pages);
-                    assert!(seen.is_sorted_by(|one, other| one < other), "each once, in order");
-                    let steadily: Vec<i64> = seen.into_iter().filter(|id| id % 10 == 0).collect();
-                    assert_eq!(steadily, steady, "limit {limit}");
-                }
+#[rstest]
+fn pages_stay_exact_while_others_come_and_go(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&PATIENT);
+    let ada = server.client(&site.token("ada", &[]));
+    let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
+    fill(&ada, steady.iter().copied(), 200);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7) % 1_500;
+                let id = number * 10 + 1;
+                ada.plant(id, &"y".repeat(200));
+                assert_eq!(ada.delete(id).status, 204);
             }
         });
-    }
+        for limit in [100, 700, 1_499, 1_500] {
+            for _ in 0..5 {
+                let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+                assert!(pages.iter().all(|page| page.ids().len() <= limit), "at most the limit");
+                let seen = ids(&pages);
+                assert!(seen.is_sorted_by(|one, other| one < other), "each once, in order");
+                let steadily: Vec<i64> = seen.into_iter().filter(|id| id % 10 == 0).collect();
+                assert_eq!(steadily, steady, "limit {limit}");
+            }
+        }
+    });
 }
 
 /// A server, a user with more plants than the buffers between server and client hold, and their list, begun.
@@ -289,38 +341,44 @@ fn assert_cut(connection: &Connection) {
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
 }
 
-on_every_engine! {
-    // The deadline is for a client that takes nothing; one that is slow but steady gets it all.
-    fn a_slow_reader_gets_the_whole_list(site) {
-        let (_server, _ada, mut connection) = a_list_that_is_being_sent(site, &["--write-timeout", "500ms"]);
-        let mut buffer = vec![0; 64 * 1024];
-        let mut last = Vec::new();
-        while !last.ends_with(b"0\r\n\r\n") {
-            let length = connection.read(&mut buffer).expect("more of the list");
-            assert_ne!(length, 0, "the list was cut");
-            last.extend_from_slice(&buffer[..length]);
-            last.drain(..last.len().saturating_sub(16));
-            #[expect(clippy::disallowed_methods, reason = "this is what makes the reader slow")]
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+// The deadline is for a client that takes nothing; one that is slow but steady gets it all.
+#[rstest]
+fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (_server, _ada, mut connection) = a_list_that_is_being_sent(site, &["--write-timeout", "500ms"]);
+    let mut buffer = vec![0; 64 * 1024];
+    let mut last = Vec::new();
+    while !last.ends_with(b"0\r\n\r\n") {
+        let length = connection.read(&mut buffer).expect("more of the list");
+        assert_ne!(length, 0, "the list was cut");
+        last.extend_from_slice(&buffer[..length]);
+        last.drain(..last.len().saturating_sub(16));
+        #[expect(clippy::disallowed_methods, reason = "this is what makes the reader slow")]
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
 
-    // A user who is deleted while their list is being sent: what is left of their plants is not the list.
-    fn a_list_whose_user_is_deleted_meanwhile_is_cut(site) {
-        let (server, _ada, connection) = a_list_that_is_being_sent(site, &[]);
-        assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-        assert_cut(&connection);
-        wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
-    }
+// A user who is deleted while their list is being sent: what is left of their plants is not the list.
+#[rstest]
+fn a_list_whose_user_is_deleted_meanwhile_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, _ada, connection) = a_list_that_is_being_sent(site, &[]);
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_cut(&connection);
+    wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
+}
 
-    // Breaks the store under a list that is being sent: whoever reads it must notice.
-    fn a_list_that_cannot_be_finished_is_cut(site) {
-        let (server, ada, connection) = a_list_that_is_being_sent(site, &[]);
-        site.execute("ALTER TABLE plants RENAME TO gone");
-        assert_cut(&connection);
-        assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
-        assert!(!ada.get("/plants").text().contains("plants\""), "whose reason stays in the log");
-        wait_for("the reason in the log", || ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(()));
-        assert!(server.log().contains("a list was cut short"));
-    }
+// Breaks the store under a list that is being sent: whoever reads it must notice.
+#[rstest]
+fn a_list_that_cannot_be_finished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, ada, connection) = a_list_that_is_being_sent(site, &[]);
+    site.execute("ALTER TABLE plants RENAME TO gone");
+    assert_cut(&connection);
+    assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
+    assert!(!ada.get("/plants").text().contains("plants\""), "whose reason stays in the log");
+    wait_for("the reason in the log", || {
+        ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(())
+    });
+    assert!(server.log().contains("a list was cut short"));
 }

@@ -1,97 +1,118 @@
 //! The log: one line a request, and never a secret.
 
+use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Connection, Server, on_every_engine, wait_for};
+use crate::support::{Connection, Engine, Server, Site, wait_for};
 
-on_every_engine! {
-    // Nobody reads the log, and its pipe is full: the service goes on, errors and all, and ends when told to.
-    fn a_log_that_nobody_reads_does_not_stop_the_service(site) {
-        let token = site.token("ada", &[]);
-        let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
-        let ada = server.client(&token);
-        let mut connection = ada.connect();
-        // Several times what a pipe holds.
-        for _ in 0..2_000 {
-            connection.send(ada.bytes("GET", "/plants", &[], None));
-            assert_eq!(connection.answer(false).status, 200);
-        }
-        site.execute("ALTER TABLE plants RENAME TO gone");
-        for _ in 0..20 {
-            assert_eq!(ada.get("/plants").error(), 50000);
-            assert_eq!(ada.post(r#"{"id":1,"name":"n"}"#).error(), 50000);
-        }
-        site.execute("ALTER TABLE gone RENAME TO plants");
-        ada.plant(1, "Rose");
-        assert_eq!(ada.ids(), [1]);
-        assert_eq!(server.stop().code(), Some(0));
+// Nobody reads the log, and its pipe is full: the service goes on, errors and all, and ends when told to.
+#[rstest]
+fn a_log_that_nobody_reads_does_not_stop_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
+    let ada = server.client(&token);
+    let mut connection = ada.connect();
+    // Several times what a pipe holds.
+    for _ in 0..2_000 {
+        connection.send(ada.bytes("GET", "/plants", &[], None));
+        assert_eq!(connection.answer(false).status, 200);
     }
+    site.execute("ALTER TABLE plants RENAME TO gone");
+    for _ in 0..20 {
+        assert_eq!(ada.get("/plants").error(), 50000);
+        assert_eq!(ada.post(r#"{"id":1,"name":"n"}"#).error(), 50000);
+    }
+    site.execute("ALTER TABLE gone RENAME TO plants");
+    ada.plant(1, "Rose");
+    assert_eq!(ada.ids(), [1]);
+    assert_eq!(server.stop().code(), Some(0));
+}
 
-    fn every_request_is_one_line(site) {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let cases = [
-            ("GET", "/plants?limit=1", "/plants", 200_u16, true),
-            ("DELETE", "/plants/5", "/plants/{id}", 404, true),
-            ("GET", "/livez", "/livez", 200, false),
-            ("PUT", "/somewhere/else", "-", 404, true),
-        ];
-        for (number, (method, path, route, status, known)) in cases.into_iter().enumerate() {
-            let id = format!("case-{number}");
-            assert_eq!(ada.call(method, path, &[("X-Request-Id", &id)], None).status, status);
-            let line = wait_for("its line", || {
-                server.log().lines().find(|line| line.contains(&id)).map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
-            });
-            assert_eq!(
-                (&line["message"], &line["request_id"], &line["method"], &line["route"], &line["status"]),
-                (&"request".into(), &id.clone().into(), &method.into(), &route.into(), &status.into())
-            );
-            assert!(line["duration_us"].is_u64() && line["time"].is_string() && line["level"] == "INFO", "{line}");
-            assert_eq!(line["error"].as_i64().map(|number| number / 100), (status >= 400).then_some(status.into()), "{line}");
-            let (user, token) = if known { ("ada".into(), 1.into()) } else { (Value::Null, Value::Null) };
-            assert_eq!((&line["user"], &line["token"]), (&user, &token), "{line}");
-            assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);
-        }
-        let mut broken = Connection::open(server.address());
-        broken.send("nonsense\r\n\r\n");
-        let id = broken.answer(false).header("x-request-id").expect("an id").to_owned();
-        wait_for("a line for what is no request", || server.log().contains(&id).then_some(()));
+#[rstest]
+fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let cases = [
+        ("GET", "/plants?limit=1", "/plants", 200_u16, true),
+        ("DELETE", "/plants/5", "/plants/{id}", 404, true),
+        ("GET", "/livez", "/livez", 200, false),
+        ("PUT", "/somewhere/else", "-", 404, true),
+    ];
+    for (number, (method, path, route, status, known)) in cases.into_iter().enumerate() {
+        let id = format!("case-{number}");
+        assert_eq!(ada.call(method, path, &[("X-Request-Id", &id)], None).status, status);
+        let line = wait_for("its line", || {
+            server
+                .log()
+                .lines()
+                .find(|line| line.contains(&id))
+                .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        });
+        assert_eq!(
+            (&line["message"], &line["request_id"], &line["method"], &line["route"], &line["status"]),
+            (&"request".into(), &id.clone().into(), &method.into(), &route.into(), &status.into())
+        );
+        assert!(line["duration_us"].is_u64() && line["time"].is_string() && line["level"] == "INFO", "{line}");
+        assert_eq!(
+            line["error"].as_i64().map(|number| number / 100),
+            (status >= 400).then_some(status.into()),
+            "{line}"
+        );
+        let (user, token) = if known { ("ada".into(), 1.into()) } else { (Value::Null, Value::Null) };
+        assert_eq!((&line["user"], &line["token"]), (&user, &token), "{line}");
+        assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);
     }
+    let mut broken = Connection::open(server.address());
+    broken.send("nonsense\r\n\r\n");
+    let id = broken.answer(false).header("x-request-id").expect("an id").to_owned();
+    wait_for("a line for what is no request", || server.log().contains(&id).then_some(()));
+}
 
-    fn secrets_never_reach_the_log_at_any_level(site) {
-        let mut server = site.serve(&["--log-level", "trace"]);
-        let token = site.token("ada", &[]);
-        let ada = server.client(&token);
-        let secret_body = r#"{"id":1,"name":"a secret name","tag":"a secret tag"}"#;
-        let json = ("Content-Type", "application/json");
-        assert_eq!(ada.call("POST", "/plants", &[json, ("X-Odd", "secret-header")], Some(secret_body.as_bytes())).status, 200);
-        assert_eq!(ada.post(secret_body).status, 409);
-        assert_eq!(ada.post(r#"{"id":1,"name":"a secret name","#).status, 400);
-        assert_eq!(ada.get("/plants").status, 200);
-        assert_eq!(ada.get(&format!("/plants?token={token}&limit=secret-limit")).status, 400);
-        let wrong = format!("{}{}", &token[..41], if token.ends_with('x') { 'y' } else { 'x' });
-        assert_eq!(server.client(&wrong).get("/plants").status, 401);
-        assert_eq!(ada.call("GET", "/plants", &[("Cookie", "secret-cookie"), ("X-Request-Id", "secret id")], None).status, 200);
-        let mut broken = Connection::open(server.address());
-        broken.send(format!("GET /secret-path HTTP/1.1\r\nAuthorization: Bearer {token}\r\nsecret header\r\n\r\n"));
-        assert_eq!(broken.answer(false).status, 400);
-        server.stop();
-        let log = server.log();
-        assert!(log.lines().filter(|line| line.contains(r#""message":"request""#)).count() >= 8, "{log}");
-        assert!(!log.contains("pst_") && !log.contains(&token[4..12]), "{log}");
-        assert!(!log.contains("secret"), "{log}");
-    }
+#[rstest]
+fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--log-level", "trace"]);
+    let token = site.token("ada", &[]);
+    let ada = server.client(&token);
+    let secret_body = r#"{"id":1,"name":"a secret name","tag":"a secret tag"}"#;
+    let json = ("Content-Type", "application/json");
+    assert_eq!(
+        ada.call("POST", "/plants", &[json, ("X-Odd", "secret-header")], Some(secret_body.as_bytes())).status,
+        200
+    );
+    assert_eq!(ada.post(secret_body).status, 409);
+    assert_eq!(ada.post(r#"{"id":1,"name":"a secret name","#).status, 400);
+    assert_eq!(ada.get("/plants").status, 200);
+    assert_eq!(ada.get(&format!("/plants?token={token}&limit=secret-limit")).status, 400);
+    let wrong = format!("{}{}", &token[..41], if token.ends_with('x') { 'y' } else { 'x' });
+    assert_eq!(server.client(&wrong).get("/plants").status, 401);
+    assert_eq!(
+        ada.call("GET", "/plants", &[("Cookie", "secret-cookie"), ("X-Request-Id", "secret id")], None).status,
+        200
+    );
+    let mut broken = Connection::open(server.address());
+    broken.send(format!("GET /secret-path HTTP/1.1\r\nAuthorization: Bearer {token}\r\nsecret header\r\n\r\n"));
+    assert_eq!(broken.answer(false).status, 400);
+    server.stop();
+    let log = server.log();
+    assert!(log.lines().filter(|line| line.contains(r#""message":"request""#)).count() >= 8, "{log}");
+    assert!(!log.contains("pst_") && !log.contains(&token[4..12]), "{log}");
+    assert!(!log.contains("secret"), "{log}");
+}
 
-    fn the_level_and_the_look_are_options(site) {
-        let mut quiet = site.serve(&["--log-level", "warn"]);
-        quiet.anonymous().get("/livez");
-        quiet.stop();
-        assert_eq!(quiet.log(), "");
-        let mut human = site.serve(&["--log-format", "human"]);
-        human.anonymous().call("GET", "/livez", &[("X-Request-Id", "seen-by-people")], None);
-        human.stop();
-        let log = human.log();
-        let line = log.lines().find(|line| line.contains("seen-by-people")).expect("its line");
-        assert!(line.contains(" INFO request request_id=\"seen-by-people\"") && line.contains("status=200"), "{line}");
-    }
+#[rstest]
+fn the_level_and_the_look_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut quiet = site.serve(&["--log-level", "warn"]);
+    quiet.anonymous().get("/livez");
+    quiet.stop();
+    assert_eq!(quiet.log(), "");
+    let mut human = site.serve(&["--log-format", "human"]);
+    human.anonymous().call("GET", "/livez", &[("X-Request-Id", "seen-by-people")], None);
+    human.stop();
+    let log = human.log();
+    let line = log.lines().find(|line| line.contains("seen-by-people")).expect("its line");
+    assert!(line.contains(" INFO request request_id=\"seen-by-people\"") && line.contains("status=200"), "{line}");
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Connection, Engine, Server, Site, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 /// The contract's second, and a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 const WORKERS: i64 = 4;
@@ -44,6 +43,16 @@ impl Victim {
         let log = self.server.log();
         let last = log.lines().rfind(|line| line.contains("ending the process")).unwrap_or_else(|| panic!("{log}"));
         assert!(last.contains(r#""level":"ERROR""#) && last.contains(words), "{words}: {log}");
+    }
+
+    /// Makes a backup with one plant, beside the store.
+    #[track_caller]
+    fn back_up(&self) -> PathBuf {
+        self.client().plant(-1, "of the backup");
+        let backup = self.path("data/backup.db");
+        let made = self.site.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        backup
     }
 
     /// The ids of the plants in a store file, as a server that starts on it finds them.
@@ -131,19 +140,16 @@ fn deleted_database_file_makes_the_server_unready() {
 }
 
 /// Makes another store with one plant of the same user and token.
-fn another_store(victim: &Victim, path: &Path) {
+fn another_store(victim: &Victim, backup: &Path, path: &Path) {
     let store = format!("sqlite:{}", path.display());
-    let made = victim.site.run(&["restore", victim.path("data/backup.db").to_str().unwrap(), "--store", &store]);
+    let made = victim.site.run(&["restore", backup.to_str().unwrap(), "--store", &store]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 #[test]
 fn replaced_database_file_ends_an_idle_server() {
     let mut victim = Victim::start();
-    victim.client().plant(-1, "of the backup");
-    let backup = victim.path("data/backup.db");
-    let made = victim.site.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let backup = victim.back_up();
     victim.client().plant(1, "later");
     fs::rename(&backup, victim.path("data/plants.db")).unwrap();
     victim.ends_with(REPLACED);
@@ -154,12 +160,9 @@ fn replaced_database_file_ends_an_idle_server() {
 #[test]
 fn replaced_database_file_is_left_intact_under_load() {
     let mut victim = Victim::start();
-    victim.client().plant(-1, "of the backup");
-    let backup = victim.path("data/backup.db");
-    let made = victim.site.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let backup = victim.back_up();
     let other = victim.path("data/other.db");
-    another_store(&victim, &other);
+    another_store(&victim, &backup, &other);
     lose_under_load(&victim, || fs::rename(&other, victim.path("data/plants.db")).unwrap());
     victim.ends_with(REPLACED);
     let file = rusqlite::Connection::open_with_flags(

@@ -46,6 +46,7 @@ mod new_files;
 mod oidc;
 mod oidc_provider;
 mod openapi;
+mod outgoing;
 mod probes;
 mod proxy;
 mod rate_limit;

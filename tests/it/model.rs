@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, on_every_engine};
+use crate::support::{Answer, Client, Engine, Site};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
@@ -149,33 +150,34 @@ fn check(client: &Client, model: &mut Model, operation: &Operation) -> Result<()
     Ok(())
 }
 
-on_every_engine! {
-    fn the_service_does_what_the_model_does(site) {
-        let server = site.serve(&[]);
-        let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
-        let case = std::cell::Cell::new(0);
-        let outcome = TestRunner::new(config).run(&operations(), |operations| {
-            // Every case has users of its own, who start with nothing.
-            case.set(case.get() + 1);
-            let clients: Vec<Client> =
-                (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
-            let mut models = vec![Model::default(); USERS];
-            for (number, operation) in operations.iter().enumerate() {
-                let operation = if let Operation::Again(before) = operation { &operations[before % (number + 1)] } else { operation };
-                let (Operation::Create { user, .. }
-                | Operation::Delete { user, .. }
-                | Operation::List { user, .. }
-                | Operation::Pages { user, .. }) = operation
-                else {
-                    continue;
-                };
-                check(&clients[*user], &mut models[*user], operation)?;
-            }
-            for (client, model) in clients.iter().zip(&models) {
-                prop_assert_eq!(client.ids(), model.plants.keys().copied().collect::<Vec<_>>());
-            }
-            Ok(())
-        });
-        outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    }
+#[rstest]
+fn the_service_does_what_the_model_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
+    let case = std::cell::Cell::new(0);
+    let outcome = TestRunner::new(config).run(&operations(), |operations| {
+        // Every case has users of its own, who start with nothing.
+        case.set(case.get() + 1);
+        let clients: Vec<Client> =
+            (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
+        let mut models = vec![Model::default(); USERS];
+        for (number, operation) in operations.iter().enumerate() {
+            let operation =
+                if let Operation::Again(before) = operation { &operations[before % (number + 1)] } else { operation };
+            let (Operation::Create { user, .. }
+            | Operation::Delete { user, .. }
+            | Operation::List { user, .. }
+            | Operation::Pages { user, .. }) = operation
+            else {
+                continue;
+            };
+            check(&clients[*user], &mut models[*user], operation)?;
+        }
+        for (client, model) in clients.iter().zip(&models) {
+            prop_assert_eq!(client.ids(), model.plants.keys().copied().collect::<Vec<_>>());
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -4,8 +4,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rstest::rstest;
+
 use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Engine, Site, Traced, on_every_engine, wait_for};
+use crate::support::{Engine, Site, Traced, wait_for};
 
 /// The commands that make a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -54,57 +56,63 @@ fn state(path: &Path) -> (u64, u32, u64, Option<Vec<u8>>) {
     (metadata.ino(), metadata.mode(), metadata.nlink(), contents)
 }
 
-on_every_engine! {
-    fn what_is_in_the_directory_already_is_left_alone(site) {
-        import(site, &[], &lines(&["ada"], 10));
-        let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
-        for command in COMMANDS {
-            for kind in ["file", "symlink", "hard link", "fifo"] {
-                plant(kind, &partial, &precious);
-                let before = (state(&partial), state(&precious));
-                let output = run_openly(site, command);
-                assert!(output.status.success(), "{command:?}, {kind}: {}", said(&output));
-                assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
-                let metadata = made.symlink_metadata().unwrap();
-                assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
-                assert_eq!(metadata.mode() & 0o777, 0o600, "{command:?}, {kind}: token hashes and plants are private");
-                assert_eq!(files(site, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
-                for path in [&partial, &precious, &made] {
-                    std::fs::remove_file(path).unwrap();
-                }
+#[rstest]
+fn what_is_in_the_directory_already_is_left_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 10));
+    let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
+    for command in COMMANDS {
+        for kind in ["file", "symlink", "hard link", "fifo"] {
+            plant(kind, &partial, &precious);
+            let before = (state(&partial), state(&precious));
+            let output = run_openly(site, command);
+            assert!(output.status.success(), "{command:?}, {kind}: {}", said(&output));
+            assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
+            let metadata = made.symlink_metadata().unwrap();
+            assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
+            assert_eq!(metadata.mode() & 0o777, 0o600, "{command:?}, {kind}: token hashes and plants are private");
+            assert_eq!(files(site, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
+            for path in [&partial, &precious, &made] {
+                std::fs::remove_file(path).unwrap();
             }
         }
     }
+}
 
-    // The last sync is held up: by then the partial file is there, and the name is not.
-    fn a_signal_removes_the_partial_file(site) {
-        import(site, &[], &lines(&["ada"], 10));
-        let [backup, export_to_file] = COMMANDS;
-        for (command, name, code) in [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)] {
-            let traced = Traced::start(site, HELD_UP, command);
-            let partial = wait_for("the partial file", || partial_file(site));
-            assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
-            traced.signal(name);
-            let output = traced.wait();
-            assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
-            assert_eq!(said(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
-            assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
-        }
-        assert_eq!(export(site), lines(&["ada"], 10), "the store is as it was");
+// The last sync is held up: by then the partial file is there, and the name is not.
+#[rstest]
+fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 10));
+    let [backup, export_to_file] = COMMANDS;
+    for (command, name, code) in
+        [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)]
+    {
+        let traced = Traced::start(site, HELD_UP, command);
+        let partial = wait_for("the partial file", || partial_file(site));
+        assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
+        traced.signal(name);
+        let output = traced.wait();
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
+        assert_eq!(said(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
+        assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
     }
+    assert_eq!(export(site), lines(&["ada"], 10), "the store is as it was");
+}
 
-    fn two_that_write_one_file_make_one(site) {
-        import(site, &[], &lines(&["ada"], 1_000));
-        let spawn = || site.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let children: Vec<_> = (0..4).map(|_| spawn().unwrap()).collect();
-        let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
-        let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
-        assert_eq!(made.len(), 1, "{outputs:?}");
-        for output in rejected {
-            assert!(said(output).contains("there is a file notes already"), "{}", said(output));
-        }
-        assert_eq!(files(site, "notes"), ["notes"]);
+#[rstest]
+fn two_that_write_one_file_make_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    import(site, &[], &lines(&["ada"], 1_000));
+    let spawn = || site.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let children: Vec<_> = (0..4).map(|_| spawn().unwrap()).collect();
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
+    assert_eq!(made.len(), 1, "{outputs:?}");
+    for output in rejected {
+        assert!(said(output).contains("there is a file notes already"), "{}", said(output));
     }
+    assert_eq!(files(site, "notes"), ["notes"]);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Logins by OpenID Connect against a provider that others wrote, `oidc-provider` of npm. What a provider cannot be made to
 //! do is tested with an issuer of our own (`oidc.rs`).
 
+use rstest::rstest;
+
 use crate::support::provider::{OTHER, PLANTS, Provider};
-use crate::support::{Server, Site, on_every_engine, wait_for};
+use crate::support::{Engine, Server, Site, wait_for};
 
 #[track_caller]
 fn serve(site: &Site, provider: &Provider) -> Server {
@@ -13,47 +15,60 @@ fn status(server: &Server, token: &str) -> u16 {
     server.client(token).get("/plants").status
 }
 
-on_every_engine! {
-    fn jwts_of_a_real_provider_are_accepted_with_every_algorithm(site) {
-        let mut provider = Provider::start();
-        let server = serve(site, &provider);
-        for (id, algorithm) in (1..).zip(["RS256", "ES256", "EdDSA", "Ed25519"]) {
-            let garden = server.client(&provider.token(algorithm, PLANTS));
-            garden.plant(id, algorithm);
-            assert_eq!(garden.ids(), (1..=id).collect::<Vec<_>>(), "{algorithm}");
-        }
-        let garden = server.client(&provider.token("Ed25519", PLANTS));
-        assert_eq!(garden.delete(1).status, 204);
-        assert!(!server.log().contains("is skipped"), "{}", server.log());
+#[rstest]
+fn jwts_of_a_real_provider_are_accepted_with_every_algorithm(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut provider = Provider::start();
+    let server = serve(site, &provider);
+    for (id, algorithm) in (1..).zip(["RS256", "ES256", "EdDSA", "Ed25519"]) {
+        let garden = server.client(&provider.token(algorithm, PLANTS));
+        garden.plant(id, algorithm);
+        assert_eq!(garden.ids(), (1..=id).collect::<Vec<_>>(), "{algorithm}");
     }
+    let garden = server.client(&provider.token("Ed25519", PLANTS));
+    assert_eq!(garden.delete(1).status, 204);
+    assert!(!server.log().contains("is skipped"), "{}", server.log());
+}
 
-    fn a_real_provider_may_rotate_its_keys(site) {
-        let mut provider = Provider::start();
-        let server = serve(site, &provider);
-        let old = provider.token("ES256", PLANTS);
-        assert_eq!(status(&server, &old), 200);
-        provider.rotate_keys();
-        let new = provider.token("ES256", PLANTS);
-        assert_eq!(status(&server, &new), 200, "the first token of a new key");
-        assert_eq!(status(&server, &old), 401, "the old key is gone");
-    }
+#[rstest]
+fn a_real_provider_may_rotate_its_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut provider = Provider::start();
+    let server = serve(site, &provider);
+    let old = provider.token("ES256", PLANTS);
+    assert_eq!(status(&server, &old), 200);
+    provider.rotate_keys();
+    let new = provider.token("ES256", PLANTS);
+    assert_eq!(status(&server, &new), 200, "the first token of a new key");
+    assert_eq!(status(&server, &old), 401, "the old key is gone");
+}
 
-    fn a_token_of_a_real_provider_for_another_audience_is_rejected_and_logged(site) {
-        let mut provider = Provider::start();
-        let server = serve(site, &provider);
-        let token = provider.token("RS256", OTHER);
-        assert_eq!(server.client(&token).get("/plants").error(), 40101);
-        let line = wait_for("the warning", || server.log().lines().find(|line| line.contains("its `aud`")).map(str::to_owned));
-        assert!(line.contains("WARN") && line.contains("other") && line.contains("plants"), "{line}");
-        assert_eq!(status(&server, &provider.token("RS256", PLANTS)), 200);
-    }
+#[rstest]
+fn a_token_of_a_real_provider_for_another_audience_is_rejected_and_logged(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut provider = Provider::start();
+    let server = serve(site, &provider);
+    let token = provider.token("RS256", OTHER);
+    assert_eq!(server.client(&token).get("/plants").error(), 40101);
+    let line =
+        wait_for("the warning", || server.log().lines().find(|line| line.contains("its `aud`")).map(str::to_owned));
+    assert!(line.contains("WARN") && line.contains("other") && line.contains("plants"), "{line}");
+    assert_eq!(status(&server, &provider.token("RS256", PLANTS)), 200);
+}
 
-    fn an_opaque_token_of_a_real_provider_is_rejected_and_logged(site) {
-        let mut provider = Provider::start();
-        let server = serve(site, &provider);
-        let token = provider.token("opaque", PLANTS);
-        assert_eq!(server.client(&token).get("/plants").error(), 40101);
-        wait_for("the warning", || server.log().contains("it is neither a JWT nor").then_some(()));
-        assert!(!server.log().contains(&token));
-    }
+#[rstest]
+fn an_opaque_token_of_a_real_provider_is_rejected_and_logged(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut provider = Provider::start();
+    let server = serve(site, &provider);
+    let token = provider.token("opaque", PLANTS);
+    assert_eq!(server.client(&token).get("/plants").error(), 40101);
+    wait_for("the warning", || server.log().contains("it is neither a JWT nor").then_some(()));
+    assert!(!server.log().contains(&token));
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::contract::{self, Request, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Answer, on_every_engine};
+use crate::support::{Answer, Engine, Site, assert_snapshot};
 
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
@@ -259,69 +259,78 @@ fn what_the_document_does_not_list_is_noticed() {
     assert!(!passes("GET", "/docsx", &|answer| answer.headers.push(header("x-surprise", "1"))), "no page");
 }
 
-on_every_engine! {
-    fn the_document_is_served_to_everybody(site) {
-        let server = site.serve(&[]);
-        let answer = server.anonymous().get("/openapi.json");
-        assert_eq!(&answer.json(), document(), "what the command prints");
-        let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);
-        assert_eq!(head.header("content-length"), Some(answer.body.len().to_string().as_str()));
-        let tag = answer.header("etag").expect("a tag");
-        let again = server.anonymous().call("GET", "/openapi.json", &[("If-None-Match", tag)], None);
-        assert_snapshot!(again.wire(), @r"
-        304 Not Modified
-        etag: (a tag)
-        cache-control: no-cache
-        vary: Accept-Encoding
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
-        ");
-        assert_eq!(again.header("etag"), Some(tag));
-        assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);
-        let ada = server.client(&site.token("ada", &[]));
-        let refused = ada.call("POST", "/openapi.json", &[], None);
-        assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
-    }
+#[rstest]
+fn the_document_is_served_to_everybody(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let answer = server.anonymous().get("/openapi.json");
+    assert_eq!(&answer.json(), document(), "what the command prints");
+    let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);
+    assert_eq!(head.header("content-length"), Some(answer.body.len().to_string().as_str()));
+    let tag = answer.header("etag").expect("a tag");
+    let again = server.anonymous().call("GET", "/openapi.json", &[("If-None-Match", tag)], None);
+    assert_snapshot!(again.wire(), @r"
+    304 Not Modified
+    etag: (a tag)
+    cache-control: no-cache
+    vary: Accept-Encoding
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+    ");
+    assert_eq!(again.header("etag"), Some(tag));
+    assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);
+    let ada = server.client(&site.token("ada", &[]));
+    let refused = ada.call("POST", "/openapi.json", &[], None);
+    assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
+}
 
-    fn schemathesis_finds_nothing_that_the_document_does_not_say(site) {
-        // It sends many wrong tokens from one address on purpose.
-        let patient = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
-        let server = site.serve(&[&patient[..], &["--log-level", "warn"]].concat());
-        let token = site.token("ada", &[]);
-        for (owner, role) in [("bob", "editor"), ("eve", "reader")] {
-            site.token(owner, &[]);
-            let shared = site.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", role]);
-            assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
-        }
-        let engine = format!("{:?}", site.engine).to_lowercase();
-        let report = output(&format!("schemathesis-{engine}.json"));
-        let directory = in_tests("python");
-        let ran = python_tool("schemathesis")
-            .arg("--config-file").arg(directory.join("schemathesis.toml"))
-            .arg("run").arg(written())
-            .args(["--url", &format!("http://{}", server.address())])
-            .args(["--header", &format!("Authorization: Bearer {token}")])
-            .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful", "--mode", "all"])
-            .args(["--seed", "1", "--workers", "2", "--generation-database", "none"])
-            .args(["--no-color", "--report", "json", "--report-json-path"]).arg(&report)
-            .env("SCHEMATHESIS_HOOKS", "formats").env("PYTHONPATH", &directory).env("PYTHONDONTWRITEBYTECODE", "1")
-            .current_dir(site.directory())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout);
-        assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
-        let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-        assert_eq!(report["complete"], true, "{said}");
-        assert_eq!(report["operations"]["tested"], operations().count(), "{said}");
-        for phase in ["examples", "coverage", "fuzzing", "stateful"] {
-            assert_eq!(report["phases"][phase]["status"], "success", "{said}");
-        }
-        let cases = &report["test_cases"];
-        assert!(cases["generated"].as_u64().unwrap() >= CASES_MIN, "{cases}");
-        assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{said}");
-        for (kind, warnings) in report["warnings"].as_object().unwrap() {
-            assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {said}");
-        }
+#[rstest]
+fn schemathesis_finds_nothing_that_the_document_does_not_say(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    // It sends many wrong tokens from one address on purpose.
+    let patient = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
+    let server = site.serve(&[&patient[..], &["--log-level", "warn"]].concat());
+    let token = site.token("ada", &[]);
+    for (owner, role) in [("bob", "editor"), ("eve", "reader")] {
+        site.token(owner, &[]);
+        let shared = site.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", role]);
+        assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
+    }
+    let engine = format!("{:?}", site.engine).to_lowercase();
+    let report = output(&format!("schemathesis-{engine}.json"));
+    let directory = in_tests("python");
+    let ran = python_tool("schemathesis")
+        .arg("--config-file")
+        .arg(directory.join("schemathesis.toml"))
+        .arg("run")
+        .arg(written())
+        .args(["--url", &format!("http://{}", server.address())])
+        .args(["--header", &format!("Authorization: Bearer {token}")])
+        .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful", "--mode", "all"])
+        .args(["--seed", "1", "--workers", "2", "--generation-database", "none"])
+        .args(["--no-color", "--report", "json", "--report-json-path"])
+        .arg(&report)
+        .env("SCHEMATHESIS_HOOKS", "formats")
+        .env("PYTHONPATH", &directory)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(site.directory())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["complete"], true, "{said}");
+    assert_eq!(report["operations"]["tested"], operations().count(), "{said}");
+    for phase in ["examples", "coverage", "fuzzing", "stateful"] {
+        assert_eq!(report["phases"][phase]["status"], "success", "{said}");
+    }
+    let cases = &report["test_cases"];
+    assert!(cases["generated"].as_u64().unwrap() >= CASES_MIN, "{cases}");
+    assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{said}");
+    for (kind, warnings) in report["warnings"].as_object().unwrap() {
+        assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {said}");
     }
 }

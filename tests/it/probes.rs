@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Instant;
 
-use crate::support::{Client, Engine, Site, on_every_engine, wait_for};
+use rstest::rstest;
+
+use crate::support::{Client, Engine, Site, wait_for};
 
 /// Milliseconds that one look at the store serves for.
 const SHARED_FOR: u128 = 100;
@@ -17,71 +19,77 @@ fn ask_repeatedly(client: &Client, times: usize) {
     }
 }
 
-#[test]
-fn readiness_probes_share_one_store_query_per_100_ms() {
+/// Asserts that these probes share one query of the store per [`SHARED_FOR`].
+#[track_caller]
+fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
     let site = Site::new(Engine::Postgres);
     let mut server = site.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let queries = || metrics.value("plantstore_database_query_seconds_count", &[]);
     let before = queries();
     let start = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| ask_repeatedly(&server.anonymous(), 250));
-        }
-    });
+    probe(&server.anonymous());
     let elapsed = start.elapsed().as_millis();
     let asked = u128::try_from(queries() - before).unwrap();
-    // The page with the count asks once itself; one look may have begun just before the start.
+    // The page with the count asks once itself; one query may have begun just before the start.
     let most = elapsed / SHARED_FOR + 3;
-    assert!(asked <= most, "2,000 probes in {elapsed} ms made {asked} queries, more than {most}");
+    assert!(asked <= most, "the probes made {asked} queries in {elapsed} ms, more than {most}");
+}
+
+#[test]
+fn readiness_probes_share_one_store_query_per_100_ms() {
+    assert_queries_are_shared(|client| {
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| ask_repeatedly(client, 250));
+            }
+        });
+    });
 }
 
 /// Probes that are abandoned must not start new queries either.
 #[test]
 fn abandoned_readiness_probes_share_one_store_query() {
-    let site = Site::new(Engine::Postgres);
-    let mut server = site.serve(&["--metrics-listen", "0"]);
-    let metrics = server.metrics();
-    let queries = || metrics.value("plantstore_database_query_seconds_count", &[]);
-    let before = queries();
-    let start = Instant::now();
-    let client = server.anonymous();
-    for _ in 0..300 {
-        client.connect().send(client.bytes("GET", "/readyz", &[], None));
-    }
-    ask_repeatedly(&client, 1);
-    let asked = u128::try_from(queries() - before).unwrap();
-    let most = start.elapsed().as_millis() / SHARED_FOR + 3;
-    assert!(asked <= most, "{asked} queries, more than {most}");
+    assert_queries_are_shared(|client| {
+        for _ in 0..300 {
+            client.connect().send(client.bytes("GET", "/readyz", &[], None));
+        }
+        ask_repeatedly(client, 1);
+    });
 }
 
-on_every_engine! {
-    fn readiness_follows_the_store_within_a_moment(site) {
-        let server = site.serve(&[]);
-        let ready = |expected: bool| {
-            wait_for("the state of the store", || {
-                let answer = server.anonymous().get("/readyz");
-                if expected { (answer.status == 200).then_some(()) } else { (answer.status >= 500).then_some(()).inspect(|()| assert!(answer.error() >= 50000)) }
-            });
-        };
-        for _ in 0..3 {
-            ready(true);
-            site.execute("ALTER TABLE users RENAME TO gone");
-            ready(false);
-            site.execute("ALTER TABLE gone RENAME TO users");
-        }
-        ready(true);
-    }
-
-    fn many_probes_at_once_are_all_told_the_same(site) {
-        let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
-        let held = site.hold_writes();
-        thread::scope(|scope| {
-            for _ in 0..32 {
-                scope.spawn(|| ask_repeatedly(&server.anonymous(), 20));
+#[rstest]
+fn readiness_follows_the_store_within_a_moment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ready = |expected: bool| {
+        wait_for("the state of the store", || {
+            let answer = server.anonymous().get("/readyz");
+            if expected {
+                (answer.status == 200).then_some(())
+            } else {
+                (answer.status >= 500).then_some(()).inspect(|()| assert!(answer.error() >= 50000))
             }
         });
-        drop(held);
+    };
+    for _ in 0..3 {
+        ready(true);
+        site.execute("ALTER TABLE users RENAME TO gone");
+        ready(false);
+        site.execute("ALTER TABLE gone RENAME TO users");
     }
+    ready(true);
+}
+
+#[rstest]
+fn many_probes_at_once_are_all_told_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
+    let held = site.hold_writes();
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| ask_repeatedly(&server.anonymous(), 20));
+        }
+    });
+    drop(held);
 }

@@ -3,11 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, on_every_engine};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
 
 /// So slow that no request is added to the bucket while a test runs.
 fn serve_with_burst(site: &Site, burst: &str) -> Server {
@@ -84,180 +82,202 @@ fn answers_to_nobody(server: &Server) -> Vec<Answer> {
 /// Of the second kind: some need a server that is easily angered.
 const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "1s"];
 
-on_every_engine! {
-    fn a_burst_is_let_through_and_then_it_is_429(site) {
-        let server = serve_with_burst(site, "5");
-        let ada = server.client(&site.token("ada", &[]));
-        for still in (0..5).rev() {
-            let answer = ada.get("/plants");
-            assert_eq!((answer.status, left(&answer).0), (200, still));
-            assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=5;w=18000"#));
-        }
-        let refused = ada.get("/plants");
-        assert_eq!(refused.error(), 42900);
+#[rstest]
+fn a_burst_is_let_through_and_then_it_is_429(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "5");
+    let ada = server.client(&site.token("ada", &[]));
+    for still in (0..5).rev() {
+        let answer = ada.get("/plants");
+        assert_eq!((answer.status, left(&answer).0), (200, still));
+        assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=5;w=18000"#));
+    }
+    let refused = ada.get("/plants");
+    assert_eq!(refused.error(), 42900);
+    let wait = retry_after(&refused);
+    // What has passed since the first request is no whole second, mostly, but who knows.
+    assert!((3_500..=3_600).contains(&wait), "{wait}");
+    assert_eq!(left(&refused), (0, wait), "both headers speak of the same moment");
+    assert_snapshot!(refused.wire().replace(&wait.to_string(), "(3600)"), @r#"
+    429 Too Many Requests
+    content-type: application/json
+    cache-control: no-store
+    retry-after: (3600)
+    content-length: 103
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    ratelimit-policy: "user";q=5;w=18000
+    ratelimit: "user";r=0;t=(3600)
+    date: (a date)
+
+    {"error":42900,"message":"this user has sent too many requests, nothing was done: try again in (3600) s"}
+    "#);
+}
+
+// The promise of `Retry-After`, kept in real time; its borders are tested with the code.
+#[rstest]
+fn whoever_waits_as_long_as_told_is_served(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = ada.connect();
+    let mut list = || {
+        connection.send(ada.bytes("GET", "/plants", &[], None));
+        connection.answer(false)
+    };
+    for _ in 0..2 {
+        // One is served in any case; the next comes at once, save on a machine that stands still for seconds.
+        let refused = (0..10).map(|_| list()).find(|answer| answer.status == 429).expect("a refusal");
         let wait = retry_after(&refused);
-        // What has passed since the first request is no whole second, mostly, but who knows.
-        assert!((3_500..=3_600).contains(&wait), "{wait}");
-        assert_eq!(left(&refused), (0, wait), "both headers speak of the same moment");
-        assert_snapshot!(refused.wire().replace(&wait.to_string(), "(3600)"), @r#"
-        429 Too Many Requests
-        content-type: application/json
-        cache-control: no-store
-        retry-after: (3600)
-        content-length: 103
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        ratelimit-policy: "user";q=5;w=18000
-        ratelimit: "user";r=0;t=(3600)
-        date: (a date)
-
-        {"error":42900,"message":"this user has sent too many requests, nothing was done: try again in (3600) s"}
-        "#);
+        assert!((1..=3).contains(&wait), "{wait}");
+        #[expect(clippy::disallowed_methods, reason = "the wait is what is tested")]
+        thread::sleep(Duration::from_secs(wait));
+        let answer = list();
+        assert_eq!(answer.status, 200, "after {wait} s");
     }
+}
 
-    // The promise of `Retry-After`, kept in real time; its borders are tested with the code.
-    fn whoever_waits_as_long_as_told_is_served(site) {
-        let server = site.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut connection = ada.connect();
-        let mut list = || {
-            connection.send(ada.bytes("GET", "/plants", &[], None));
-            connection.answer(false)
-        };
-        for _ in 0..2 {
-            // One is served in any case; the next comes at once, save on a machine that stands still for seconds.
-            let refused = (0..10).map(|_| list()).find(|answer| answer.status == 429).expect("a refusal");
-            let wait = retry_after(&refused);
-            assert!((1..=3).contains(&wait), "{wait}");
-            #[expect(clippy::disallowed_methods, reason = "the wait is what is tested")]
-            thread::sleep(Duration::from_secs(wait));
-            let answer = list();
-            assert_eq!(answer.status, 200, "after {wait} s");
-        }
+#[rstest]
+fn a_refused_request_has_done_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "1");
+    let unlimited = site.serve(&[]);
+    let token = site.token("ada", &[]);
+    let (ada, elsewhere) = (server.client(&token), unlimited.client(&token));
+    elsewhere.plant(1, "Rose");
+    assert_eq!(list_status(&ada), 200);
+    assert_eq!(ada.post(r#"{"id":2,"name":"Fern"}"#).error(), 42900);
+    assert_eq!(ada.delete(1).error(), 42900);
+    assert_eq!(elsewhere.ids(), [1]);
+    assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node counts for itself");
+}
+
+// Nothing of a request is looked at beyond whose it is.
+#[rstest]
+fn a_refusal_comes_before_everything_else(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "1");
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(list_status(&ada), 200);
+    let huge = [JSON, ("Content-Length", "5368709120")];
+    assert_eq!(ada.call("POST", "/plants", &huge, None).error(), 42900);
+    assert_eq!(ada.post("nonsense").error(), 42900);
+    assert_eq!(ada.get("/plants?limit=x").error(), 42900);
+    assert_eq!(ada.get("/nothing").error(), 42900);
+    assert_eq!(ada.call("PUT", "/plants", &[], None).error(), 42900);
+    assert_eq!(ada.call("GET", "/plants", &[("Host", "again")], None).error(), 42900);
+    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+    assert_eq!(reader.delete(1).error(), 42900);
+}
+
+#[rstest]
+fn users_do_not_affect_each_other(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "3");
+    let [ada, bob] = ["ada", "bob"].map(|name| server.client(&site.token(name, &[])));
+    let statuses: Vec<u16> = (0..20).map(|_| list_status(&ada)).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
+    for still in (0..3).rev() {
+        let answer = bob.get("/plants");
+        assert_eq!((answer.status, left(&answer).0), (200, still), "nobody has taken anything from bob");
     }
+    assert_eq!((list_status(&ada), list_status(&bob)), (429, 429));
+}
 
-    fn a_refused_request_has_done_nothing(site) {
-        let server = serve_with_burst(site, "1");
-        let unlimited = site.serve(&[]);
-        let token = site.token("ada", &[]);
-        let (ada, elsewhere) = (server.client(&token), unlimited.client(&token));
-        elsewhere.plant(1, "Rose");
-        assert_eq!(list_status(&ada), 200);
-        assert_eq!(ada.post(r#"{"id":2,"name":"Fern"}"#).error(), 42900);
-        assert_eq!(ada.delete(1).error(), 42900);
-        assert_eq!(elsewhere.ids(), [1]);
-        assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node counts for itself");
+#[rstest]
+fn the_tokens_of_a_user_share_one_quota(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "4");
+    let clients = [0, 1].map(|_| server.client(&site.token("ada", &[])));
+    for still in (0..4).rev() {
+        assert_eq!(left(&clients[usize::from(still % 2 == 0)].get("/plants")).0, still);
     }
+    let fresh = server.client(&site.token("ada", &[]));
+    assert_eq!(clients.iter().chain([&fresh]).map(list_status).collect::<Vec<_>>(), [429, 429, 429]);
+}
 
-    // Nothing of a request is looked at beyond whose it is.
-    fn a_refusal_comes_before_everything_else(site) {
-        let server = serve_with_burst(site, "1");
-        let ada = server.client(&site.token("ada", &[]));
-        assert_eq!(list_status(&ada), 200);
-        let huge = [JSON, ("Content-Length", "5368709120")];
-        assert_eq!(ada.call("POST", "/plants", &huge, None).error(), 42900);
-        assert_eq!(ada.post("nonsense").error(), 42900);
-        assert_eq!(ada.get("/plants?limit=x").error(), 42900);
-        assert_eq!(ada.get("/nothing").error(), 42900);
-        assert_eq!(ada.call("PUT", "/plants", &[], None).error(), 42900);
-        assert_eq!(ada.call("GET", "/plants", &[("Host", "again")], None).error(), 42900);
-        let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
-        assert_eq!(reader.delete(1).error(), 42900);
-    }
-
-    fn users_do_not_affect_each_other(site) {
-        let server = serve_with_burst(site, "3");
-        let [ada, bob] = ["ada", "bob"].map(|name| server.client(&site.token(name, &[])));
-        let statuses: Vec<u16> = (0..20).map(|_| list_status(&ada)).collect();
-        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
-        for still in (0..3).rev() {
-            let answer = bob.get("/plants");
-            assert_eq!((answer.status, left(&answer).0), (200, still), "nobody has taken anything from bob");
-        }
-        assert_eq!((list_status(&ada), list_status(&bob)), (429, 429));
-    }
-
-    fn the_tokens_of_a_user_share_one_quota(site) {
-        let server = serve_with_burst(site, "4");
-        let clients = [0, 1].map(|_| server.client(&site.token("ada", &[])));
-        for still in (0..4).rev() {
-            assert_eq!(left(&clients[usize::from(still % 2 == 0)].get("/plants")).0, still);
-        }
-        let fresh = server.client(&site.token("ada", &[]));
-        assert_eq!(clients.iter().chain([&fresh]).map(list_status).collect::<Vec<_>>(), [429, 429, 429]);
-    }
-
-    fn requests_at_the_same_time_get_no_more_than_the_burst(site) {
-        let server = serve_with_burst(site, "50");
-        let ada = server.client(&site.token("ada", &[]));
-        let granted: usize = thread::scope(|scope| {
-            let clients: Vec<_> = (0..8)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let mut connection = ada.connect();
-                        let statuses = (0..25).map(|_| {
-                            connection.send(ada.bytes("GET", "/plants", &[], None));
-                            connection.answer(false).status
-                        });
-                        statuses.filter(|status| *status == 200).count()
-                    })
+#[rstest]
+fn requests_at_the_same_time_get_no_more_than_the_burst(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = serve_with_burst(site, "50");
+    let ada = server.client(&site.token("ada", &[]));
+    let granted: usize = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut connection = ada.connect();
+                    let statuses = (0..25).map(|_| {
+                        connection.send(ada.bytes("GET", "/plants", &[], None));
+                        connection.answer(false).status
+                    });
+                    statuses.filter(|status| *status == 200).count()
                 })
-                .collect();
-            clients.into_iter().map(|client| client.join().expect("a client")).sum()
-        });
-        assert_eq!(granted, 50);
-    }
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
+    assert_eq!(granted, 50);
+}
 
-    fn every_answer_tells_the_policy_and_what_is_left(site) {
-        let server = site.serve(&[&["--rate-limit", "1/h", "--rate-burst", "100"], &STRICT[..]].concat());
-        let policy = Some(r#""user";q=100;w=360000"#);
-        let ada = server.client(&site.token("ada", &[]));
-        for (number, answer) in (0..).zip(answers_to_a_user(site, &ada)) {
-            assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
-            assert_eq!(left(&answer).0, 99 - number, "each of them counts: {answer:?}");
-        }
-        for answer in answers_to_nobody(&server) {
-            assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
-            assert_eq!(answer.header("ratelimit"), None, "it is nobody's: {answer:?}");
-        }
-        let before = left(&ada.get("/plants")).0;
-        assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);
-        assert_eq!(left(&ada.get("/plants")).0, before - 1, "probes do not count, with a token or without");
+#[rstest]
+fn every_answer_tells_the_policy_and_what_is_left(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[&["--rate-limit", "1/h", "--rate-burst", "100"], &STRICT[..]].concat());
+    let policy = Some(r#""user";q=100;w=360000"#);
+    let ada = server.client(&site.token("ada", &[]));
+    for (number, answer) in (0..).zip(answers_to_a_user(site, &ada)) {
+        assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
+        assert_eq!(left(&answer).0, 99 - number, "each of them counts: {answer:?}");
     }
+    for answer in answers_to_nobody(&server) {
+        assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
+        assert_eq!(answer.header("ratelimit"), None, "it is nobody's: {answer:?}");
+    }
+    let before = left(&ada.get("/plants")).0;
+    assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);
+    assert_eq!(left(&ada.get("/plants")).0, before - 1, "probes do not count, with a token or without");
+}
 
-    fn a_connection_too_many_is_told_the_policy(site) {
-        let server = site.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
-        let mut first = Connection::open(server.address());
-        first.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(first.answer(false).status, 200);
-        let turned_away = Connection::open(server.address()).answer(false);
-        assert_eq!(turned_away.error(), 50300);
-        assert_eq!(turned_away.header("ratelimit-policy"), Some(r#""user";q=1;w=3600"#));
-    }
+#[rstest]
+fn a_connection_too_many_is_told_the_policy(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
+    let mut first = Connection::open(server.address());
+    first.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(first.answer(false).status, 200);
+    let turned_away = Connection::open(server.address()).answer(false);
+    assert_eq!(turned_away.error(), 50300);
+    assert_eq!(turned_away.header("ratelimit-policy"), Some(r#""user";q=1;w=3600"#));
+}
 
-    fn without_the_option_nothing_is_counted_or_told(site) {
-        let server = site.serve(&STRICT);
-        let ada = server.client(&site.token("ada", &[]));
-        for answer in answers_to_a_user(site, &ada).into_iter().chain(answers_to_nobody(&server)) {
-            assert!(answer.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{answer:?}");
-        }
-        let mut connection = ada.connect();
-        for _ in 0..500 {
-            connection.send(ada.bytes("GET", "/plants", &[], None));
-            assert_eq!(connection.answer(false).status, 200);
-        }
+#[rstest]
+fn without_the_option_nothing_is_counted_or_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&STRICT);
+    let ada = server.client(&site.token("ada", &[]));
+    for answer in answers_to_a_user(site, &ada).into_iter().chain(answers_to_nobody(&server)) {
+        assert!(answer.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{answer:?}");
     }
+    let mut connection = ada.connect();
+    for _ in 0..500 {
+        connection.send(ada.bytes("GET", "/plants", &[], None));
+        assert_eq!(connection.answer(false).status, 200);
+    }
+}
 
-    fn the_burst_is_the_number_of_the_rate_unless_given(site) {
-        let token = site.token("ada", &[]);
-        let policy = |server: &Server| server.client(&token).get("/plants").header("ratelimit-policy").map(str::to_owned);
-        for (rate, expected) in [("100/s", r#""user";q=100;w=1"#), ("600/m", r#""user";q=600;w=60"#), ("7/h", r#""user";q=7;w=3600"#)] {
-            assert_eq!(policy(&site.serve(&["--rate-limit", rate])).as_deref(), Some(expected), "{rate}");
-        }
-        let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-        command.env("PLANTSTORE_RATE_LIMIT", "100/s").env("PLANTSTORE_RATE_BURST", "250");
-        assert_eq!(policy(&Server::start(command)).as_deref(), Some(r#""user";q=250;w=3"#));
+#[rstest]
+fn the_burst_is_the_number_of_the_rate_unless_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("ada", &[]);
+    let policy = |server: &Server| server.client(&token).get("/plants").header("ratelimit-policy").map(str::to_owned);
+    for (rate, expected) in
+        [("100/s", r#""user";q=100;w=1"#), ("600/m", r#""user";q=600;w=60"#), ("7/h", r#""user";q=7;w=3600"#)]
+    {
+        assert_eq!(policy(&site.serve(&["--rate-limit", rate])).as_deref(), Some(expected), "{rate}");
     }
+    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("PLANTSTORE_RATE_LIMIT", "100/s").env("PLANTSTORE_RATE_BURST", "250");
+    assert_eq!(policy(&Server::start(command)).as_deref(), Some(r#""user";q=250;w=3"#));
 }
 
 #[test]

@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Answered, Cluster, Engine, History, Proxy, Random, Retrying, Server, Site, Stage, Workload, on_every_engine,
-    wait_for,
+    Answered, Cluster, Engine, History, Proxy, Random, Retrying, Server, Site, Stage, Workload, wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
@@ -77,32 +77,34 @@ fn wait_for_writes(history: &History, more: usize) {
     wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
 }
 
-on_every_engine! {
-    fn every_write_happens_once_though_the_service_is_killed(site) {
-        let mut nodes = nodes(site);
-        let mut campaign = Campaign::on(site, &nodes, true);
-        campaign.run(|history| {
-            let mut random = Random::new(1);
-            for _ in 0..kills() {
-                wait_for_writes(history, 10 + random.below(60));
-                let victim = random.below(nodes.len());
-                nodes[victim].kill();
-                nodes[victim] = start_again(site, nodes[victim].address());
-            }
-            wait_for_writes(history, 50);
-        });
-        campaign.check(site);
-    }
+#[rstest]
+fn every_write_happens_once_though_the_service_is_killed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut nodes = nodes(site);
+    let mut campaign = Campaign::on(site, &nodes, true);
+    campaign.run(|history| {
+        let mut random = Random::new(1);
+        for _ in 0..kills() {
+            wait_for_writes(history, 10 + random.below(60));
+            let victim = random.below(nodes.len());
+            nodes[victim].kill();
+            nodes[victim] = start_again(site, nodes[victim].address());
+        }
+        wait_for_writes(history, 50);
+    });
+    campaign.check(site);
+}
 
-    // What the above would find: the same clients without keys are told what is not so.
-    fn without_keys_some_writes_happen_twice(site) {
-        let nodes = nodes(site);
-        let mut campaign = Campaign::on(site, &nodes, false);
-        wait_for("a violation", || {
-            campaign.run(|history| wait_for_writes(history, 100));
-            campaign.history.check().err()
-        });
-    }
+// What the above would find: the same clients without keys are told what is not so.
+#[rstest]
+fn without_keys_some_writes_happen_twice(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let nodes = nodes(site);
+    let mut campaign = Campaign::on(site, &nodes, false);
+    wait_for("a violation", || {
+        campaign.run(|history| wait_for_writes(history, 100));
+        campaign.history.check().err()
+    });
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::support::{Site, Stop, on_every_engine};
+use rstest::rstest;
+
+use crate::support::{Engine, Site, Stop};
 
 const MILLION: i64 = 1_000_000;
 /// What a list may need besides what the server needs anyway.
@@ -13,7 +15,8 @@ fn plant_a_million(site: &Site) -> String {
     let token = site.token("ada", &[]);
     site.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MILLION})
-         INSERT INTO plants (user_id, plant_id, name, tag, version) SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
+         INSERT INTO plants (user_id, plant_id, name, tag, version)
+         SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
     ));
     token
 }
@@ -27,93 +30,99 @@ impl Drop for Done<'_> {
     }
 }
 
-on_every_engine! {
-    fn a_million_plants_are_streamed_in_bounded_memory(site) {
-        let token = plant_a_million(site);
-        let server = site.serve(&[]);
-        let ada = server.client(&token);
-        // Warm: what every request needs is there.
-        assert_eq!(ada.get("/plants?limit=20").status, 200);
-        let before = server.resident();
-        let mut largest = before;
-        let mut connection = ada.connect();
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        let mut buffer = vec![0; 256 * 1024];
-        let (mut plants, mut last) = (0, Vec::new());
-        while !last.ends_with(b"]\r\n0\r\n\r\n") {
-            let length = connection.read(&mut buffer).expect("more of the list");
-            assert_ne!(length, 0, "the list was cut");
-            plants += buffer[..length].split(|byte| *byte == b'{').count() - 1;
-            last = buffer[length.saturating_sub(16)..length].to_vec();
-            largest = largest.max(server.resident());
-        }
-        assert_eq!(plants, 1_000_000);
-        assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
+#[rstest]
+fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = plant_a_million(site);
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    // Warm: what every request needs is there.
+    assert_eq!(ada.get("/plants?limit=20").status, 200);
+    let before = server.resident();
+    let mut largest = before;
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("GET", "/plants", &[], None));
+    let mut buffer = vec![0; 256 * 1024];
+    let (mut plants, mut last) = (0, Vec::new());
+    while !last.ends_with(b"]\r\n0\r\n\r\n") {
+        let length = connection.read(&mut buffer).expect("more of the list");
+        assert_ne!(length, 0, "the list was cut");
+        plants += buffer[..length].split(|byte| *byte == b'{').count() - 1;
+        last = buffer[length.saturating_sub(16)..length].to_vec();
+        largest = largest.max(server.resident());
     }
+    assert_eq!(plants, 1_000_000);
+    assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
+}
 
-    // Lists that are read as fast as they come must leave room for everybody else.
-    fn long_lists_do_not_starve_other_requests(site) {
-        let token = plant_a_million(site);
-        let server = site.serve(&["--log-level", "warn"]);
-        let ada = server.client(&token);
-        let running = AtomicUsize::new(4);
-        let probes = std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let _done = Done(&running);
-                    let mut connection = ada.connect();
-                    connection.send(ada.bytes("GET", "/plants", &[], None));
-                    let mut buffer = vec![0; 1 << 20];
-                    let mut last = Vec::new();
-                    while !last.ends_with(b"]\r\n0\r\n\r\n") {
-                        let length = connection.read(&mut buffer).expect("more of the list");
-                        assert_ne!(length, 0, "the list was cut");
-                        last = buffer[length.saturating_sub(16)..length].to_vec();
-                    }
-                });
-            }
-            let mut probes = 0;
-            while running.load(Ordering::Relaxed) == 4 {
-                assert_eq!(server.anonymous().get("/livez").status, 200);
-                probes += 1;
-            }
-            probes
-        });
-        assert!(probes >= 20, "only {probes} other requests were answered while four million plants went out");
-    }
-
-    fn paging_through_a_million_visits_each_once_while_others_come_and_go(site) {
-        let token = plant_a_million(site);
-        let server = site.serve(&[]);
-        let ada = server.client(&token);
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
+// Lists that are read as fast as they come must leave room for everybody else.
+#[rstest]
+fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = plant_a_million(site);
+    let server = site.serve(&["--log-level", "warn"]);
+    let ada = server.client(&token);
+    let running = AtomicUsize::new(4);
+    let probes = std::thread::scope(|scope| {
+        for _ in 0..4 {
             scope.spawn(|| {
-                let mut number: i64 = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    number = (number + 7_919) % MILLION;
-                    ada.plant(number * 10 + 5, "passing by");
-                    assert_eq!(ada.delete(number * 10 + 5).status, 204);
+                let _done = Done(&running);
+                let mut connection = ada.connect();
+                connection.send(ada.bytes("GET", "/plants", &[], None));
+                let mut buffer = vec![0; 1 << 20];
+                let mut last = Vec::new();
+                while !last.ends_with(b"]\r\n0\r\n\r\n") {
+                    let length = connection.read(&mut buffer).expect("more of the list");
+                    assert_ne!(length, 0, "the list was cut");
+                    last = buffer[length.saturating_sub(16)..length].to_vec();
                 }
             });
-            let mut connection = ada.connect();
-            let mut expected = 10;
-            let mut next = Some("/plants?include=id&limit=20000".to_owned());
-            while let Some(page) = next {
-                connection.send(ada.bytes("GET", &page, &[], None));
-                let answer = connection.answer(false);
-                let ids = answer.ids();
-                assert!(ids.len() <= 20_000);
-                for id in ids {
-                    if id % 10 == 0 {
-                        assert_eq!(id, expected);
-                        expected += 10;
-                    }
-                }
-                next = answer.next();
+        }
+        let mut probes = 0;
+        while running.load(Ordering::Relaxed) == 4 {
+            assert_eq!(server.anonymous().get("/livez").status, 200);
+            probes += 1;
+        }
+        probes
+    });
+    assert!(probes >= 20, "only {probes} other requests were answered while four million plants went out");
+}
+
+#[rstest]
+fn paging_through_a_million_visits_each_once_while_others_come_and_go(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let token = plant_a_million(site);
+    let server = site.serve(&[]);
+    let ada = server.client(&token);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let mut number: i64 = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7_919) % MILLION;
+                ada.plant(number * 10 + 5, "passing by");
+                assert_eq!(ada.delete(number * 10 + 5).status, 204);
             }
-            assert_eq!(expected, (MILLION + 1) * 10, "all of them");
         });
-    }
+        let mut connection = ada.connect();
+        let mut expected = 10;
+        let mut next = Some("/plants?include=id&limit=20000".to_owned());
+        while let Some(page) = next {
+            connection.send(ada.bytes("GET", &page, &[], None));
+            let answer = connection.answer(false);
+            let ids = answer.ids();
+            assert!(ids.len() <= 20_000);
+            for id in ids {
+                if id % 10 == 0 {
+                    assert_eq!(id, expected);
+                    expected += 10;
+                }
+            }
+            next = answer.next();
+        }
+        assert_eq!(expected, (MILLION + 1) * 10, "all of them");
+    });
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use insta::assert_snapshot;
+use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Server, Site, on_every_engine, wait_for};
+use crate::support::{Answer, Client, Engine, Server, Site, assert_snapshot, wait_for};
 
 #[track_caller]
 fn share(site: &Site, arguments: &[&str]) -> String {
@@ -58,352 +58,389 @@ fn pages(client: &Client, first: &str) -> Vec<(i64, String)> {
     found
 }
 
-on_every_engine! {
-    fn a_reader_lists_what_is_shared_and_changes_nothing(site) {
-        let server = site.serve(&[]);
-        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "reader");
-        ada.plant(1, "Rose");
-        ada.plant(3, "Fern");
-        bob.plant(1, "Ivy");
-        assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"},{"name":"Ivy"},{"name":"Fern"}]"#);
-        assert_eq!(
-            bob.get("/plants?include=id,owner").text(),
-            r#"[{"id":1,"owner":"ada","name":"Rose"},{"id":1,"owner":"bob","name":"Ivy"},{"id":3,"owner":"ada","name":"Fern"}]"#
-        );
-        assert_eq!(bob.get("/plants?include=owner&owner=ada&limit=1").text(), r#"[{"owner":"ada","name":"Rose"}]"#);
-        assert_eq!(bob.get("/plants?include=id&owner=bob").ids(), [1]);
-        assert_eq!(ada.get("/plants?include=id").ids(), [1, 3], "sharing is no exchange");
-        assert_eq!(ada.get("/plants?owner=bob").error(), 40400);
-        assert_snapshot!(post_to(&bob, "ada", 2, "Moss").wire(), @r#"
-        403 Forbidden
-        content-type: application/json
-        cache-control: no-store
-        content-length: 138
-        x-request-id: (an id)
-        x-content-type-options: nosniff
-        date: (a date)
+#[rstest]
+fn a_reader_lists_what_is_shared_and_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "reader");
+    ada.plant(1, "Rose");
+    ada.plant(3, "Fern");
+    bob.plant(1, "Ivy");
+    assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"},{"name":"Ivy"},{"name":"Fern"}]"#);
+    assert_eq!(
+        bob.get("/plants?include=id,owner").text(),
+        r#"[{"id":1,"owner":"ada","name":"Rose"},{"id":1,"owner":"bob","name":"Ivy"},{"id":3,"owner":"ada","name":"Fern"}]"#
+    );
+    assert_eq!(bob.get("/plants?include=owner&owner=ada&limit=1").text(), r#"[{"owner":"ada","name":"Rose"}]"#);
+    assert_eq!(bob.get("/plants?include=id&owner=bob").ids(), [1]);
+    assert_eq!(ada.get("/plants?include=id").ids(), [1, 3], "sharing is no exchange");
+    assert_eq!(ada.get("/plants?owner=bob").error(), 40400);
+    assert_snapshot!(post_to(&bob, "ada", 2, "Moss").wire(), @r#"
+    403 Forbidden
+    content-type: application/json
+    cache-control: no-store
+    content-length: 138
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
 
-        {"error":40300,"message":"you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"}
-        "#);
-        assert_eq!(delete_of(&bob, "ada", 1).error(), 40300);
-        assert_eq!(delete_of(&bob, "ada", 99).error(), 40300, "whether it is there or not");
-        assert_eq!(ada.ids(), [1, 3]);
-        // Without an owner, it is their own.
-        assert_eq!(bob.delete(3).error(), 40400);
-        assert_eq!(bob.delete(1).status, 204);
-        assert_eq!(ada.ids(), [1, 3]);
+    {"error":40300,"message":"you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"}
+    "#);
+    assert_eq!(delete_of(&bob, "ada", 1).error(), 40300);
+    assert_eq!(delete_of(&bob, "ada", 99).error(), 40300, "whether it is there or not");
+    assert_eq!(ada.ids(), [1, 3]);
+    // Without an owner, it is their own.
+    assert_eq!(bob.delete(3).error(), 40400);
+    assert_eq!(bob.delete(1).status, 204);
+    assert_eq!(ada.ids(), [1, 3]);
+}
+
+#[rstest]
+fn an_editor_creates_and_deletes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "editor");
+    ada.plant(1, "Rose");
+    let created = post_to(&bob, "ada", 2, "Moss");
+    assert_eq!((created.status, created.text()), (200, r#"{"name":"Moss"}"#));
+    assert_eq!(created.header("location"), Some("/plants/2?owner=ada"));
+    assert_eq!(post_to(&bob, "ada", 1, "another").error(), 40900);
+    assert_eq!(ada.ids(), [1, 2]);
+    assert_eq!(delete_of(&bob, "ada", 1).status, 204);
+    assert_eq!(delete_of(&bob, "ada", 1).error(), 40400);
+    assert_eq!(ada.ids(), [2]);
+    bob.plant(2, "Ivy");
+    assert_eq!(owned(&ada.get("/plants?include=id,owner")), [(2, "ada".to_owned())], "bob's own stay bob's");
+    assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "one's own can be named, too");
+}
+
+#[rstest]
+fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "editor");
+    ada.plant(2, "Fern");
+    let headers = |key| [("Content-Type", "application/json"), ("Idempotency-Key", key)];
+    let create = || bob.call("POST", "/plants?owner=ada", &headers("create"), Some(br#"{"id":1,"name":"Moss"}"#));
+    let delete = || bob.call("DELETE", "/plants/2?owner=ada", &headers("delete"), None);
+    let malformed = || bob.call("POST", "/plants?owner=ada", &headers("malformed"), Some(b"{"));
+    assert_eq!([create().status, delete().status, malformed().status], [200, 204, 400]);
+    for again in [create(), delete(), malformed()] {
+        assert_eq!(again.header("idempotency-replayed"), Some("true"), "{}", again.wire());
     }
-
-    fn an_editor_creates_and_deletes(site) {
-        let server = site.serve(&[]);
-        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "editor");
-        ada.plant(1, "Rose");
-        let created = post_to(&bob, "ada", 2, "Moss");
-        assert_eq!((created.status, created.text()), (200, r#"{"name":"Moss"}"#));
-        assert_eq!(created.header("location"), Some("/plants/2?owner=ada"));
-        assert_eq!(post_to(&bob, "ada", 1, "another").error(), 40900);
-        assert_eq!(ada.ids(), [1, 2]);
-        assert_eq!(delete_of(&bob, "ada", 1).status, 204);
-        assert_eq!(delete_of(&bob, "ada", 1).error(), 40400);
-        assert_eq!(ada.ids(), [2]);
-        bob.plant(2, "Ivy");
-        assert_eq!(owned(&ada.get("/plants?include=id,owner")), [(2, "ada".to_owned())], "bob's own stay bob's");
-        assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "one's own can be named, too");
+    assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
+    let ada = server.client(&site.token("ada", &[]));
+    grant(site, "ada", "bob", "editor");
+    wait_for("the share of the new owner", || (bob.get("/plants?owner=ada").text() == "[]").then_some(()));
+    for again in [create(), delete(), malformed()] {
+        assert_eq!(again.error(), 42200, "{}", again.wire());
     }
+    assert_eq!(ada.ids(), [0_i64; 0]);
+}
 
-    fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(site) {
-        let server = site.serve(&[]);
-        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "editor");
-        ada.plant(2, "Fern");
-        let headers = |key| [("Content-Type", "application/json"), ("Idempotency-Key", key)];
-        let create = || bob.call("POST", "/plants?owner=ada", &headers("create"), Some(br#"{"id":1,"name":"Moss"}"#));
-        let delete = || bob.call("DELETE", "/plants/2?owner=ada", &headers("delete"), None);
-        let malformed = || bob.call("POST", "/plants?owner=ada", &headers("malformed"), Some(b"{"));
-        assert_eq!([create().status, delete().status, malformed().status], [200, 204, 400]);
-        for again in [create(), delete(), malformed()] {
-            assert_eq!(again.header("idempotency-replayed"), Some("true"), "{}", again.wire());
-        }
-        assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
-        let ada = server.client(&site.token("ada", &[]));
-        grant(site, "ada", "bob", "editor");
-        wait_for("the share of the new owner", || (bob.get("/plants?owner=ada").text() == "[]").then_some(()));
-        for again in [create(), delete(), malformed()] {
-            assert_eq!(again.error(), 42200, "{}", again.wire());
-        }
-        assert_eq!(ada.ids(), [0_i64; 0]);
+#[rstest]
+fn the_scopes_of_a_token_hold_for_shared_plants_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada] = clients(site, &server, ["ada"]);
+    ada.plant(1, "Rose");
+    let bob = server.client(&site.token("bob", &["--scope", "plants:read"]));
+    grant(site, "ada", "bob", "editor");
+    for refused in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
+        assert_eq!(refused.error(), 40300);
+        assert!(refused.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
     }
+    assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
+}
 
-    fn the_scopes_of_a_token_hold_for_shared_plants_too(site) {
-        let server = site.serve(&[]);
-        let [ada] = clients(site, &server, ["ada"]);
-        ada.plant(1, "Rose");
-        let bob = server.client(&site.token("bob", &["--scope", "plants:read"]));
-        grant(site, "ada", "bob", "editor");
-        for refused in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
-            assert_eq!(refused.error(), 40300);
-            assert!(refused.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
-        }
-        assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
-    }
-
-    fn who_shares_nothing_is_as_if_they_were_not(site) {
-        let server = site.serve(&[]);
-        let [ada, bob, _cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-        grant(site, "ada", "cyd", "editor");
-        ada.plant(1, "Rose");
-        let unlike = |answer: &Answer| (answer.status, answer.text().to_owned(), answer.headers.len());
-        for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
-            for (shared, nobody) in [
-                (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=nobody")),
-                (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "nobody", 1, "Moss")),
-                (delete_of(&bob, owner, 1), delete_of(&bob, "nobody", 1)),
-            ] {
-                assert_eq!(unlike(&shared), unlike(&nobody), "{owner}");
-                assert_eq!(shared.error(), 40400);
-            }
-        }
-        assert_eq!(bob.get("/plants?owner=bob&owner=bob").error(), 40007);
-        assert_eq!(post_to(&bob, "bob&owner=bob", 1, "Moss").error(), 40007);
-        for include in ["", "owner,", "owner,owner", "tag", "id,owner,id", "id&include=owner", "ID"] {
-            assert_eq!(bob.get(&format!("/plants?include={include}")).error(), 40007, "{include}");
-        }
-        assert_eq!(ada.ids(), [1]);
-        assert_eq!(bob.get("/plants").text(), "[]");
-    }
-
-    fn grants_and_revocations_hold_within_seconds_on_every_node(site) {
-        let nodes = [site.serve(&[]), site.serve(&[])];
-        let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
-        nodes[0].client(&ada).plant(1, "Rose");
-        let bobs = nodes.each_ref().map(|node| node.client(&bob));
-        let tags = bobs.each_ref().map(|bob| bob.get("/plants").header("etag").expect("a tag").to_owned());
-        grant(site, "ada", "bob", "reader");
-        for (bob, tag) in bobs.iter().zip(&tags) {
-            wait_for("the share", || (bob.ids() == [1]).then_some(()));
-            assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200, "another list");
-            assert_eq!(post_to(bob, "ada", 2, "Moss").error(), 40300);
-        }
-        grant(site, "ada", "bob", "editor");
-        for (bob, id) in bobs.iter().zip(2..) {
-            wait_for("the role", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
-        }
-        let shared = bobs[0].get("/plants").header("etag").expect("a tag").to_owned();
-        share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
-        for bob in &bobs {
-            wait_for("the end of the share", || bob.ids().is_empty().then_some(()));
-            assert_eq!(post_to(bob, "ada", 9, "Moss").error(), 40400);
-            assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &shared)], None).status, 200);
-        }
-        assert_eq!(nodes[1].client(&ada).ids(), [1, 2, 3]);
-    }
-
-    fn pages_of_several_owners_visit_every_plant_once(site) {
-        let server = site.serve(&[]);
-        let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-        grant(site, "ada", "bob", "reader");
-        grant(site, "cyd", "bob", "reader");
-        let mut all = BTreeSet::new();
-        for (client, name, ids) in [(&ada, "ada", -3..9), (&bob, "bob", 0..3), (&cyd, "cyd", 2..7)] {
-            for id in ids.chain([i64::MIN, i64::MAX]) {
-                client.plant(id, "Rose");
-                all.insert((id, name.to_owned()));
-            }
-        }
-        let all: Vec<_> = all.into_iter().collect();
-        assert_eq!(owned(&bob.get("/plants?include=id,owner")), all);
-        for limit in [1, 2, 3, 7, 21, 100] {
-            assert_eq!(pages(&bob, &format!("/plants?limit={limit}&include=id,owner")), all, "{limit} at a time");
-        }
-        let of_ada: Vec<_> = all.iter().filter(|(_, owner)| owner == "ada").cloned().collect();
-        assert_eq!(pages(&bob, "/plants?limit=2&include=owner,id&owner=ada"), of_ada);
-        // A cursor outlives its plant, and the share of its owner.
-        let first = bob.get("/plants?limit=5&include=id,owner");
-        let (id, owner) = owned(&first).pop().expect("a plant");
-        assert_eq!(delete_of(if owner == "ada" { &ada } else { &bob }, &owner, id).status, 204);
-        assert_eq!(pages(&bob, &first.next().expect("a page")), all[5..]);
-        // One that was given out when there was one owner goes on where it was.
-        let own = bob.get("/plants?limit=2&include=id,owner&owner=bob").next().expect("a page").replace("&owner=bob", "");
-        let after: Vec<_> = all.iter().filter(|known| **known > (0, "bob".to_owned())).cloned().collect();
-        assert_eq!(pages(&bob, &own), after);
-    }
-
-    fn a_cursor_of_several_owners_works_when_nothing_is_shared_any_more(site) {
-        let server = site.serve(&[]);
-        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "reader");
-        for id in 1..=3 {
-            ada.plant(id, "Rose");
-            bob.plant(id, "Ivy");
-        }
-        let after_ada = bob.get("/plants?limit=1&include=id").next().expect("a page");
-        let after_bob = bob.get("/plants?limit=2&include=id").next().expect("a page");
-        share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
-        wait_for("the end of the share", || (bob.ids() == [1, 2, 3]).then_some(()));
-        assert_eq!(bob.get(&after_ada).ids(), [1]);
-        assert_eq!(bob.get(&after_bob).ids(), [2, 3]);
-    }
-
-    // Long names, so that lists and pages are streamed in many steps.
-    fn long_lists_of_several_owners_are_streamed(site) {
-        let server = site.serve(&[]);
-        let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-        grant(site, "ada", "bob", "reader");
-        grant(site, "cyd", "bob", "editor");
-        let name = "x".repeat(1_000);
-        let mut all = Vec::new();
-        for id in 0..150 {
-            for (client, user) in [(&ada, "ada"), (&bob, "bob"), (&cyd, "cyd")] {
-                if (id % 3 == 0) == (user != "ada") || id > 100 {
-                    client.plant(id, &name);
-                    all.push((id, user.to_owned()));
-                }
-            }
-        }
-        assert_eq!(owned(&bob.get("/plants?include=id,owner")), all);
-        for limit in [130, 200, 1_000] {
-            let page = bob.get(&format!("/plants?limit={limit}&include=id,owner"));
-            assert_eq!(owned(&page), all[..limit.min(all.len())], "{limit}");
-            assert_eq!(page.next().is_some(), limit < all.len());
-            assert_eq!(pages(&bob, &format!("/plants?limit={limit}&include=id,owner")), all);
+#[rstest]
+fn who_shares_nothing_is_as_if_they_were_not(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob, _cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
+    grant(site, "ada", "cyd", "editor");
+    ada.plant(1, "Rose");
+    let unlike = |answer: &Answer| (answer.status, answer.text().to_owned(), answer.headers.len());
+    for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
+        for (shared, nobody) in [
+            (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=nobody")),
+            (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "nobody", 1, "Moss")),
+            (delete_of(&bob, owner, 1), delete_of(&bob, "nobody", 1)),
+        ] {
+            assert_eq!(unlike(&shared), unlike(&nobody), "{owner}");
+            assert_eq!(shared.error(), 40400);
         }
     }
+    assert_eq!(bob.get("/plants?owner=bob&owner=bob").error(), 40007);
+    assert_eq!(post_to(&bob, "bob&owner=bob", 1, "Moss").error(), 40007);
+    for include in ["", "owner,", "owner,owner", "tag", "id,owner,id", "id&include=owner", "ID"] {
+        assert_eq!(bob.get(&format!("/plants?include={include}")).error(), 40007, "{include}");
+    }
+    assert_eq!(ada.ids(), [1]);
+    assert_eq!(bob.get("/plants").text(), "[]");
+}
 
-    // Whatever is read at a time: a page that ends with the last plant leads nowhere.
-    fn the_last_page_of_several_owners_has_no_next(site) {
-        let server = site.serve(&[]);
-        let [_ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "reader");
-        for count in [127_i64, 128, 129, 255, 256, 257, 512, 1_024, 1_025] {
-            site.execute(&format!(
-                "DELETE FROM plants; WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
-                 INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'Rose', 0 FROM numbers"
-            ));
-            // As a change of ada's plants does.
-            let users = if matches!(site.engine, crate::support::Engine::Postgres) { "collections" } else { "users" };
-            site.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
-            for (limit, next) in [(count - 1, true), (count, false), (count + 1, false)] {
-                let page = bob.get(&format!("/plants?limit={limit}&include=id"));
-                assert_eq!(page.ids().len(), usize::try_from(limit.min(count)).expect("few"), "{limit} of {count}");
-                assert_eq!(page.next().is_some(), next, "{limit} of {count}");
+#[rstest]
+fn grants_and_revocations_hold_within_seconds_on_every_node(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let nodes = [site.serve(&[]), site.serve(&[])];
+    let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
+    nodes[0].client(&ada).plant(1, "Rose");
+    let bobs = nodes.each_ref().map(|node| node.client(&bob));
+    let tags = bobs.each_ref().map(|bob| bob.get("/plants").header("etag").expect("a tag").to_owned());
+    grant(site, "ada", "bob", "reader");
+    for (bob, tag) in bobs.iter().zip(&tags) {
+        wait_for("the share", || (bob.ids() == [1]).then_some(()));
+        assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200, "another list");
+        assert_eq!(post_to(bob, "ada", 2, "Moss").error(), 40300);
+    }
+    grant(site, "ada", "bob", "editor");
+    for (bob, id) in bobs.iter().zip(2..) {
+        wait_for("the role", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
+    }
+    let shared = bobs[0].get("/plants").header("etag").expect("a tag").to_owned();
+    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    for bob in &bobs {
+        wait_for("the end of the share", || bob.ids().is_empty().then_some(()));
+        assert_eq!(post_to(bob, "ada", 9, "Moss").error(), 40400);
+        assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &shared)], None).status, 200);
+    }
+    assert_eq!(nodes[1].client(&ada).ids(), [1, 2, 3]);
+}
+
+#[rstest]
+fn pages_of_several_owners_visit_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
+    grant(site, "ada", "bob", "reader");
+    grant(site, "cyd", "bob", "reader");
+    let mut all = BTreeSet::new();
+    for (client, name, ids) in [(&ada, "ada", -3..9), (&bob, "bob", 0..3), (&cyd, "cyd", 2..7)] {
+        for id in ids.chain([i64::MIN, i64::MAX]) {
+            client.plant(id, "Rose");
+            all.insert((id, name.to_owned()));
+        }
+    }
+    let all: Vec<_> = all.into_iter().collect();
+    assert_eq!(owned(&bob.get("/plants?include=id,owner")), all);
+    for limit in [1, 2, 3, 7, 21, 100] {
+        assert_eq!(pages(&bob, &format!("/plants?limit={limit}&include=id,owner")), all, "{limit} at a time");
+    }
+    let of_ada: Vec<_> = all.iter().filter(|(_, owner)| owner == "ada").cloned().collect();
+    assert_eq!(pages(&bob, "/plants?limit=2&include=owner,id&owner=ada"), of_ada);
+    // A cursor outlives its plant, and the share of its owner.
+    let first = bob.get("/plants?limit=5&include=id,owner");
+    let (id, owner) = owned(&first).pop().expect("a plant");
+    assert_eq!(delete_of(if owner == "ada" { &ada } else { &bob }, &owner, id).status, 204);
+    assert_eq!(pages(&bob, &first.next().expect("a page")), all[5..]);
+    // One that was given out when there was one owner goes on where it was.
+    let own = bob.get("/plants?limit=2&include=id,owner&owner=bob").next().expect("a page").replace("&owner=bob", "");
+    let after: Vec<_> = all.iter().filter(|known| **known > (0, "bob".to_owned())).cloned().collect();
+    assert_eq!(pages(&bob, &own), after);
+}
+
+#[rstest]
+fn a_cursor_of_several_owners_works_when_nothing_is_shared_any_more(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "reader");
+    for id in 1..=3 {
+        ada.plant(id, "Rose");
+        bob.plant(id, "Ivy");
+    }
+    let after_ada = bob.get("/plants?limit=1&include=id").next().expect("a page");
+    let after_bob = bob.get("/plants?limit=2&include=id").next().expect("a page");
+    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    wait_for("the end of the share", || (bob.ids() == [1, 2, 3]).then_some(()));
+    assert_eq!(bob.get(&after_ada).ids(), [1]);
+    assert_eq!(bob.get(&after_bob).ids(), [2, 3]);
+}
+
+// Long names, so that lists and pages are streamed in many steps.
+#[rstest]
+fn long_lists_of_several_owners_are_streamed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
+    grant(site, "ada", "bob", "reader");
+    grant(site, "cyd", "bob", "editor");
+    let name = "x".repeat(1_000);
+    let mut all = Vec::new();
+    for id in 0..150 {
+        for (client, user) in [(&ada, "ada"), (&bob, "bob"), (&cyd, "cyd")] {
+            if (id % 3 == 0) == (user != "ada") || id > 100 {
+                client.plant(id, &name);
+                all.push((id, user.to_owned()));
             }
         }
     }
-
-    fn deleting_a_user_ends_what_they_share_and_what_is_shared_with_them(site) {
-        let server = site.serve(&[]);
-        let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-        grant(site, "ada", "bob", "editor");
-        grant(site, "bob", "cyd", "editor");
-        ada.plant(1, "Rose");
-        bob.plant(2, "Ivy");
-        assert_eq!((bob.ids(), cyd.ids()), (vec![1, 2], vec![2]));
-        let mut deletion = site.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
-        wait_for("bob to be gone", || site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(()));
-        // Servers still believe bob's token: nothing is written for somebody who is gone, and not in their name.
-        assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
-        assert_eq!(delete_of(&bob, "ada", 1).error(), 40101);
-        assert_eq!(post_to(&cyd, "bob", 3, "Moss").error(), 40400);
-        assert_eq!(cyd.get("/plants?owner=bob").error(), 40400);
-        assert_eq!(cyd.ids(), Vec::<i64>::new());
-        assert_eq!(ada.ids(), [1]);
-        assert!(deletion.wait().expect("its end").success());
-        assert_eq!(share(site, &["list", "--json"]), "[]\n");
-        site.token("bob", &[]);
-        assert_eq!(share(site, &["list", "--json"]), "[]\n", "another user of the name has none of it");
+    assert_eq!(owned(&bob.get("/plants?include=id,owner")), all);
+    for limit in [130, 200, 1_000] {
+        let page = bob.get(&format!("/plants?limit={limit}&include=id,owner"));
+        assert_eq!(owned(&page), all[..limit.min(all.len())], "{limit}");
+        assert_eq!(page.next().is_some(), limit < all.len());
+        assert_eq!(pages(&bob, &format!("/plants?limit={limit}&include=id,owner")), all);
     }
+}
 
-    fn tags_move_with_the_plants_of_every_owner(site) {
-        let server = site.serve(&[]);
-        let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-        grant(site, "ada", "bob", "editor");
-        let mut seen = BTreeSet::new();
-        let mut changed = || seen.insert(bob.get("/plants").header("etag").expect("a tag").to_owned());
-        assert!(changed());
-        ada.plant(1, "Rose");
-        assert!(changed(), "ada's plants are in bob's list");
-        bob.plant(1, "Ivy");
-        assert!(changed());
-        assert_eq!(delete_of(&bob, "ada", 1).status, 204);
-        assert!(changed());
-        assert!(!changed(), "and nothing else is");
-    }
-
-    fn operators_see_and_change_what_is_shared(site) {
-        let [_ada, _bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
-        site.token("Åsa", &[]);
-        let failure = |arguments: &[&str]| {
-            let output = site.run(&[&["share"], arguments].concat());
-            assert_eq!(output.stdout, b"");
-            (output.status.code(), String::from_utf8(output.stderr).expect("text"))
-        };
-        for (owner, to) in [("ada", "nobody"), ("nobody", "ada")] {
-            let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
-            assert_eq!(code, Some(1));
-            let advice = "`plantstore user list` shows those there are, and `plantstore token create --user nobody` makes one";
-            assert_eq!(words, format!("error: there is no user nobody: {advice}\n"));
-        }
-        assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
-        let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
-        assert_eq!(code, Some(2));
-        assert!(words.contains("the roles are reader and editor"), "{words}");
-        assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "a role is not guessed");
-
-        grant(site, "ada", "bob", "editor");
-        grant(site, "ada", "bob", "reader");
-        grant(site, "Åsa", "bob", "editor");
-        grant(site, "bob", "ada", "reader");
-        let listed = |arguments: &[&str]| {
-            let text = share(site, &[&["list", "--json"], arguments].concat());
-            let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-            let word = |share: &serde_json::Value, key: &str| share[key].as_str().expect("text").to_owned();
-            let line = |share| [word(share, "owner"), word(share, "to"), word(share, "role")].join(" ");
-            json.as_array().expect("an array").iter().map(line).collect::<Vec<_>>()
-        };
-        assert_eq!(listed(&[]), ["ada bob reader", "bob ada reader", "Åsa bob editor"]);
-        assert_eq!(listed(&["--owner", "ada"]), ["ada bob reader"]);
-        assert_eq!(listed(&["--to", "bob"]), ["ada bob reader", "Åsa bob editor"]);
-        assert_eq!(listed(&["--owner", "bob", "--to", "bob"]), Vec::<String>::new());
-        let table = share(site, &["list"]);
-        let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(words[0], ["OWNER", "TO", "ROLE", "SINCE", "(UTC)"]);
-        assert_eq!(words[1][..3], ["ada", "bob", "reader"]);
-
-        share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
-        let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
-        assert_eq!(code, Some(1));
-        assert!(words.contains("ada shares nothing with bob"), "{words}");
-        assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "nobody"]).0, Some(1));
-        assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
-    }
-
-    fn the_number_of_owners_is_bounded(site) {
-        const MOST: usize = 100;
-        let server = site.serve(&[]);
-        let [bob] = clients(site, &server, ["bob"]);
-        // As the command makes them, only faster.
-        let users = (0..=MOST).map(|n| format!("('u{n:03}', 0)")).collect::<Vec<_>>().join(", ");
-        site.execute(&format!("INSERT INTO users (name, created_at) VALUES {users}"));
-        if matches!(site.engine, crate::support::Engine::Postgres) {
-            site.execute("INSERT INTO collections (user_id) SELECT user_id FROM users WHERE name <> 'bob'");
-        }
+// Whatever is read at a time: a page that ends with the last plant leads nowhere.
+#[rstest]
+fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [_ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "reader");
+    for count in [127_i64, 128, 129, 255, 256, 257, 512, 1_024, 1_025] {
         site.execute(&format!(
-            "INSERT INTO shares (grantee_id, owner_id, role, created_at)
-             SELECT bob.user_id, owner.user_id, 'reader', 0 FROM users AS bob, users AS owner
-             WHERE bob.name = 'bob' AND owner.name LIKE 'u%' AND owner.name < 'u{MOST:03}';
-             INSERT INTO plants (user_id, plant_id, name, version)
-             SELECT user_id, 1000 - user_id, name, 0 FROM users WHERE name LIKE 'u%'"
+            "DELETE FROM plants;
+             WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
+             INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'Rose', 0 FROM numbers"
         ));
-        let one_more = site.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]);
-        assert_eq!(one_more.status.code(), Some(1));
-        let words = String::from_utf8(one_more.stderr).expect("text");
-        assert!(words.contains("100 users share their plants with bob already"), "{words}");
-        grant(site, "u001", "bob", "editor");
-        let listed = wait_for("all of them", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
-        assert_eq!(listed.len(), MOST);
-        assert!(listed.is_sorted());
-        assert_eq!(pages(&bob, "/plants?limit=7&include=id,owner").len(), MOST);
+        // As a change of ada's plants does.
+        let users = if matches!(site.engine, Engine::Postgres) { "collections" } else { "users" };
+        site.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
+        for (limit, next) in [(count - 1, true), (count, false), (count + 1, false)] {
+            let page = bob.get(&format!("/plants?limit={limit}&include=id"));
+            assert_eq!(page.ids().len(), usize::try_from(limit.min(count)).expect("few"), "{limit} of {count}");
+            assert_eq!(page.next().is_some(), next, "{limit} of {count}");
+        }
     }
+}
+
+#[rstest]
+fn deleting_a_user_ends_what_they_share_and_what_is_shared_with_them(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
+    grant(site, "ada", "bob", "editor");
+    grant(site, "bob", "cyd", "editor");
+    ada.plant(1, "Rose");
+    bob.plant(2, "Ivy");
+    assert_eq!((bob.ids(), cyd.ids()), (vec![1, 2], vec![2]));
+    let mut deletion =
+        site.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
+    wait_for("bob to be gone", || site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(()));
+    // Servers still believe bob's token: nothing is written for somebody who is gone, and not in their name.
+    assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
+    assert_eq!(delete_of(&bob, "ada", 1).error(), 40101);
+    assert_eq!(post_to(&cyd, "bob", 3, "Moss").error(), 40400);
+    assert_eq!(cyd.get("/plants?owner=bob").error(), 40400);
+    assert_eq!(cyd.ids(), Vec::<i64>::new());
+    assert_eq!(ada.ids(), [1]);
+    assert!(deletion.wait().expect("its end").success());
+    assert_eq!(share(site, &["list", "--json"]), "[]\n");
+    site.token("bob", &[]);
+    assert_eq!(share(site, &["list", "--json"]), "[]\n", "another user of the name has none of it");
+}
+
+#[rstest]
+fn tags_move_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "editor");
+    let mut seen = BTreeSet::new();
+    let mut changed = || seen.insert(bob.get("/plants").header("etag").expect("a tag").to_owned());
+    assert!(changed());
+    ada.plant(1, "Rose");
+    assert!(changed(), "ada's plants are in bob's list");
+    bob.plant(1, "Ivy");
+    assert!(changed());
+    assert_eq!(delete_of(&bob, "ada", 1).status, 204);
+    assert!(changed());
+    assert!(!changed(), "and nothing else is");
+}
+
+#[rstest]
+fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let [_ada, _bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
+    site.token("Åsa", &[]);
+    let failure = |arguments: &[&str]| {
+        let output = site.run(&[&["share"], arguments].concat());
+        assert_eq!(output.stdout, b"");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (owner, to) in [("ada", "nobody"), ("nobody", "ada")] {
+        let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
+        assert_eq!(code, Some(1));
+        let advice =
+            "`plantstore user list` shows those there are, and `plantstore token create --user nobody` makes one";
+        assert_eq!(words, format!("error: there is no user nobody: {advice}\n"));
+    }
+    assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
+    let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
+    assert_eq!(code, Some(2));
+    assert!(words.contains("the roles are reader and editor"), "{words}");
+    assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "a role is not guessed");
+
+    grant(site, "ada", "bob", "editor");
+    grant(site, "ada", "bob", "reader");
+    grant(site, "Åsa", "bob", "editor");
+    grant(site, "bob", "ada", "reader");
+    let listed = |arguments: &[&str]| {
+        let text = share(site, &[&["list", "--json"], arguments].concat());
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let word = |share: &serde_json::Value, key: &str| share[key].as_str().expect("text").to_owned();
+        let line = |share| [word(share, "owner"), word(share, "to"), word(share, "role")].join(" ");
+        json.as_array().expect("an array").iter().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["ada bob reader", "bob ada reader", "Åsa bob editor"]);
+    assert_eq!(listed(&["--owner", "ada"]), ["ada bob reader"]);
+    assert_eq!(listed(&["--to", "bob"]), ["ada bob reader", "Åsa bob editor"]);
+    assert_eq!(listed(&["--owner", "bob", "--to", "bob"]), Vec::<String>::new());
+    let table = share(site, &["list"]);
+    let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0], ["OWNER", "TO", "ROLE", "SINCE", "(UTC)"]);
+    assert_eq!(words[1][..3], ["ada", "bob", "reader"]);
+
+    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
+    assert_eq!(code, Some(1));
+    assert!(words.contains("ada shares nothing with bob"), "{words}");
+    assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "nobody"]).0, Some(1));
+    assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
+}
+
+#[rstest]
+fn the_number_of_owners_is_bounded(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    const MOST: usize = 100;
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [bob] = clients(site, &server, ["bob"]);
+    // As the command makes them, only faster.
+    let users = (0..=MOST).map(|n| format!("('u{n:03}', 0)")).collect::<Vec<_>>().join(", ");
+    site.execute(&format!("INSERT INTO users (name, created_at) VALUES {users}"));
+    if matches!(site.engine, crate::support::Engine::Postgres) {
+        site.execute("INSERT INTO collections (user_id) SELECT user_id FROM users WHERE name <> 'bob'");
+    }
+    site.execute(&format!(
+        "INSERT INTO shares (grantee_id, owner_id, role, created_at)
+         SELECT bob.user_id, owner.user_id, 'reader', 0 FROM users AS bob, users AS owner
+         WHERE bob.name = 'bob' AND owner.name LIKE 'u%' AND owner.name < 'u{MOST:03}';
+         INSERT INTO plants (user_id, plant_id, name, version)
+         SELECT user_id, 1000 - user_id, name, 0 FROM users WHERE name LIKE 'u%'"
+    ));
+    let one_more = site.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]);
+    assert_eq!(one_more.status.code(), Some(1));
+    let words = String::from_utf8(one_more.stderr).expect("text");
+    assert!(words.contains("100 users share their plants with bob already"), "{words}");
+    grant(site, "u001", "bob", "editor");
+    let listed = wait_for("all of them", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
+    assert_eq!(listed.len(), MOST);
+    assert!(listed.is_sorted());
+    assert_eq!(pages(&bob, "/plants?limit=7&include=id,owner").len(), MOST);
 }

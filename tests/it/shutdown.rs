@@ -1,8 +1,18 @@
 //! SIGTERM and SIGINT: no new connections, what was begun is finished, then the end.
 
-use crate::support::{Connection, Engine, Site, on_every_engine, wait_for};
+use rstest::rstest;
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+use crate::support::{Client, Connection, Engine, JSON, Site, wait_for};
+
+/// Sends the head of a create; the server has read it and waits for the body.
+#[track_caller]
+fn unfinished_create(client: &Client) -> Connection {
+    let mut connection = client.connect();
+    let headers = [JSON, ("Content-Length", "100"), ("Expect", "100-continue")];
+    connection.send(client.bytes("POST", "/plants", &headers, None));
+    assert_eq!(connection.answer(false).status, 100, "its head was read and its body is awaited");
+    connection
+}
 
 /// An embedded store that was closed is one file: nothing of it waits beside.
 #[test]
@@ -22,76 +32,76 @@ fn a_clean_stop_leaves_one_file() {
     assert_eq!(files(), ["plants.db"], "after the service");
 }
 
-on_every_engine! {
-    fn what_is_in_flight_is_finished(site) {
-        for signal in ["TERM", "INT"] {
-            let mut server = site.serve(&[]);
-            let ada = server.client(&site.token("ada", &[]));
-            let id = i64::from(server.id());
-            let body = format!(r#"{{"id":{id},"name":"in flight"}}"#);
-            let bytes = ada.bytes("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(body.as_bytes()));
-            let (first, last) = bytes.split_at(bytes.len() - 5);
-            let mut unfinished = ada.connect();
-            unfinished.send(first);
-            assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
-            let mut idle = ada.connect();
-            idle.send(ada.bytes("GET", "/livez", &[], None));
-            assert_eq!(idle.answer(false).status, 200);
-            server.signal(signal);
-            let draining = wait_for("the service to say that it stops", || {
-                idle.send(ada.bytes("GET", "/readyz", &[], None));
-                Some(idle.answer(false)).filter(|answer| answer.status != 200)
-            });
-            assert_eq!(draining.error(), 50300);
-            assert_eq!(draining.header("retry-after"), Some("1"));
-            assert_eq!(draining.header("connection"), Some("close"));
-            assert!(idle.is_closed_by_server());
-            wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
-            assert!(server.ended().is_none(), "it waits for the request in flight");
-            unfinished.send(last);
-            let answer = unfinished.answer(false);
-            assert_eq!(answer.text(), r#"{"name":"in flight"}"#);
-            assert!(unfinished.is_closed_by_server());
-            assert_eq!(server.wait().code(), Some(0));
-            let mut again = site.serve(&[]);
-            assert!(again.client(ada.token.as_deref().expect("a token")).ids().contains(&id));
-            assert_eq!(again.stop().code(), Some(0));
-        }
-    }
-
-    fn idle_connections_do_not_hold_it_up(site) {
-        let mut server = site.serve(&["--shutdown-grace", "100d"]);
-        let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
-        for connection in &mut idle[..3] {
-            connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-            assert_eq!(connection.answer(false).status, 200);
-        }
-        assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
-        assert!(idle.iter_mut().all(Connection::is_closed_by_server));
-    }
-
-    fn after_the_grace_what_is_unfinished_is_cut(site) {
-        let mut server = site.serve(&["--shutdown-grace", "300ms"]);
+#[rstest]
+fn what_is_in_flight_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    for signal in ["TERM", "INT"] {
+        let mut server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
+        let id = i64::from(server.id());
+        let body = format!(r#"{{"id":{id},"name":"in flight"}}"#);
+        let bytes = ada.bytes("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(body.as_bytes()));
+        let (first, last) = bytes.split_at(bytes.len() - 5);
         let mut unfinished = ada.connect();
-        unfinished.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100"), ("Expect", "100-continue")], None));
+        unfinished.send(first);
         assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
-        assert_eq!(server.stop().code(), Some(0));
+        let mut idle = ada.connect();
+        idle.send(ada.bytes("GET", "/livez", &[], None));
+        assert_eq!(idle.answer(false).status, 200);
+        server.signal(signal);
+        let draining = wait_for("the service to say that it stops", || {
+            idle.send(ada.bytes("GET", "/readyz", &[], None));
+            Some(idle.answer(false)).filter(|answer| answer.status != 200)
+        });
+        assert_eq!(draining.error(), 50300);
+        assert_eq!(draining.header("retry-after"), Some("1"));
+        assert_eq!(draining.header("connection"), Some("close"));
+        assert!(idle.is_closed_by_server());
+        wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
+        assert!(server.ended().is_none(), "it waits for the request in flight");
+        unfinished.send(last);
+        let answer = unfinished.answer(false);
+        assert_eq!(answer.text(), r#"{"name":"in flight"}"#);
         assert!(unfinished.is_closed_by_server());
-        assert!(server.log().contains(r#""connections":1,"store_closed":true"#), "{}", server.log());
+        assert_eq!(server.wait().code(), Some(0));
+        let mut again = site.serve(&[]);
+        assert!(again.client(ada.token.as_deref().expect("a token")).ids().contains(&id));
+        assert_eq!(again.stop().code(), Some(0));
     }
+}
 
-    fn a_second_signal_ends_it_at_once(site) {
-        let mut server = site.serve(&["--shutdown-grace", "100d"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut unfinished = ada.connect();
-        unfinished.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100"), ("Expect", "100-continue")], None));
-        assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
-        server.signal("TERM");
-        wait_for("the first signal", || server.log().contains("stopping").then_some(()));
-        assert!(server.ended().is_none());
-        server.signal("TERM");
-        assert_eq!(server.wait().code(), Some(1));
-        assert!(server.log().contains("stopped at once"), "{}", server.log());
+#[rstest]
+fn idle_connections_do_not_hold_it_up(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
+    for connection in &mut idle[..3] {
+        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(connection.answer(false).status, 200);
     }
+    assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
+    assert!(idle.iter_mut().all(Connection::is_closed_by_server));
+}
+
+#[rstest]
+fn after_the_grace_what_is_unfinished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--shutdown-grace", "300ms"]);
+    let mut unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
+    assert_eq!(server.stop().code(), Some(0));
+    assert!(unfinished.is_closed_by_server());
+    assert!(server.log().contains(r#""connections":1,"store_closed":true"#), "{}", server.log());
+}
+
+#[rstest]
+fn a_second_signal_ends_it_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
+    server.signal("TERM");
+    wait_for("the first signal", || server.log().contains("stopping").then_some(()));
+    assert!(server.ended().is_none());
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(1));
+    assert!(server.log().contains("stopped at once"), "{}", server.log());
 }

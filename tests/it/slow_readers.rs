@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use rstest::rstest;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::support::{Client, Server, Site, on_every_engine, wait_for};
+use crate::support::{Client, Engine, Server, Site, wait_for};
 
 /// The state of a socket in `/proc/net/tcp` that the process has closed and whose bytes are not acknowledged.
 const FIN_WAIT1: &str = "04";
@@ -52,32 +53,36 @@ fn cut_after(server: &Server) -> u64 {
     line["bytes"].as_u64().unwrap()
 }
 
-on_every_engine! {
-    fn little_of_a_list_is_produced_for_a_client_that_does_not_read(site) {
-        let token = large_list(site);
-        let server = site.serve(&["--write-timeout", "1s"]);
-        let client = unread_list(&server.client(&token));
-        let bytes = cut_after(&server);
-        assert!(bytes <= 256 * 1024, "{bytes} bytes");
-        // What the kernel holds is not kept for a client that was given up on.
-        let clients = [client.local_addr().unwrap()];
-        wait_for("the end of the socket", || {
-            let states = states(server.address(), &clients);
-            (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
-        });
-    }
+#[rstest]
+fn little_of_a_list_is_produced_for_a_client_that_does_not_read(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let token = large_list(site);
+    let server = site.serve(&["--write-timeout", "1s"]);
+    let client = unread_list(&server.client(&token));
+    let bytes = cut_after(&server);
+    assert!(bytes <= 256 * 1024, "{bytes} bytes");
+    // What the kernel holds is not kept for a client that was given up on.
+    let clients = [client.local_addr().unwrap()];
+    wait_for("the end of the socket", || {
+        let states = states(server.address(), &clients);
+        (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
+    });
+}
 
-    fn a_slow_reader_holds_a_bounded_amount_of_memory(site) {
-        const READERS: usize = 100;
-        let token = large_list(site);
-        let mut server = site.serve(&["--metrics-listen", "0"]);
-        let metrics = server.metrics();
-        let ada = server.client(&token);
-        assert_eq!(ada.get("/plants").status, 200);
-        let before = server.resident();
-        let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
-        metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
-        let each = server.resident().saturating_sub(before) / READERS as u64;
-        assert!(each <= 128, "{each} KiB each");
-    }
+#[rstest]
+fn a_slow_reader_holds_a_bounded_amount_of_memory(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    const READERS: usize = 100;
+    let site = &Site::new(engine);
+    let token = large_list(site);
+    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = server.client(&token);
+    assert_eq!(ada.get("/plants").status, 200);
+    let before = server.resident();
+    let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
+    metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
+    let each = server.resident().saturating_sub(before) / READERS as u64;
+    assert!(each <= 128, "{each} KiB each");
 }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::support::{Engine, Site, on_every_engine};
+use rstest::rstest;
+
+use crate::support::{Engine, Site};
 
 fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
@@ -86,8 +88,10 @@ fn the_file_is_as_the_contract_says() {
         |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap();
     assert_eq!(pragma("journal_mode"), "wal".to_owned().into());
     assert_eq!(pragma("page_size"), 4096.into());
+    let own_tables = "SELECT name, wr, strict FROM pragma_table_list
+                      WHERE schema = 'main' AND name NOT LIKE 'sqlite_%' ORDER BY name";
     let tables: Vec<(String, bool, bool)> = file
-        .prepare("SELECT name, wr, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%' ORDER BY name")
+        .prepare(own_tables)
         .unwrap()
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
         .unwrap()
@@ -168,61 +172,67 @@ fn a_store_that_can_only_be_read_is_refused() {
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 
-on_every_engine! {
-    // A deletion that was interrupted, and the plants of those who were not deleted.
-    fn what_is_left_of_a_deleted_user_goes_after_the_next_start(site) {
-        let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
-        let mut server = site.serve(&[]);
-        for (number, token) in tokens.iter().enumerate() {
-            (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
-        }
-        server.stop();
-        // What the first transaction of a deletion leaves behind.
-        site.execute("INSERT INTO departed_users VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
-        let server = site.serve(&[]);
-        assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
-        let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
-        crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
-        assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
+// A deletion that was interrupted, and the plants of those who were not deleted.
+#[rstest]
+fn what_is_left_of_a_deleted_user_goes_after_the_next_start(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
+    let mut server = site.serve(&[]);
+    for (number, token) in tokens.iter().enumerate() {
+        (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
     }
+    server.stop();
+    // What the first transaction of a deletion leaves behind.
+    site.execute("INSERT INTO departed_users VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
+    let server = site.serve(&[]);
+    assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
+    let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
+    crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
+    assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
+}
 
-    fn a_command_makes_no_store_unless_asked(site) {
-        let commands: &[&[&str]] = &[
-            &["token", "create", "--user", "ada"],
-            &["token", "list"],
-            &["token", "revoke", "1"],
-            &["import"],
-            &["user", "list"],
-            &["user", "delete", "--yes", "ada"],
-            &["share", "list"],
-            &["export"],
-        ];
-        for command in commands {
-            let output = site.run(command);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-            assert!(said.starts_with("error: there is no store at "), "{command:?}: {said}");
-            assert!(said.contains("name yours with --store") && said.contains("--create"), "{command:?}: {said}");
-            assert_eq!(std::fs::read_dir(site.directory()).unwrap().count(), 0, "{command:?}");
-        }
-        if matches!(site.engine, Engine::Postgres) {
-            let (schemas, none) = ("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'", [0]);
-            assert_eq!(site.rows(schemas), none);
-        }
-        let made = site.run(&["token", "create", "--create", "--user", "ada"]);
-        assert!(String::from_utf8_lossy(&made.stderr).contains("made a new store"), "{made:?}");
-        assert!(site.run(&["import"]).status.success(), "there is one now");
+#[rstest]
+fn a_command_makes_no_store_unless_asked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let commands: &[&[&str]] = &[
+        &["token", "create", "--user", "ada"],
+        &["token", "list"],
+        &["token", "revoke", "1"],
+        &["import"],
+        &["user", "list"],
+        &["user", "delete", "--yes", "ada"],
+        &["share", "list"],
+        &["export"],
+    ];
+    for command in commands {
+        let output = site.run(command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        assert!(said.starts_with("error: there is no store at "), "{command:?}: {said}");
+        assert!(said.contains("name yours with --store") && said.contains("--create"), "{command:?}: {said}");
+        assert_eq!(std::fs::read_dir(site.directory()).unwrap().count(), 0, "{command:?}");
     }
+    if matches!(site.engine, Engine::Postgres) {
+        let (schemas, none) = ("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'", [0]);
+        assert_eq!(site.rows(schemas), none);
+    }
+    let made = site.run(&["token", "create", "--create", "--user", "ada"]);
+    assert!(String::from_utf8_lossy(&made.stderr).contains("made a new store"), "{made:?}");
+    assert!(site.run(&["import"]).status.success(), "there is one now");
+}
 
-    // Ten processes that find no store make one store.
-    fn many_may_start_on_a_new_store_together(site) {
-        std::thread::scope(|scope| {
-            for number in 0..10 {
-                scope.spawn(move || site.token(&format!("user-{number}"), &[]));
-            }
-        });
-        let users = site.run(&["user", "list", "--json"]);
-        let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
-        assert_eq!(users.as_array().map(Vec::len), Some(10));
-    }
+// Ten processes that find no store make one store.
+#[rstest]
+fn many_may_start_on_a_new_store_together(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    std::thread::scope(|scope| {
+        for number in 0..10 {
+            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+        }
+    });
+    let users = site.run(&["user", "list", "--json"]);
+    let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
+    assert_eq!(users.as_array().map(Vec::len), Some(10));
 }

@@ -5,6 +5,7 @@ mod browser;
 mod client;
 pub(crate) mod collector;
 pub(crate) mod contract;
+pub(crate) mod forward_proxy;
 mod history;
 pub(crate) mod http2;
 pub(crate) mod issuer;
@@ -25,7 +26,7 @@ mod workload;
 use std::time::{Duration, Instant};
 
 pub(crate) use browser::Script;
-pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use client::{Answer, Client, Connection, JSON};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port};
@@ -37,37 +38,20 @@ pub(crate) use terminal::Terminal;
 pub(crate) use traced::Traced;
 pub(crate) use workload::{Random, Workload};
 
-/// The engines a test body runs on.
+/// Storage engine that a test runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Engine {
     Sqlite,
     Postgres,
 }
 
-/// Declares tests that run on every engine, each on a fresh [`Site`].
-macro_rules! on_every_engine {
-    ($(fn $name:ident($site:ident) $body:block)*) => {
-        $(fn $name($site: &$crate::support::Site) $body
-
-        mod $name {
-            #[test]
-            fn sqlite() {
-                insta::allow_duplicates! {
-                    super::$name(&$crate::support::Site::new($crate::support::Engine::Sqlite));
-                }
-            }
-
-            #[test]
-            fn postgres() {
-                // What one engine answers is what the other does: one snapshot for both.
-                insta::allow_duplicates! {
-                    super::$name(&$crate::support::Site::new($crate::support::Engine::Postgres));
-                }
-            }
-        })*
+/// Asserts an inline snapshot that every engine shares, so that it may be reached more than once.
+macro_rules! assert_snapshot {
+    ($($argument:tt)*) => {
+        insta::allow_duplicates! { insta::assert_snapshot!($($argument)*) }
     };
 }
-pub(crate) use on_every_engine;
+pub(crate) use assert_snapshot;
 
 /// How long a test waits for what must happen before it calls it failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

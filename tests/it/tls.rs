@@ -7,14 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 
+use rstest::rstest;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, PATIENCE, Server, Site, Terminal, on_every_engine, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, Terminal, wait_for};
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "showing a new certificate";
 const NOT_RENEWED: &str = "the certificate is not renewed, and the one before goes on";
@@ -146,51 +146,60 @@ fn site() -> Site<'static> {
 
 const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
 
-on_every_engine! {
-    fn the_service_over_tls_in_both_versions_and_protocols(site) {
-        let files = Files::new();
-        let server = files.serve(site, &[]);
-        let bearer = format!("Authorization: Bearer {}", site.token("ada", &[]));
-        let plants = format!("https://{}/plants", server.address());
-        let ways: [&[&str]; 4] = [
-            &["--tlsv1.3", "--http2"],
-            &["--tlsv1.3", "--http1.1"],
-            &["--tlsv1.2", "--tls-max", "1.2", "--http2"],
-            &["--tlsv1.2", "--tls-max", "1.2", "--http1.1"],
-        ];
-        for way in ways {
-            let spoken = if way.contains(&"--http2") { "HTTP/2" } else { "HTTP/1.1" };
-            let call = |more: &[&str]| files.curl(&[way, &["-H", &bearer], more].concat());
-            let body = r#"{"id":7,"name":"Rose"}"#;
-            assert_eq!(call(&["-H", "Content-Type: application/json", "-d", body, &plants]), format!(r#"{{"name":"Rose"}} {spoken}"#));
-            assert_eq!(call(&[&plants]), format!(r#"[{{"name":"Rose"}}] {spoken}"#));
-            assert_eq!(call(&["-X", "DELETE", &format!("{plants}/7")]), format!(" {spoken}"));
-            assert!(call(&["-X", "DELETE", &format!("{plants}/7")]).contains("40400"));
-        }
-        assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
+#[rstest]
+fn the_service_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let files = Files::new();
+    let server = files.serve(site, &[]);
+    let bearer = format!("Authorization: Bearer {}", site.token("ada", &[]));
+    let plants = format!("https://{}/plants", server.address());
+    let ways: [&[&str]; 4] = [
+        &["--tlsv1.3", "--http2"],
+        &["--tlsv1.3", "--http1.1"],
+        &["--tlsv1.2", "--tls-max", "1.2", "--http2"],
+        &["--tlsv1.2", "--tls-max", "1.2", "--http1.1"],
+    ];
+    for way in ways {
+        let spoken = if way.contains(&"--http2") { "HTTP/2" } else { "HTTP/1.1" };
+        let call = |more: &[&str]| files.curl(&[way, &["-H", &bearer], more].concat());
+        let body = r#"{"id":7,"name":"Rose"}"#;
+        assert_eq!(
+            call(&["-H", "Content-Type: application/json", "-d", body, &plants]),
+            format!(r#"{{"name":"Rose"}} {spoken}"#)
+        );
+        assert_eq!(call(&[&plants]), format!(r#"[{{"name":"Rose"}}] {spoken}"#));
+        assert_eq!(call(&["-X", "DELETE", &format!("{plants}/7")]), format!(" {spoken}"));
+        assert!(call(&["-X", "DELETE", &format!("{plants}/7")]).contains("40400"));
     }
+    assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
+}
 
-    // What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
-    fn a_new_certificate_is_shown_without_dropping_a_connection(site) {
-        let files = Files::new();
-        files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
-        let server = files.serve(site, &[]);
-        let ada = server.client(&site.token("ada", &[]));
-        let mut open = files.connect(server.address(), "http/1.1");
-        assert!(ask(&mut open, LIVEZ, LIVE).starts_with("HTTP/1.1 200"));
-        let mut at_work = Frames::begin(files.connect(server.address(), "h2"), &[]);
-        at_work.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-        at_work.send(DATA, 0, 1, br#"{"id":1,"#);
-        assert!(files.shows(server.address(), "server"));
-        files.show_certificate("renewed");
-        files.show_key("renewed");
-        server.signal("HUP");
-        wait_for_log(&server, RENEWED);
-        assert!(files.shows(server.address(), "renewed"));
-        at_work.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
-        assert_eq!(at_work.body(1), r#"{"name":"Rose"}"#);
-        assert!(ask(&mut open, &ada.bytes("GET", "/plants", &[], None), r#"[{"name":"Rose"}]"#).starts_with("HTTP/1.1 200"));
-    }
+// What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
+#[rstest]
+fn a_new_certificate_is_shown_without_dropping_a_connection(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let files = Files::new();
+    files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
+    let server = files.serve(site, &[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut open = files.connect(server.address(), "http/1.1");
+    assert!(ask(&mut open, LIVEZ, LIVE).starts_with("HTTP/1.1 200"));
+    let mut at_work = Frames::begin(files.connect(server.address(), "h2"), &[]);
+    at_work.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    at_work.send(DATA, 0, 1, br#"{"id":1,"#);
+    assert!(files.shows(server.address(), "server"));
+    files.show_certificate("renewed");
+    files.show_key("renewed");
+    server.signal("HUP");
+    wait_for_log(&server, RENEWED);
+    assert!(files.shows(server.address(), "renewed"));
+    at_work.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
+    assert_eq!(at_work.body(1), r#"{"name":"Rose"}"#);
+    assert!(
+        ask(&mut open, &ada.bytes("GET", "/plants", &[], None), r#"[{"name":"Rose"}]"#).starts_with("HTTP/1.1 200")
+    );
 }
 
 /// Tools replace one file after the other: what does not fit together is not shown, and warned of once.

@@ -1,15 +1,15 @@
 //! Traces: a client's is continued, a collector is told, and nothing that the collector does reaches a request.
 
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, Server, Site, on_every_engine, wait_for};
+use crate::support::{Engine, JSON, Server, Site, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 fn line(server: &Server, id: &str) -> Value {
     let mark = format!(r#""request_id":"{id}""#);
@@ -19,135 +19,152 @@ fn line(server: &Server, id: &str) -> Value {
     })
 }
 
-on_every_engine! {
-    fn a_request_is_a_span_of_its_clients_trace(site) {
-        let collector = Collector::start();
-        let server = site.serve(&["--otlp-endpoint", &collector.url()]);
-        let ada = server.client(&site.token("ada", &[]));
-        let parent = format!("00-{TRACE}-{SPAN}-01");
-        let id = |id| ("X-Request-Id", id);
-        let body = br#"{"id":1,"name":"Rose"}"#;
-        let headers = [JSON, id("create"), ("traceparent", &parent), ("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")];
-        assert_eq!(ada.call("POST", "/plants", &headers, Some(body)).status, 200);
-        let (span, children) = collector.wait_for_request("create");
-        assert_eq!((span.text("traceId"), span.text("parentSpanId"), span.text("name")), (TRACE, SPAN, "POST /plants"));
-        assert_eq!(span.text("traceState"), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
-        assert_eq!(span.0["kind"], 2);
-        assert!(span.0["status"].is_null());
+#[rstest]
+fn a_request_is_a_span_of_its_clients_trace(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let collector = Collector::start();
+    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let ada = server.client(&site.token("ada", &[]));
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    let id = |id| ("X-Request-Id", id);
+    let body = br#"{"id":1,"name":"Rose"}"#;
+    let headers =
+        [JSON, id("create"), ("traceparent", &parent), ("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")];
+    assert_eq!(ada.call("POST", "/plants", &headers, Some(body)).status, 200);
+    let (span, children) = collector.wait_for_request("create");
+    assert_eq!((span.text("traceId"), span.text("parentSpanId"), span.text("name")), (TRACE, SPAN, "POST /plants"));
+    assert_eq!(span.text("traceState"), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+    assert_eq!(span.0["kind"], 2);
+    assert!(span.0["status"].is_null());
+    let attributes = span.attributes();
+    let attribute = |name: &str| attributes.get(name).map(String::as_str);
+    assert_eq!(attribute("http.request.method"), Some("POST"));
+    assert_eq!(attribute("http.route"), Some("/plants"));
+    assert_eq!(attribute("http.response.status_code"), Some("200"));
+    assert_eq!(attribute("network.protocol.version"), Some("1.1"));
+    assert_eq!(attribute("user.id"), Some("1"));
+    assert_eq!(attribute("error.type"), None);
+    let time = |span: &crate::support::collector::Span, field: &str| span.text(field).parse::<u64>().expect("a time");
+    let (begun, ended) = (time(&span, "startTimeUnixNano"), time(&span, "endTimeUnixNano"));
+    assert!(begun > 1_600_000_000_000_000_000 && begun < ended);
+    for name in ["authenticate", "read", "wait for the writer", "commit"] {
+        let child = children.iter().find(|child| child.text("name") == name);
+        let child = child.unwrap_or_else(|| panic!("{name} is not among {children:?}"));
+        assert_eq!((child.text("traceId"), &child.0["kind"]), (TRACE, &1.into()));
+        let (from, to) = (time(child, "startTimeUnixNano"), time(child, "endTimeUnixNano"));
+        assert!(begun <= from && from <= to && to <= ended, "{name} is within its request");
+    }
+    assert_eq!(line(&server, "create")["trace_id"], TRACE);
+
+    assert_eq!(ada.call("DELETE", "/plants/7", &[id("missing")], None).status, 404);
+    let (span, _) = collector.wait_for_request("missing");
+    assert_ne!(span.text("traceId"), TRACE, "a trace of its own");
+    assert_eq!((span.text("parentSpanId"), span.text("name")), ("", "DELETE /plants/{id}"));
+    assert_eq!(line(&server, "missing")["trace_id"], span.text("traceId"));
+    assert!(span.0["status"].is_null(), "the client's fault is no failure of the service");
+    assert_eq!(span.attributes().get("plantstore.error").map(String::as_str), Some("40400"));
+
+    site.execute("ALTER TABLE plants RENAME TO gone");
+    assert_eq!(ada.call("GET", "/plants", &[id("broken")], None).status, 500);
+    let (span, _) = collector.wait_for_request("broken");
+    assert_eq!(span.0["status"]["code"], 2);
+    assert_eq!(span.attributes().get("error.type").map(String::as_str), Some("50000"));
+}
+
+#[rstest]
+fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let collector = Collector::start();
+    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let mut connection = Http2::open(&server.client(&site.token("ada", &[])));
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    let mut ask = |id: &str, method: &str, more: &[(&str, &str)], body: Option<&[u8]>| {
+        let headers = [&[("X-Request-Id", id), ("traceparent", &parent), ("tracestate", "a=1")], more].concat();
+        let answer = connection.call(method, "/plants", &headers, body);
+        let (span, children) = collector.wait_for_request(id);
+        let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
+        assert_eq!(continued, (TRACE, SPAN, "a=1"), "{id}");
+        assert_eq!((span.text("name"), &span.0["kind"]), (&*format!("{method} /plants"), &2.into()));
+        assert!(span.0["status"].is_null(), "{id} did not fail: {span:?}");
         let attributes = span.attributes();
-        let attribute = |name: &str| attributes.get(name).map(String::as_str);
-        assert_eq!(attribute("http.request.method"), Some("POST"));
-        assert_eq!(attribute("http.route"), Some("/plants"));
-        assert_eq!(attribute("http.response.status_code"), Some("200"));
-        assert_eq!(attribute("network.protocol.version"), Some("1.1"));
-        assert_eq!(attribute("user.id"), Some("1"));
-        assert_eq!(attribute("error.type"), None);
-        let time = |span: &crate::support::collector::Span, field: &str| span.text(field).parse::<u64>().expect("a time");
-        let (begun, ended) = (time(&span, "startTimeUnixNano"), time(&span, "endTimeUnixNano"));
-        assert!(begun > 1_600_000_000_000_000_000 && begun < ended);
-        for name in ["authenticate", "read", "wait for the writer", "commit"] {
-            let child = children.iter().find(|child| child.text("name") == name);
-            let child = child.unwrap_or_else(|| panic!("{name} is not among {children:?}"));
-            assert_eq!((child.text("traceId"), &child.0["kind"]), (TRACE, &1.into()));
-            let (from, to) = (time(child, "startTimeUnixNano"), time(child, "endTimeUnixNano"));
-            assert!(begun <= from && from <= to && to <= ended, "{name} is within its request");
+        let expected = [
+            ("http.request.method", Some(method.to_owned())),
+            ("http.route", Some("/plants".to_owned())),
+            ("http.response.status_code", Some(answer.status.to_string())),
+            ("http.response.body.size", Some(answer.body.len().to_string())),
+            ("network.protocol.version", Some("2".to_owned())),
+            ("error.type", None),
+        ];
+        for (name, value) in expected {
+            assert_eq!(attributes.get(name), value.as_ref(), "{name} of {id}");
         }
-        assert_eq!(line(&server, "create")["trace_id"], TRACE);
-
-        assert_eq!(ada.call("DELETE", "/plants/7", &[id("missing")], None).status, 404);
-        let (span, _) = collector.wait_for_request("missing");
-        assert_ne!(span.text("traceId"), TRACE, "a trace of its own");
-        assert_eq!((span.text("parentSpanId"), span.text("name")), ("", "DELETE /plants/{id}"));
-        assert_eq!(line(&server, "missing")["trace_id"], span.text("traceId"));
-        assert!(span.0["status"].is_null(), "the client's fault is no failure of the service");
-        assert_eq!(span.attributes().get("plantstore.error").map(String::as_str), Some("40400"));
-
-        site.execute("ALTER TABLE plants RENAME TO gone");
-        assert_eq!(ada.call("GET", "/plants", &[id("broken")], None).status, 500);
-        let (span, _) = collector.wait_for_request("broken");
-        assert_eq!(span.0["status"]["code"], 2);
-        assert_eq!(span.attributes().get("error.type").map(String::as_str), Some("50000"));
+        assert_eq!(line(&server, id)["trace_id"], TRACE);
+        (answer.status, attributes, children)
+    };
+    let (status, attributes, children) = ask("create", "POST", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
+    assert_eq!((status, attributes.get("user.id").map(String::as_str)), (200, Some("1")));
+    for name in ["authenticate", "read", "wait for the writer", "commit"] {
+        assert!(children.iter().any(|child| child.text("name") == name), "{name} is not among {children:?}");
     }
+    assert_eq!(ask("list", "GET", &[], None).0, 200);
+    assert_eq!(ask("head", "HEAD", &[], None).0, 200);
+    // Refused before anybody has handled it.
+    let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
+    assert_eq!((status, attributes.get("plantstore.error").map(String::as_str)), (431, Some("43100")));
+}
 
-    fn a_request_over_http2_is_a_span_like_any_other(site) {
-        let collector = Collector::start();
-        let server = site.serve(&["--otlp-endpoint", &collector.url()]);
-        let mut connection = Http2::open(&server.client(&site.token("ada", &[])));
-        let parent = format!("00-{TRACE}-{SPAN}-01");
-        let mut ask = |id: &str, method: &str, more: &[(&str, &str)], body: Option<&[u8]>| {
-            let headers = [&[("X-Request-Id", id), ("traceparent", &parent), ("tracestate", "a=1")], more].concat();
-            let answer = connection.call(method, "/plants", &headers, body);
-            let (span, children) = collector.wait_for_request(id);
-            let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
-            assert_eq!(continued, (TRACE, SPAN, "a=1"), "{id}");
-            assert_eq!((span.text("name"), &span.0["kind"]), (&*format!("{method} /plants"), &2.into()));
-            assert!(span.0["status"].is_null(), "{id} did not fail: {span:?}");
-            let attributes = span.attributes();
-            let expected = [
-                ("http.request.method", Some(method.to_owned())),
-                ("http.route", Some("/plants".to_owned())),
-                ("http.response.status_code", Some(answer.status.to_string())),
-                ("http.response.body.size", Some(answer.body.len().to_string())),
-                ("network.protocol.version", Some("2".to_owned())),
-                ("error.type", None),
-            ];
-            for (name, value) in expected {
-                assert_eq!(attributes.get(name), value.as_ref(), "{name} of {id}");
-            }
-            assert_eq!(line(&server, id)["trace_id"], TRACE);
-            (answer.status, attributes, children)
-        };
-        let (status, attributes, children) = ask("create", "POST", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
-        assert_eq!((status, attributes.get("user.id").map(String::as_str)), (200, Some("1")));
-        for name in ["authenticate", "read", "wait for the writer", "commit"] {
-            assert!(children.iter().any(|child| child.text("name") == name), "{name} is not among {children:?}");
-        }
-        assert_eq!(ask("list", "GET", &[], None).0, 200);
-        assert_eq!(ask("head", "HEAD", &[], None).0, 200);
-        // Refused before anybody has handled it.
-        let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
-        assert_eq!((status, attributes.get("plantstore.error").map(String::as_str)), (431, Some("43100")));
+#[rstest]
+fn nothing_secret_is_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let collector = Collector::start();
+    let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let token = site.token("somebody", &[]);
+    let client = server.client(&token);
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    let headers = [
+        JSON,
+        ("Cookie", "hidden"),
+        ("traceparent", &parent),
+        ("tracestate", &format!("a={token}")),
+        ("X-Request-Id", &token),
+        ("Idempotency-Key", "hidden"),
+    ];
+    assert_eq!(
+        client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#)).status,
+        200
+    );
+    assert_eq!(client.get("/plants?limit=1&hidden=1").status, 200);
+    assert_eq!(client.get("/hidden/path").status, 404);
+    assert_eq!(client.call("HIDDEN", "/plants", &[], None).status, 405);
+    assert_eq!(client.delete(98_765).status, 204);
+    assert_eq!(server.client(&token.replace("pst_", "pst_x")).get("/plants").status, 401);
+    server.stop();
+    let told = collector.text();
+    assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{told}");
+    for hidden in ["somebody", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
+        assert!(!told.contains(hidden), "{hidden} in {told}");
     }
+}
 
-    fn nothing_secret_is_told(site) {
-        let collector = Collector::start();
-        let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
-        let token = site.token("somebody", &[]);
-        let client = server.client(&token);
-        let parent = format!("00-{TRACE}-{SPAN}-01");
-        let headers = [JSON, ("Cookie", "hidden"), ("traceparent", &parent), ("tracestate", &format!("a={token}")), ("X-Request-Id", &token), ("Idempotency-Key", "hidden")];
-        assert_eq!(client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#)).status, 200);
-        assert_eq!(client.get("/plants?limit=1&hidden=1").status, 200);
-        assert_eq!(client.get("/hidden/path").status, 404);
-        assert_eq!(client.call("HIDDEN", "/plants", &[], None).status, 405);
-        assert_eq!(client.delete(98_765).status, 204);
-        assert_eq!(server.client(&token.replace("pst_", "pst_x")).get("/plants").status, 401);
-        server.stop();
-        let told = collector.text();
-        assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{told}");
-        for hidden in ["somebody", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
-            assert!(!told.contains(hidden), "{hidden} in {told}");
-        }
-    }
-
-    fn who_decides_what_is_recorded(site) {
-        let collector = Collector::start();
-        let mut server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
-        let ada = server.client(&site.token("ada", &[]));
-        let get = |id: &str, parent: &str| {
-            let headers = [("X-Request-Id", id), ("traceparent", parent)];
-            let headers = if parent.is_empty() { &headers[..1] } else { &headers[..] };
-            assert_eq!(ada.call("GET", "/plants", headers, None).status, 200);
-        };
-        get("root", "");
-        get("not-recorded", &format!("00-{TRACE}-{SPAN}-00"));
-        get("recorded", &format!("00-{TRACE}-{SPAN}-01"));
-        assert_eq!(line(&server, "root")["trace_id"], Value::Null, "of which nothing would be found");
-        assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the client knows it");
-        assert_eq!(server.stop().code(), Some(0));
-        let told: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
-        assert_eq!(told, [false, false, true]);
-    }
+#[rstest]
+fn who_decides_what_is_recorded(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let collector = Collector::start();
+    let mut server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let get = |id: &str, parent: &str| {
+        let headers = [("X-Request-Id", id), ("traceparent", parent)];
+        let headers = if parent.is_empty() { &headers[..1] } else { &headers[..] };
+        assert_eq!(ada.call("GET", "/plants", headers, None).status, 200);
+    };
+    get("root", "");
+    get("not-recorded", &format!("00-{TRACE}-{SPAN}-00"));
+    get("recorded", &format!("00-{TRACE}-{SPAN}-01"));
+    assert_eq!(line(&server, "root")["trace_id"], Value::Null, "of which nothing would be found");
+    assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the client knows it");
+    assert_eq!(server.stop().code(), Some(0));
+    let told: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
+    assert_eq!(told, [false, false, true]);
 }
 
 /// The forms of the header, by the specification. What is not a parent begins a trace of its own, and is never refused.
@@ -251,9 +268,9 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     collector.wait_for_request("later");
     wait_for("the word that it is over", || server.log().contains("the collector takes spans again").then_some(()));
 
-    collector.stop();
+    collector.server.stop();
     get("while-away");
-    collector.restart();
+    collector.server.restart();
     collector.wait_for_request("while-away");
 
     collector.be_unwilling(Some("400 Bad Request"));
@@ -265,10 +282,10 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     assert!(collector.request("refused").is_none(), "what is refused is not sent again");
 
     // Silent: one batch is with it, and what does not fit into the queue any more is dropped.
-    collector.be_silent(true);
-    let attempts = collector.attempts();
+    collector.server.be_silent(true);
+    let attempts = collector.server.connections();
     get("unheard");
-    wait_for("an attempt", || (collector.attempts() > attempts).then_some(()));
+    wait_for("an attempt", || (collector.server.connections() > attempts).then_some(()));
     let batch = server.anonymous().bytes("GET", "/livez", &[], None).repeat(100);
     wait_for("a full queue", || {
         let mut connection = server.anonymous().connect();
@@ -286,12 +303,12 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
         collector.be_unwilling(Some(&format!("{status}\r\nRetry-After: 0")));
         let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
-        let before = collector.attempts();
+        let before = collector.server.connections();
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
-        wait_for("the first attempt", || (collector.attempts() > before).then_some(()));
+        wait_for("the first attempt", || (collector.server.connections() > before).then_some(()));
         assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
-        let attempts = collector.attempts() - before;
+        let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
         collector.be_unwilling(None);
         collector.wait_for_request(id);
@@ -314,7 +331,7 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
     assert_eq!(away.stop().code(), Some(0), "nobody is there: nothing is waited for");
 
     let silent = Collector::start();
-    silent.be_silent(true);
+    silent.server.be_silent(true);
     let mut server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));

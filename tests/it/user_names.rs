@@ -1,10 +1,11 @@
 //! Names of users: what a new one may hold, and that those there are stay of use.
 
+use rstest::rstest;
 use serde_json::json;
 
 use crate::support::issuer::{Issuer, SigningKey};
 use crate::support::transfer::{export, feed, import, said};
-use crate::support::{Engine, Site, on_every_engine};
+use crate::support::{Engine, Site};
 
 /// Characters that show nothing, or nothing but a blank.
 const UNSEEN: &[char] = &[
@@ -33,68 +34,74 @@ fn users(site: &Site) -> Vec<String> {
     users.iter().map(|user| user["name"].as_str().unwrap().to_owned()).collect()
 }
 
-on_every_engine! {
-    fn new_user_name_holds_no_character_that_cannot_be_seen(site) {
-        site.token("ada", &[]);
-        for character in UNSEEN {
-            let output = site.run(&["token", "create", "--user", &format!("ada{character}")]);
-            assert!(!output.status.success() && output.stdout.is_empty(), "U+{:04X}", u32::from(*character));
-            assert!(said(&output).contains("invisible"), "{}", said(&output));
-        }
-        let told = said(&site.run(&["token", "create", "--user", EARLIER]));
-        assert_eq!(told, "error: a new user name holds no invisible or blank-looking characters (found U+3164)\n");
-        for name in ["Ωmega", "数学", "ada@example.com", "žluť", "🌵", "अदा", "a-b_c.d", "아다"] {
-            site.token(name, &[]);
-        }
-        assert_eq!(users(site).len(), 9);
+#[rstest]
+fn new_user_name_holds_no_character_that_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &[]);
+    for character in UNSEEN {
+        let output = site.run(&["token", "create", "--user", &format!("ada{character}")]);
+        assert!(!output.status.success() && output.stdout.is_empty(), "U+{:04X}", u32::from(*character));
+        assert!(said(&output).contains("invisible"), "{}", said(&output));
     }
+    let told = said(&site.run(&["token", "create", "--user", EARLIER]));
+    assert_eq!(told, "error: a new user name holds no invisible or blank-looking characters (found U+3164)\n");
+    for name in ["Ωmega", "数学", "ada@example.com", "žluť", "🌵", "अदा", "a-b_c.d", "아다"] {
+        site.token(name, &[]);
+    }
+    assert_eq!(users(site).len(), 9);
+}
 
-    fn user_whose_name_an_earlier_release_allowed_stays_of_use(site) {
-        let token = site.token("other", &[]);
-        site.token("bob", &[]);
-        site.execute(&format!("UPDATE users SET name = '{EARLIER}' WHERE name = 'other'"));
-        let server = site.serve(&[]);
-        server.client(&token).plant(1, "Rose");
-        assert_eq!(server.client(&site.token(EARLIER, &[])).ids(), [1]);
-        assert!(site.run(&["share", "grant", "--owner", EARLIER, "--to", "bob", "--role", "reader"]).status.success());
-        import(site, &[], &format!("{{\"owner\":\"{EARLIER}\",\"id\":2,\"name\":\"Fern\"}}\n"));
-        let copied = Site::new(Engine::Sqlite);
-        let output = site.run(&["copy", "--from", &site.url(), "--to", &copied.url()]);
-        assert!(output.status.success(), "{}", said(&output));
-        assert_eq!(export(&copied), export(site));
-        assert_eq!(users(&copied), [EARLIER, "bob"]);
-        assert!(site.run(&["user", "delete", EARLIER, "--yes"]).status.success());
-        assert_eq!(users(site), ["bob"]);
-        assert!(!site.run(&["token", "create", "--user", EARLIER]).status.success(), "then the name is a new one");
-    }
+#[rstest]
+fn user_whose_name_an_earlier_release_allowed_stays_of_use(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let token = site.token("other", &[]);
+    site.token("bob", &[]);
+    site.execute(&format!("UPDATE users SET name = '{EARLIER}' WHERE name = 'other'"));
+    let server = site.serve(&[]);
+    server.client(&token).plant(1, "Rose");
+    assert_eq!(server.client(&site.token(EARLIER, &[])).ids(), [1]);
+    assert!(site.run(&["share", "grant", "--owner", EARLIER, "--to", "bob", "--role", "reader"]).status.success());
+    import(site, &[], &format!("{{\"owner\":\"{EARLIER}\",\"id\":2,\"name\":\"Fern\"}}\n"));
+    let copied = Site::new(Engine::Sqlite);
+    let output = site.run(&["copy", "--from", &site.url(), "--to", &copied.url()]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(export(&copied), export(site));
+    assert_eq!(users(&copied), [EARLIER, "bob"]);
+    assert!(site.run(&["user", "delete", EARLIER, "--yes"]).status.success());
+    assert_eq!(users(site), ["bob"]);
+    assert!(!site.run(&["token", "create", "--user", EARLIER]).status.success(), "then the name is a new one");
+}
 
-    fn import_makes_no_user_whose_name_cannot_be_seen(site) {
-        site.token("ada", &[]);
-        let line = |owner: &str, id| format!("{{\"owner\":\"{owner}\",\"id\":{id},\"name\":\"Rose\"}}\n");
-        let input = [line("ada", 1), line("ada", 2), line(EARLIER, 3), line("ada", 4)].concat();
-        let output = feed(site.command(&["import"]), input.as_bytes());
-        assert_eq!(output.status.code(), Some(1));
-        let told = said(&output);
-        let fault = "line 3: `owner`: a new user name holds no invisible or blank-looking characters (found U+3164)";
-        assert!(told.contains(fault), "{told}");
-        assert_eq!(export(site), [line("ada", 1), line("ada", 2)].concat(), "what stands before it is stored");
-        assert_eq!(users(site), ["ada"]);
-    }
+#[rstest]
+fn import_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    site.token("ada", &[]);
+    let line = |owner: &str, id| format!("{{\"owner\":\"{owner}\",\"id\":{id},\"name\":\"Rose\"}}\n");
+    let input = [line("ada", 1), line("ada", 2), line(EARLIER, 3), line("ada", 4)].concat();
+    let output = feed(site.command(&["import"]), input.as_bytes());
+    assert_eq!(output.status.code(), Some(1));
+    let told = said(&output);
+    let fault = "line 3: `owner`: a new user name holds no invisible or blank-looking characters (found U+3164)";
+    assert!(told.contains(fault), "{told}");
+    assert_eq!(export(site), [line("ada", 1), line("ada", 2)].concat(), "what stands before it is stored");
+    assert_eq!(users(site), ["ada"]);
+}
 
-    fn first_sign_in_makes_no_user_whose_name_cannot_be_seen(site) {
-        let key = SigningKey::ed25519("d");
-        let issuer = Issuer::start(&[&key]);
-        let server = site.serve(&issuer.options());
-        let signed_in = |name: &str| server.client(&key.token(&issuer.claims(name))).get("/plants");
-        assert_eq!(signed_in("ada").status, 200);
-        for character in UNSEEN {
-            assert_eq!(signed_in(&format!("ada{character}")).error(), 40101, "U+{:04X}", u32::from(*character));
-        }
-        assert_eq!(users(site), ["ada"]);
-        site.execute(&format!("UPDATE users SET name = '{EARLIER}'"));
-        let mut claims = issuer.claims(EARLIER);
-        // Another token than the one that was rejected.
-        claims.as_object_mut().unwrap().insert("jti".to_owned(), json!("2"));
-        assert_eq!(server.client(&key.token(&claims)).get("/plants").status, 200);
+#[rstest]
+fn first_sign_in_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = site.serve(&issuer.options());
+    let signed_in = |name: &str| server.client(&key.token(&issuer.claims(name))).get("/plants");
+    assert_eq!(signed_in("ada").status, 200);
+    for character in UNSEEN {
+        assert_eq!(signed_in(&format!("ada{character}")).error(), 40101, "U+{:04X}", u32::from(*character));
     }
+    assert_eq!(users(site), ["ada"]);
+    site.execute(&format!("UPDATE users SET name = '{EARLIER}'"));
+    let mut claims = issuer.claims(EARLIER);
+    // Another token than the one that was rejected.
+    claims.as_object_mut().unwrap().insert("jti".to_owned(), json!("2"));
+    assert_eq!(server.client(&key.token(&claims)).get("/plants").status, 200);
 }

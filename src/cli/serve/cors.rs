@@ -2,27 +2,27 @@
 
 use clap::Args;
 
-use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::Cors;
+use crate::cli::exit::UsageError;
+use plantstore_server::Cors;
 
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]
 pub(super) struct CorsOptions {
     /// An origin whose pages may call the service, such as `https://app.example`, or `*` for all; may be given again, or
     /// several with commas between them
-    // Kept as text: whether an origin can be listed depends on the others.
+    // Parsed together, because an origin may exclude others.
     #[arg(long, value_name = "ORIGIN", env = "PLANTSTORE_CORS_ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
 }
 
 impl CorsOptions {
-    pub(super) fn cors(&self) -> Result<Option<Cors>, WrongUse> {
+    pub(super) fn cors(&self) -> Result<Option<Cors>, UsageError> {
         if self.cors_origin.is_empty() {
             return Ok(None);
         }
         Cors::parse(&self.cors_origin)
             .map(Some)
-            .map_err(|fault| WrongUse(format!("{}: {fault}", origin("--cors-origin"))))
+            .map_err(|fault| UsageError(format!("{}: {fault}", origin("--cors-origin"))))
     }
 }

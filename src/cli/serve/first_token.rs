@@ -1,19 +1,19 @@
 //! The first token of a new store, for the user `gardener`.
 //!
-//! An embedded store gets it in a file beside its own. The file is on disk before the token is committed, and a store is new as
-//! long as no user was ever made in it: whenever a first start is cut short, the next one makes another token and replaces the
-//! file. So the file of a store that has a user holds a token that works.
+//! An embedded store gets it in a file beside its own. The file is on disk before the token is committed, and a store is new
+//! until its first user is created: after an interrupted first start, the next one generates another token and replaces the
+//! file. So the file of a store that has a user holds a valid token.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use crate::cli::{WrongUse, token};
-use crate::newfile::{NewFile, NewFileError, beside};
-use crate::store::{Store, StoreUrl};
-use crate::token::{Label, PlainToken, TokenId};
-use crate::user::UserName;
+use crate::cli::exit::UsageError;
+use crate::cli::token::default_grant;
+use plantstore_model::token::{Label, PlainToken, TokenId};
+use plantstore_model::user::UserName;
+use plantstore_store::new_file::{NewFile, NewFileError, beside};
+use plantstore_store::{Store, StoreUrl};
 
-/// The user that a new store starts with.
 const FIRST_USER: &str = "gardener";
 
 pub(super) struct FirstToken {
@@ -24,8 +24,8 @@ pub(super) struct FirstToken {
     pub(super) file: Option<PathBuf>,
 }
 
-/// Issues the first token if the store is new and there is a way to hand it over: a file beside an embedded store, or else a
-/// terminal, because a node of many has no place of its own for a file.
+/// Issues the first token if the store is new and there is a place for it: a file beside an embedded store, or else a terminal,
+/// because a node of many has no place of its own for a file.
 pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Option<FirstToken>> {
     let file = match url {
         StoreUrl::Sqlite(path) => Some(beside(path, ".first-token")),
@@ -35,7 +35,7 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
     if !store.is_unused().await? {
         return Ok(None);
     }
-    let user = UserName::parse(FIRST_USER).map_err(|fault| WrongUse(fault.to_string()))?;
+    let user = UserName::parse(FIRST_USER).map_err(|fault| UsageError(fault.to_string()))?;
     let token = PlainToken::generate()?;
     if let Some(file) = &file {
         write(file, &token).map_err(|error| {
@@ -46,13 +46,13 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
             )
         })?;
     }
-    let grant = token::default_grant(Label::parse("first token").unwrap_or_default());
+    let grant = default_grant(Label::parse("first token").unwrap_or_default());
     let id = store.create_token(&user, &token.hash(), &grant).await?;
     Ok(Some(FirstToken { id, token, user, file }))
 }
 
 fn write(path: &Path, token: &PlainToken) -> Result<(), NewFileError> {
-    // One that is left of a store that is no more, or of a start that was cut short, is of no use.
+    // Replaces the file of a deleted store or of an interrupted start, whose token is not valid.
     let mut file = NewFile::begin(path, true)?;
     let written = writeln!(file.file(), "{}", token.reveal());
     written.map_err(|error| NewFileError::Failed(path.to_owned(), error))?;

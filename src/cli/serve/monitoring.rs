@@ -1,4 +1,4 @@
-//! Options of `plantstore serve`: how it is watched.
+//! Options of `plantstore serve`: metrics and traces.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,12 +9,13 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::bind;
-use crate::cli::WrongUse;
+use super::listener::bind;
 use crate::cli::environment::origin;
-use crate::cli::value::listen_address;
-use crate::http::{App, Collector, Endpoint, SampleRatio, Tls, serve_metrics};
-use crate::metrics::{Page, Process};
+use crate::cli::exit::UsageError;
+use crate::cli::proxies::proxies;
+use crate::cli::value_parser::listen_address;
+use plantstore_server::{Collector, Endpoint, SampleRatio, Server, Tls, serve_metrics};
+use plantstore_telemetry::metrics::{Page, Process};
 
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]
@@ -35,16 +36,16 @@ pub(super) struct MonitoringOptions {
 }
 
 impl MonitoringOptions {
-    /// Whom to tell of requests, if anybody.
+    /// Returns the collector of traces, if one is configured.
     pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
         let Some(endpoint) = &self.otlp_endpoint else {
             return Ok(None);
         };
-        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample);
-        Ok(Some(collector.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--otlp-ca"))))?))
+        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample, proxies()?);
+        Ok(Some(collector.map_err(|fault| UsageError(format!("{}: {fault}", origin("--otlp-ca"))))?))
     }
 
-    /// Takes the port for metrics, if there is to be one.
+    /// Binds the address for metrics, if one is configured.
     pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
         let Some(listen) = &self.metrics_listen else {
             return Ok(None);
@@ -55,19 +56,17 @@ impl MonitoringOptions {
     }
 }
 
-/// The port for metrics, taken and not yet served.
+/// Bound address for metrics that is not yet served.
 pub(super) struct MetricsListener {
     listener: TcpListener,
-    pub(super) address: SocketAddr,
+    address: SocketAddr,
 }
 
 impl MetricsListener {
-    /// What is printed of it.
     pub(super) fn announcement(&self) -> String {
         format!("\nMetrics on http://{}/metrics", self.address)
     }
 
-    /// What is logged of it.
     pub(super) fn log(&self) {
         tracing::info!(address = %format_args!("http://{}/metrics", self.address), "serving metrics");
         if !self.address.ip().is_loopback() {
@@ -75,10 +74,10 @@ impl MetricsListener {
         }
     }
 
-    /// Serves until what is handed over is aborted.
+    /// Serves metrics until the returned task is aborted.
     pub(super) fn serve(
         self,
-        app: &'static App,
+        server: Server,
         tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> JoinHandle<()> {
@@ -93,6 +92,6 @@ impl MetricsListener {
             let help = "Lines of the log that were dropped because nobody read it.";
             page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
-        tokio::spawn(serve_metrics(self.listener, app, more))
+        tokio::spawn(serve_metrics(self.listener, server, more))
     }
 }

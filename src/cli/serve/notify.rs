@@ -1,4 +1,4 @@
-//! What systemd is told of the service, if it asks (`Type=notify`): that it is ready, that it lives, that it is stopping.
+//! Notifications for systemd (`Type=notify`): ready, alive, stopping.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,37 +8,37 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whoever supervises this process, or nobody.
+/// The service manager of this process, if it expects notifications.
 #[derive(Clone)]
-pub(super) struct Supervisor(Option<Arc<Line>>);
+pub(super) struct Supervisor(Option<Arc<NotifySocket>>);
 
-struct Line {
+struct NotifySocket {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
 impl Supervisor {
-    /// The supervisor that has started this process, if it wants to be told.
-    pub(super) fn of_this_process() -> Self {
-        let line = variable("NOTIFY_SOCKET").and_then(|name| {
-            let opened = Line::open(&name);
+    /// Opens the socket that `NOTIFY_SOCKET` names.
+    pub(super) fn from_environment() -> Self {
+        let socket = variable("NOTIFY_SOCKET").and_then(|name| {
+            let opened = NotifySocket::open(&name);
             opened.inspect_err(|error| tracing::warn!(%error, "cannot tell the supervisor anything")).ok()
         });
-        Self(line.map(Arc::new))
+        Self(socket.map(Arc::new))
     }
 
-    /// Tells that requests are taken from now on, and when the signal to stop comes, that it has come.
+    /// Reports that the service is ready, and that it is stopping as soon as `stop` resolves.
     pub(super) fn ready_until(self, stop: impl Future<Output = ()>) -> impl Future<Output = ()> {
-        self.tell("READY=1");
-        self.keep_alive();
+        self.notify("READY=1");
+        self.start_watchdog();
         async move {
             stop.await;
-            self.tell("STOPPING=1");
+            self.notify("STOPPING=1");
         }
     }
 
-    /// Where the supervisor expects it, it hears of us in time as long as the tasks of this process get their turn.
-    fn keep_alive(&self) {
+    /// Sends keep-alive notifications from a task, if the supervisor expects them: they stop when the runtime is stuck.
+    fn start_watchdog(&self) {
         let expected = variable("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
         let Some(pause) = expected.map(|microseconds: u64| Duration::from_micros(microseconds / 2)) else {
             return;
@@ -49,30 +49,30 @@ impl Supervisor {
         let supervisor = self.clone();
         tokio::spawn(async move {
             loop {
-                supervisor.tell("WATCHDOG=1");
+                supervisor.notify("WATCHDOG=1");
                 tokio::time::sleep(pause).await;
             }
         });
     }
 
-    fn tell(&self, state: &str) {
-        if let Some(line) = &self.0
-            && let Err(error) = line.socket.send_to_addr(state.as_bytes(), &line.address)
+    fn notify(&self, state: &str) {
+        if let Some(notify) = &self.0
+            && let Err(error) = notify.socket.send_to_addr(state.as_bytes(), &notify.address)
         {
             tracing::warn!(%error, state, "cannot tell the supervisor");
         }
     }
 }
 
-impl Line {
-    /// A name that starts with `@` is one of the abstract kind, which is no file.
+impl NotifySocket {
+    /// Opens a socket. A name that starts with `@` is an abstract address instead of a file.
     fn open(name: &OsString) -> io::Result<Self> {
         let address = match name.as_bytes().strip_prefix(b"@") {
             Some(name) => SocketAddr::from_abstract_name(name)?,
             None => SocketAddr::from_pathname(name)?,
         };
         let socket = UnixDatagram::unbound()?;
-        // A supervisor that does not listen must not hold anything up.
+        // A supervisor that does not read must not block the service.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, address })
     }

@@ -1,13 +1,14 @@
-//! The options about logins by OpenID Connect.
+//! Options of `plantstore serve`: OpenID Connect.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::{Issuer, IssuerUrl};
+use crate::cli::exit::UsageError;
+use crate::cli::proxies::proxies;
+use plantstore_server::{Issuer, IssuerUrl};
 
 #[derive(Args)]
 #[command(next_help_heading = "OpenID Connect")]
@@ -31,7 +32,8 @@ impl OidcOptions {
         let (Some(url), Some(audience)) = (&self.issuer, &self.audience) else {
             return Ok(None);
         };
-        let issuer = Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref());
-        Ok(Some(issuer.map_err(|fault| WrongUse(format!("{}: {fault}", origin("--oidc-ca"))))?))
+        let issuer =
+            Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref(), proxies()?);
+        Ok(Some(issuer.map_err(|fault| UsageError(format!("{}: {fault}", origin("--oidc-ca"))))?))
     }
 }

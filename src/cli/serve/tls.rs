@@ -1,4 +1,4 @@
-//! Options of `plantstore serve`: the certificate that it shows, and keeping it up to date.
+//! Options of `plantstore serve`: the TLS certificate, and reloading it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::cli::WrongUse;
 use crate::cli::environment::origin;
-use crate::http::{Renewal, Tls, TlsFault};
+use crate::cli::exit::UsageError;
+use plantstore_server::{Renewal, Tls, TlsFault};
 
-/// How often the files are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two checks of the files for changes.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(next_help_heading = "TLS")]
@@ -28,40 +28,38 @@ pub(super) struct TlsOptions {
 }
 
 impl TlsOptions {
-    pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, WrongUse> {
+    pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, UsageError> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             return Ok(None);
         };
-        let tls = Tls::new(certificate.clone(), key.clone()).map_err(|fault| WrongUse(wrong(&fault)))?;
+        let tls = Tls::new(certificate.clone(), key.clone()).map_err(|fault| UsageError(message(&fault)))?;
         Ok(Some(Arc::new(tls)))
     }
 
-    /// Whether connections are encrypted.
-    pub(super) fn given(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.tls_cert.is_some()
     }
 
     pub(super) fn scheme(&self) -> &'static str {
-        if self.given() { "https" } else { "http" }
+        if self.is_enabled() { "https" } else { "http" }
     }
 
-    /// How a client comes to trust a certificate that no authority has signed.
+    /// Returns a hint for clients about a certificate that no authority has signed.
     pub(super) fn trust_hint(&self) -> String {
         let hint = "\nIf nobody that this machine trusts has signed the certificate, add: --cacert";
         self.tls_cert.as_ref().map(|file| format!("{hint} {}\n", file.display())).unwrap_or_default()
     }
 }
 
-/// The fault, and the option it is about.
-fn wrong(fault: &TlsFault) -> String {
+fn message(fault: &TlsFault) -> String {
     format!("{}, {}: {fault}", origin("--tls-cert"), origin("--tls-key"))
 }
 
-/// Says what is shown, and keeps it up to date for as long as the process lives.
-pub(super) fn keep(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
+/// Logs which certificate is used, and reloads it when it changes and on SIGHUP, until the process ends.
+pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let Some(tls) = tls else {
-        // It would end the process, and whoever sends it means no harm.
+        // Without a handler, SIGHUP would end the process.
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
                 tracing::info!("there is no certificate to read again");
@@ -73,42 +71,42 @@ pub(super) fn keep(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
     if tls.key_is_readable_by_all() {
         tracing::warn!("everybody on this machine can read the file of --tls-key: make it readable by its owner alone");
     }
-    let mut keeper = Keeper { tls: Arc::clone(tls), told: None };
+    let mut reloader = Reloader { tls: Arc::clone(tls), logged_fault: None };
     tokio::spawn(async move {
         loop {
-            let asked = tokio::select! {
+            let requested = tokio::select! {
                 _ = hangup.recv() => true,
-                () = sleep_until(Instant::now() + LOOK_INTERVAL) => false,
+                () = sleep_until(Instant::now() + RELOAD_INTERVAL) => false,
             };
-            keeper.look(asked);
+            reloader.reload(requested);
         }
     });
     Ok(())
 }
 
-struct Keeper {
+struct Reloader {
     tls: Arc<Tls>,
-    /// The fault that was told of last: once is enough, as long as it stays the same.
-    told: Option<TlsFault>,
+    /// The current fault, which is logged once as long as it stays the same.
+    logged_fault: Option<TlsFault>,
 }
 
-impl Keeper {
-    /// Looks at the files again; `asked` is whether somebody waits to hear of it.
-    fn look(&mut self, asked: bool) {
+impl Reloader {
+    /// Reads the files again. A reload that an operator requested is always logged.
+    fn reload(&mut self, requested: bool) {
         match self.tls.renew() {
             Ok(Renewal::Renewed) => tracing::info!(sha256 = self.tls.fingerprint(), "showing a new certificate"),
-            Ok(Renewal::Unchanged) if asked || self.told.is_some() => {
+            Ok(Renewal::Unchanged) if requested || self.logged_fault.is_some() => {
                 tracing::info!(sha256 = self.tls.fingerprint(), "the certificate is the same as before");
             }
             Ok(Renewal::Unchanged) => {}
             Err(fault) => {
-                if asked || self.told.as_ref() != Some(&fault) {
+                if requested || self.logged_fault.as_ref() != Some(&fault) {
                     tracing::warn!(error = %fault, "the certificate is not renewed, and the one before goes on");
                 }
-                self.told = Some(fault);
+                self.logged_fault = Some(fault);
                 return;
             }
         }
-        self.told = None;
+        self.logged_fault = None;
     }
 }

@@ -1,6 +1,6 @@
 //! A connection breaks while a commit is on its way. The node makes another and finds out: its answer is the true one.
 
-use super::{BEGIN, COMMIT, first_use, load, plant, plants, settle, wait_for_writes};
+use super::{BEGIN, COMMIT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes};
 use crate::support::{Answer, Client, Cluster, History, Proxy, Random, Site, Stage, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer];
@@ -50,9 +50,7 @@ fn whoever_waits_gets_the_true_answer() {
 #[test]
 fn so_do_all_who_share_a_commit() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
-    let nodes = [site.serve(PATIENT), site.through(&proxy).serve(PATIENT)];
+    let (site, proxy, nodes) = start_pair(&cluster, PATIENT);
     let workload = load(&site, &nodes);
     let history = History::new();
     workload.run(&history, || {
@@ -75,12 +73,8 @@ fn so_do_all_who_share_a_commit() {
 #[test]
 fn what_others_have_changed_meanwhile_stays_as_it_is() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
-    let nodes = [site.serve(PATIENT), site.through(&proxy).serve(PATIENT)];
-    let token = site.token("ada", &[]);
-    let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
-    first_use(&ada, &site);
+    let (site, proxy, nodes) = start_pair(&cluster, PATIENT);
+    let [other, ada] = clients_of_pair(&site, &nodes);
     let uproot = |client: &Client| assert_eq!(client.delete(1).status, 204);
     // Cuts this node off while it commits a write, lets the other node work, and gives the answer after that.
     let meanwhile = |stage: Stage, write: &(dyn Fn() -> Answer + Sync), work: &dyn Fn()| {

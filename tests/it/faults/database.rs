@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::{
-    ANSWERED_UNDER_LOAD, HEALED, QUIET, assert_out_of_reach, in_time, load, plant, settle, wait_for_writes,
-    wait_until_healed, wait_until_not_ready,
+    HEALED, QUIET, assert_out_of_reach, disturb_under_load, in_time, load, plant, wait_for_writes, wait_until_healed,
+    wait_until_not_ready,
 };
 use crate::support::{Cluster, History, Site, signal, wait_for};
 
@@ -13,23 +13,12 @@ fn it_is_killed_under_load_again_and_again() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let workload = load(&site, &nodes);
-    let history = History::new();
-    for _ in 0..4 {
-        let ((), report) = workload.run(&history, || {
-            wait_for_writes(&history, 200);
-            cluster.kill();
-            wait_until_not_ready(&nodes);
-            cluster.restart();
-            wait_until_healed(&nodes);
-            wait_for_writes(&history, 200);
-        });
-        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
-        settle(&history, &site);
-        workload.look(&history);
-    }
-    let summary = history.check().unwrap();
-    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+    disturb_under_load(&site, &nodes, 4, |_, _| {
+        cluster.kill();
+        wait_until_not_ready(&nodes);
+        cluster.restart();
+        wait_until_healed(&nodes);
+    });
 }
 
 #[test]
@@ -88,25 +77,14 @@ fn it_freezes_under_load() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let workload = load(&site, &nodes);
     let eve = site.token("eve", &[]);
-    let history = History::new();
-    for _ in 0..2 {
-        let ((), report) = workload.run(&history, || {
-            wait_for_writes(&history, 200);
-            cluster.freeze();
-            wait_until_not_ready(&nodes);
-            for node in &nodes {
-                assert_out_of_reach(&node.client(&eve));
-            }
-            cluster.thaw();
-            wait_until_healed(&nodes);
-            wait_for_writes(&history, 200);
-        });
-        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
-        settle(&history, &site);
-        workload.look(&history);
-    }
-    let summary = history.check().unwrap();
-    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+    disturb_under_load(&site, &nodes, 2, |_, _| {
+        cluster.freeze();
+        wait_until_not_ready(&nodes);
+        for node in &nodes {
+            assert_out_of_reach(&node.client(&eve));
+        }
+        cluster.thaw();
+        wait_until_healed(&nodes);
+    });
 }

@@ -3,40 +3,27 @@
 use std::time::Instant;
 
 use super::{
-    ANSWERED_UNDER_LOAD, COMMIT, HEALED, QUIET, assert_out_of_reach, first_use, in_time, is_ready, load, plant, plants,
-    settle, wait_for_writes, wait_until_healed, wait_until_not_ready,
+    COMMIT, HEALED, QUIET, assert_out_of_reach, clients_of_pair, disturb_under_load, first_use, in_time, is_ready,
+    plant, plants, start_pair, wait_for_writes, wait_until_healed, wait_until_not_ready,
 };
-use crate::support::{Answer, Client, Cluster, History, Proxy, Site, Stage, wait_for};
+use crate::support::{Answer, Client, Cluster, Proxy, Site, Stage, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&Proxy)) {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
-    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
+    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
-    let workload = load(&site, &nodes);
     let eve = site.token("eve", &[]);
-    let history = History::new();
-    for round in 0..2 {
-        let ((), report) = workload.run(&history, || {
-            wait_for_writes(&history, 200);
-            fault(&proxy);
-            wait_until_not_ready(cut_off);
-            assert_out_of_reach(&cut_off[0].client(&eve));
-            assert!(is_ready(connected), "the other is none the worse for it");
-            wait_for_writes(&history, 200);
-            proxy.heal();
-            wait_until_healed(cut_off);
-            cut_off[0].client(&eve).plant(round + 10, "it works");
-            wait_for_writes(&history, 200);
-        });
-        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
-        settle(&history, &site);
-        workload.look(&history);
-    }
-    let summary = history.check().unwrap();
-    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+    disturb_under_load(&site, &nodes, 2, |round, history| {
+        fault(&proxy);
+        wait_until_not_ready(cut_off);
+        assert_out_of_reach(&cut_off[0].client(&eve));
+        assert!(is_ready(connected), "the other is none the worse for it");
+        wait_for_writes(history, 200);
+        proxy.heal();
+        wait_until_healed(cut_off);
+        cut_off[0].client(&eve).plant(round + 10, "it works");
+    });
 }
 
 #[test]
@@ -53,12 +40,8 @@ fn connections_are_closed_as_soon_as_they_are_made() {
 #[test]
 fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
-    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
-    let token = site.token("ada", &[]);
-    let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
-    first_use(&ada, &site);
+    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let [other, ada] = clients_of_pair(&site, &nodes);
     ada.plant(-1, "there");
     let there = || (-1, "there".to_owned());
     for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)] {
@@ -87,12 +70,8 @@ fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
 #[test]
 fn a_fate_in_the_dark_is_found_out_with_the_key() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
-    let nodes = [site.serve(QUIET), site.through(&proxy).serve(QUIET)];
-    let token = site.token("ada", &[]);
-    let [other, ada] = [nodes[0].client(&token), nodes[1].client(&token)];
-    first_use(&ada, &site);
+    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let [other, ada] = clients_of_pair(&site, &nodes);
     let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)];
     for ((stage, done), id) in stages.into_iter().zip(1..) {
         let (path, body) = (format!("/plants/{id}"), plant(id, "new"));

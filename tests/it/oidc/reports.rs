@@ -2,106 +2,115 @@
 
 use std::time::Instant;
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{on_every_engine, wait_for};
+use crate::support::{Engine, Site, wait_for};
 
 const SKIPPED: &str = "a key of the issuer is skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
 const AUDIENCE_WRONG: &str = "its `aud` does not hold --oidc-audience";
 
-on_every_engine! {
-    fn a_skipped_key_is_logged_once_with_its_reason(site) {
-        let key = SigningKey::p256("good");
-        let skipped = |id: &str, others: Value| with(SigningKey::p256(id).jwk, others);
-        let unusable = [
-            (skipped("for-encryption", json!({ "use": "enc" })), "`use` or `key_ops`"),
-            (skipped("not-for-verifying", json!({ "key_ops": ["sign"] })), "`use` or `key_ops`"),
-            (skipped("of-another-curve", json!({ "crv": "P-384" })), r#"its type is \"EC\" with \"P-384\""#),
-            (skipped("for-another-algorithm", json!({ "alg": "ES256K" })), r#"its `alg` is \"ES256K\""#),
-            (skipped("of-half-a-point", json!({ "y": null })), "its numbers are missing"),
-            (SigningKey::rsa_of("too-weak", 1_024).jwk, "it has 1024 bits, not 2048 to 8192"),
-            (json!({ "kty": "oct", "kid": "shared\nsecret", "k": "c2VjcmV0" }), r#"its type is \"oct\""#),
-            (json!("nothing"), "it is not a JSON Web Key"),
-        ];
-        let issuer = Issuer::start(&[]);
-        let published: Vec<Value> = unusable.iter().map(|(jwk, _)| jwk.clone()).chain([key.jwk.clone()]).collect();
-        issuer.publish_jwks(published.clone());
-        let server = serve(site, &issuer, &[]);
-        assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-        wait_for_log(&server, "the issuer's keys are new");
-        let reported = lines(&server, SKIPPED);
-        assert_eq!(reported.len(), unusable.len());
-        for (line, (jwk, reason)) in reported.iter().zip(&unusable) {
-            assert_eq!(line["level"], "WARN");
-            assert!(line.to_string().contains(reason), "{reason}: {line}");
-            let id = jwk.get("kid").map(Value::to_string);
-            assert_eq!(line["kid"].as_str(), id.as_deref(), "quoted, so that it stays on its line");
-        }
-        assert!(!server.log().contains("c2VjcmV0"));
-
-        issuer.wait_for_fetch();
-        issuer.publish_jwks(published.into_iter().skip(1).collect());
-        wait_for("the other set", || (lines(&server, SKIPPED).len() > unusable.len()).then_some(()));
-        wait_for("all of it", || (lines(&server, SKIPPED).len() == 2 * unusable.len() - 1).then_some(()));
+#[rstest]
+fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::p256("good");
+    let skipped = |id: &str, others: Value| with(SigningKey::p256(id).jwk, others);
+    let unusable = [
+        (skipped("for-encryption", json!({ "use": "enc" })), "`use` or `key_ops`"),
+        (skipped("not-for-verifying", json!({ "key_ops": ["sign"] })), "`use` or `key_ops`"),
+        (skipped("of-another-curve", json!({ "crv": "P-384" })), r#"its type is \"EC\" with \"P-384\""#),
+        (skipped("for-another-algorithm", json!({ "alg": "ES256K" })), r#"its `alg` is \"ES256K\""#),
+        (skipped("of-half-a-point", json!({ "y": null })), "its numbers are missing"),
+        (SigningKey::rsa_of("too-weak", 1_024).jwk, "it has 1024 bits, not 2048 to 8192"),
+        (json!({ "kty": "oct", "kid": "shared\nsecret", "k": "c2VjcmV0" }), r#"its type is \"oct\""#),
+        (json!("nothing"), "it is not a JSON Web Key"),
+    ];
+    let issuer = Issuer::start(&[]);
+    let published: Vec<Value> = unusable.iter().map(|(jwk, _)| jwk.clone()).chain([key.jwk.clone()]).collect();
+    issuer.publish_jwks(published.clone());
+    let server = serve(site, &issuer, &[]);
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
+    wait_for_log(&server, "the issuer's keys are new");
+    let reported = lines(&server, SKIPPED);
+    assert_eq!(reported.len(), unusable.len());
+    for (line, (jwk, reason)) in reported.iter().zip(&unusable) {
+        assert_eq!(line["level"], "WARN");
+        assert!(line.to_string().contains(reason), "{reason}: {line}");
+        let id = jwk.get("kid").map(Value::to_string);
+        assert_eq!(line["kid"].as_str(), id.as_deref(), "quoted, so that it stays on its line");
     }
+    assert!(!server.log().contains("c2VjcmV0"));
 
-    fn a_wrong_audience_is_logged_with_the_value_found_and_rarely(site) {
-        let key = SigningKey::p256("e");
-        let issuer = Issuer::start(&[&key]);
-        let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
-        let of = |audience: Value| key.token(&with(issuer.claims("ada"), json!({ "aud": audience })));
-        let start = Instant::now();
-        let found = format!("shop\n\u{202e}{}", "x".repeat(10_000));
-        let first = of(json!([found, "other"]));
-        assert_eq!(call(&server, &first).error(), 40101);
-        wait_for_log(&server, AUDIENCE_WRONG);
-        for number in 0..50 {
-            assert_eq!(call(&server, &of(json!(format!("shop-{number}")))).error(), 40101);
-        }
-        assert_eq!(call(&server, &of(json!(null))).error(), 40101);
-        // Lines come in their order: after this one, all are there.
-        assert_eq!(call(&server, "opaque").error(), 40101);
-        wait_for_log(&server, OPAQUE);
-        let warned = lines(&server, AUDIENCE_WRONG);
-        assert!(warned.len() as u64 <= 1 + start.elapsed().as_secs() / 60, "{} times", warned.len());
-        let line = &warned[0];
-        assert_eq!((&line["level"], &line["expected"]), (&"WARN".into(), &AUDIENCE.into()));
-        let shown = line["found"].as_str().expect("the value found");
-        assert!(shown.starts_with(r#"["shop\n\u{202e}xxx"#) && shown.ends_with("x…"), "{shown}");
-        assert!(shown.len() < 300, "{shown}");
-        assert!(first.split('.').all(|part| !server.log().contains(part)), "never the token");
+    issuer.wait_for_fetch();
+    issuer.publish_jwks(published.into_iter().skip(1).collect());
+    wait_for("the other set", || (lines(&server, SKIPPED).len() > unusable.len()).then_some(()));
+    wait_for("all of it", || (lines(&server, SKIPPED).len() == 2 * unusable.len() - 1).then_some(()));
+}
+
+#[rstest]
+fn a_wrong_audience_is_logged_with_the_value_found_and_rarely(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
+    let of = |audience: Value| key.token(&with(issuer.claims("ada"), json!({ "aud": audience })));
+    let start = Instant::now();
+    let found = format!("shop\n\u{202e}{}", "x".repeat(10_000));
+    let first = of(json!([found, "other"]));
+    assert_eq!(call(&server, &first).error(), 40101);
+    wait_for_log(&server, AUDIENCE_WRONG);
+    for number in 0..50 {
+        assert_eq!(call(&server, &of(json!(format!("shop-{number}")))).error(), 40101);
     }
+    assert_eq!(call(&server, &of(json!(null))).error(), 40101);
+    // Lines come in their order: after this one, all are there.
+    assert_eq!(call(&server, "opaque").error(), 40101);
+    wait_for_log(&server, OPAQUE);
+    let warned = lines(&server, AUDIENCE_WRONG);
+    assert!(warned.len() as u64 <= 1 + start.elapsed().as_secs() / 60, "{} times", warned.len());
+    let line = &warned[0];
+    assert_eq!((&line["level"], &line["expected"]), (&"WARN".into(), &AUDIENCE.into()));
+    let shown = line["found"].as_str().expect("the value found");
+    assert!(shown.starts_with(r#"["shop\n\u{202e}xxx"#) && shown.ends_with("x…"), "{shown}");
+    assert!(shown.len() < 300, "{shown}");
+    assert!(first.split('.').all(|part| !server.log().contains(part)), "never the token");
+}
 
-    fn an_opaque_token_is_logged_rarely_and_only_beside_an_issuer(site) {
-        let key = SigningKey::p256("e");
-        let issuer = Issuer::start(&[&key]);
-        let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
-        let ours = site.token("bob", &[]);
-        assert_eq!(call(&server, &ours[..ours.len() - 1]).error(), 40101);
-        assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-        // Lines come in their order: after this one, all before it are there.
-        wait_for_log(&server, r#""status":200"#);
-        assert_eq!(occurrences(&server, OPAQUE), 0, "a token of ours that is cut off is none of the issuer's");
-        let start = Instant::now();
-        let opaque: Vec<String> = (0..50).map(|number| format!("opaque-token-{number}-LwvqNQt")).collect();
-        for token in &opaque {
-            assert_eq!(call(&server, token).error(), 40101);
-        }
-        wait_for_log(&server, OPAQUE);
-        // Three parts, and no JWT.
-        assert_eq!(call(&server, "YWJj.ZGVm.Z2hp").error(), 40101);
-        assert_eq!(call(&server, &key.token(&with(issuer.claims("ada"), json!({ "aud": "other" })))).error(), 40101);
-        wait_for_log(&server, AUDIENCE_WRONG);
-        assert!(occurrences(&server, OPAQUE) as u64 <= 1 + start.elapsed().as_secs() / 60);
-        assert_eq!(lines(&server, OPAQUE)[0]["level"], "WARN");
-        assert!(opaque.iter().all(|token| !server.log().contains(token)), "never the token");
-
-        let alone = site.serve(&[]);
-        assert_eq!(call(&alone, &opaque[0]).error(), 40101);
-        wait_for_log(&alone, r#""status":401"#);
-        assert_eq!(occurrences(&alone, OPAQUE), 0, "without an issuer");
+#[rstest]
+fn an_opaque_token_is_logged_rarely_and_only_beside_an_issuer(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
+    let ours = site.token("bob", &[]);
+    assert_eq!(call(&server, &ours[..ours.len() - 1]).error(), 40101);
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
+    // Lines come in their order: after this one, all before it are there.
+    wait_for_log(&server, r#""status":200"#);
+    assert_eq!(occurrences(&server, OPAQUE), 0, "a token of ours that is cut off is none of the issuer's");
+    let start = Instant::now();
+    let opaque: Vec<String> = (0..50).map(|number| format!("opaque-token-{number}-LwvqNQt")).collect();
+    for token in &opaque {
+        assert_eq!(call(&server, token).error(), 40101);
     }
+    wait_for_log(&server, OPAQUE);
+    // Three parts, and no JWT.
+    assert_eq!(call(&server, "YWJj.ZGVm.Z2hp").error(), 40101);
+    assert_eq!(call(&server, &key.token(&with(issuer.claims("ada"), json!({ "aud": "other" })))).error(), 40101);
+    wait_for_log(&server, AUDIENCE_WRONG);
+    assert!(occurrences(&server, OPAQUE) as u64 <= 1 + start.elapsed().as_secs() / 60);
+    assert_eq!(lines(&server, OPAQUE)[0]["level"], "WARN");
+    assert!(opaque.iter().all(|token| !server.log().contains(token)), "never the token");
+
+    let alone = site.serve(&[]);
+    assert_eq!(call(&alone, &opaque[0]).error(), 40101);
+    wait_for_log(&alone, r#""status":401"#);
+    assert_eq!(occurrences(&alone, OPAQUE), 0, "without an issuer");
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::PATIENCE;
 use super::contract::{self, Sent};
 
+pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
+
 /// An answer as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {

@@ -36,7 +36,7 @@ impl Span {
 pub(crate) struct Collector {
     shared: Arc<Shared>,
     url: String,
-    server: StandIn,
+    pub(crate) server: StandIn,
 }
 
 #[derive(Default)]
@@ -69,28 +69,9 @@ impl Collector {
         self.url.clone()
     }
 
-    /// Nobody listens on its port any more.
-    pub(crate) fn stop(&mut self) {
-        self.server.stop();
-    }
-
-    pub(crate) fn restart(&mut self) {
-        self.server.restart();
-    }
-
-    /// Takes connections, and says nothing on them.
-    pub(crate) fn be_silent(&self, silent: bool) {
-        self.server.be_silent(silent);
-    }
-
     /// Answers with this status line and these header fields; with success for `None`.
     pub(crate) fn be_unwilling(&self, head: Option<&str>) {
         *self.shared.unwilling.lock().expect("the answer") = head.map(str::to_owned);
-    }
-
-    /// How often somebody has connected.
-    pub(crate) fn attempts(&self) -> usize {
-        self.server.connections()
     }
 
     /// All that was taken, as text.

@@ -176,8 +176,17 @@ pub(crate) struct Authority {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::with_subject("IP:127.0.0.1")
+    }
+
+    /// The same, with a certificate for this host.
+    pub(crate) fn for_host(host: &str) -> Self {
+        Self::with_subject(&format!("DNS:{host}"))
+    }
+
+    fn with_subject(subject: &str) -> Self {
         let authority = Self { directory: tempfile::tempdir().expect("a directory") };
-        std::fs::write(authority.path("extensions"), "subjectAltName=IP:127.0.0.1").expect("a file");
+        std::fs::write(authority.path("extensions"), format!("subjectAltName={subject}")).expect("a file");
         authority.openssl("genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out root.key");
         authority.openssl("req -new -x509 -key root.key -subj /CN=authority -days 2 -out root.crt");
         authority.issue("server", "EC -pkeyopt ec_paramgen_curve:P-256");
@@ -193,7 +202,8 @@ impl Authority {
         self.openssl(&format!("genpkey -quiet -algorithm {algorithm} -out {name}.key"));
         self.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
         self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions -out {name}.crt"
+            "x509 -req -in {name}.csr -CA root.crt -CAkey root.key -CAcreateserial -days 2 -extfile extensions \
+             -out {name}.crt"
         ));
     }
 
@@ -220,7 +230,7 @@ impl Authority {
 /// An issuer with a port to itself, which can go down and come back on it.
 pub(crate) struct Issuer {
     shared: Arc<Shared>,
-    server: StandIn,
+    pub(crate) server: StandIn,
 }
 
 struct Shared {
@@ -234,19 +244,24 @@ struct Shared {
 
 impl Issuer {
     pub(crate) fn start(keys: &[&SigningKey]) -> Self {
-        Self::start_with(None, "", keys)
+        Self::start_with(None, "127.0.0.1", "", keys)
     }
 
     pub(crate) fn start_with_tls(authority: &Authority, keys: &[&SigningKey]) -> Self {
-        Self::start_with(Some(authority.server()), "", keys)
+        Self::start_as("127.0.0.1", authority, keys)
+    }
+
+    /// One whose address has this host.
+    pub(crate) fn start_as(host: &str, authority: &Authority, keys: &[&SigningKey]) -> Self {
+        Self::start_with(Some(authority.server()), host, "", keys)
     }
 
     /// One whose address has a path.
     pub(crate) fn start_below(path: &str, keys: &[&SigningKey]) -> Self {
-        Self::start_with(None, path, keys)
+        Self::start_with(None, "127.0.0.1", path, keys)
     }
 
-    fn start_with(tls: Option<Arc<ServerConfig>>, path: &str, keys: &[&SigningKey]) -> Self {
+    fn start_with(tls: Option<Arc<ServerConfig>>, host: &str, path: &str, keys: &[&SigningKey]) -> Self {
         let shared = Arc::new(Shared {
             url: OnceLock::new(),
             keys: Mutex::new(keys.iter().map(|key| key.jwk.clone()).collect()),
@@ -254,25 +269,11 @@ impl Issuer {
             odd_answers: Mutex::default(),
         });
         let server = StandIn::start(tls, |own| {
-            shared.url.set(format!("{own}{path}")).expect("set once");
+            shared.url.set(format!("{}{path}", own.replace("127.0.0.1", host))).expect("set once");
             let shared = Arc::clone(&shared);
             move |stream: &mut dyn Duplex| shared.speak(stream)
         });
         Self { shared, server }
-    }
-
-    /// Goes down: nobody listens on its port any more.
-    pub(crate) fn stop(&mut self) {
-        self.server.stop();
-    }
-
-    pub(crate) fn restart(&mut self) {
-        self.server.restart();
-    }
-
-    /// Takes connections, and says nothing on them.
-    pub(crate) fn be_silent(&self, silent: bool) {
-        self.server.be_silent(silent);
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -1,0 +1,41 @@
+//! All checks, by group.
+
+mod access;
+mod always;
+mod create;
+mod delete;
+mod list;
+mod page;
+mod protocol;
+mod reject;
+mod retry;
+
+use crate::check::Check;
+
+/// The groups in the order in which they run: later checks rely on what earlier ones found.
+pub(crate) const GROUPS: &[(&str, &[Check])] = &[
+    ("create", create::CHECKS),
+    ("delete", delete::CHECKS),
+    ("refusal", reject::CHECKS),
+    ("list", list::CHECKS),
+    ("page", page::CHECKS),
+    ("access", access::CHECKS),
+    ("retry", retry::CHECKS),
+    ("answer", protocol::CHECKS),
+    // These look at the responses to all requests before them.
+    ("always", always::CHECKS),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_unique() {
+        let ids = GROUPS.iter().flat_map(|(_, checks)| checks.iter().map(|check| check.id));
+        let mut known = BTreeSet::from(["nothing-left"]);
+        ids.for_each(|id| assert!(known.insert(id), "{id} is there twice"));
+    }
+}

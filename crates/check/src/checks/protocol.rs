@@ -1,0 +1,100 @@
+//! Responses that concern no plant: routes, methods, connections, probes.
+
+use crate::check::Check;
+use crate::error::Outcome;
+use crate::options::Level;
+use crate::request::Request;
+use crate::run::Run;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check::new(Level::Full, "route-unknown", "an address that leads nowhere is 404 with 40401", |run| {
+        Box::pin(unknown_route(run))
+    }),
+    Check::new(Level::Full, "method-unknown", "a method that is not allowed is 405 with 40500 and Allow", |run| {
+        Box::pin(unknown_method(run))
+    }),
+    Check::new(Level::Full, "request-id", "a sane X-Request-Id comes back, another one does not", |run| {
+        Box::pin(request_id(run))
+    }),
+    Check::new(Level::Full, "connection-kept", "a connection stays usable after errors", |run| {
+        Box::pin(connection_kept(run))
+    }),
+    Check::new(Level::Full, "probes", "/livez and /readyz answer 200 without a token", |run| Box::pin(probes(run))),
+    Check::new(
+        Level::Full,
+        "openapi",
+        "/openapi.json describes version 1.0.0 of the interface, without a token",
+        |run| Box::pin(openapi(run)),
+    ),
+    Check::new(Level::Full, "docs", "/docs is a page that shows it, without a token", |run| Box::pin(docs(run))),
+];
+
+async fn unknown_route(run: &mut Run) -> Outcome {
+    for path in ["/plant", "/plants/1/2", "/Plants"] {
+        run.send(Request::new("GET", path)).await?.expect_error(404, 40401)?;
+    }
+    Ok(())
+}
+
+async fn unknown_method(run: &mut Run) -> Outcome {
+    for (method, path, allowed) in
+        [("PUT", "/plants", "GET"), ("PATCH", "/plants", "POST"), ("GET", "/plants/1", "DELETE")]
+    {
+        let response = run.send(Request::new(method, path)).await?;
+        response.expect_error(405, 40500)?;
+        let lists = response.header("allow").is_some_and(|allow| allow.split(',').any(|word| word.trim() == allowed));
+        response.expect(lists, format_args!("an `Allow` that lists {allowed}"))?;
+    }
+    Ok(())
+}
+
+async fn request_id(run: &mut Run) -> Outcome {
+    let sane = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", "check-7_A.b:c")).await?;
+    sane.expect_header("x-request-id", "check-7_A.b:c")?;
+    let long = "x".repeat(129);
+    for insane in ["two words", long.as_str()] {
+        let response = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", insane)).await?;
+        let replaced = response.header("x-request-id").is_some_and(|id| id != insane);
+        response.expect(replaced, "another X-Request-Id than one that is not sane")?;
+    }
+    Ok(())
+}
+
+async fn connection_kept(run: &mut Run) -> Outcome {
+    let mut requests = vec![
+        Request::new("GET", "/plants?limit=ten"),
+        Request::new("DELETE", "/plants/none"),
+        Request::new("GET", "/no/such/address"),
+        Request::create("{"),
+    ];
+    requests = requests.into_iter().map(|request| run.with_token(request)).collect();
+    requests.push(Request::new("GET", "/plants"));
+    requests.push(Request::new("GET", "/livez"));
+    let responses = run.send_all(&requests).await?;
+    responses.last().map_or(Ok(()), |last| last.expect_status(200))
+}
+
+async fn probes(run: &mut Run) -> Outcome {
+    for path in ["/livez", "/readyz"] {
+        let response = run.send_as_is(&Request::new("GET", path)).await?;
+        response.expect_status(200)?;
+        response.expect(response.is_json_type(), "the media type application/json")?;
+    }
+    Ok(())
+}
+
+async fn openapi(run: &mut Run) -> Outcome {
+    let response = run.send_as_is(&Request::new("GET", "/openapi.json")).await?;
+    response.expect_status(200)?;
+    let json = response.json()?;
+    let operations = [("/plants", "get"), ("/plants", "post"), ("/plants/{id}", "delete")];
+    let described = operations.iter().all(|(path, method)| json["paths"][path].get(method).is_some());
+    response.expect(described && json["info"]["version"] == "1.0.0", "the three operations, and the version 1.0.0")
+}
+
+async fn docs(run: &mut Run) -> Outcome {
+    let response = run.send_as_is(&Request::new("GET", "/docs")).await?;
+    response.expect_status(200)?;
+    let page = response.header("content-type").is_some_and(|kind| kind.starts_with("text/html"));
+    response.expect(page, "a page of HTML")
+}

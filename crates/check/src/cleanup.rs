@@ -1,0 +1,141 @@
+//! The plants of one run: ids and names that no other client uses, and the plants that are still to be deleted.
+
+/// A plant that this run may have created on the server.
+#[derive(Clone, Debug)]
+struct Created {
+    id: i64,
+    /// The server has confirmed the create; otherwise the outcome is unknown.
+    confirmed: bool,
+}
+
+pub(crate) struct CleanupTracker {
+    /// Part of every name of this run.
+    marker: String,
+    first: i64,
+    taken: i64,
+    created: Vec<Created>,
+}
+
+impl CleanupTracker {
+    /// Returns `None` without randomness. The ids are so low that these plants come first in most lists, and random, so that
+    /// no other client has them.
+    pub(crate) fn new() -> Option<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).ok()?;
+        let number = u128::from_le_bytes(bytes);
+        let low = i64::try_from(number >> 66).ok()?;
+        let marker = format!("plantstore check {:016x}", number & u128::from(u64::MAX));
+        // Between -2^63 and -2^62, with some room at both ends.
+        Some(Self { marker, first: i64::MIN + (1 << 32) + low - (low >> 16), taken: 0, created: Vec::new() })
+    }
+
+    /// Returns an id that was never used.
+    pub(crate) fn new_id(&mut self) -> i64 {
+        self.taken += 1;
+        self.first + self.taken
+    }
+
+    /// Returns a name that only this run uses.
+    pub(crate) fn name(&self, word: &str) -> String {
+        format!("{} {word}", self.marker)
+    }
+
+    pub(crate) fn marker(&self) -> &str {
+        &self.marker
+    }
+
+    fn is_id_of_this_run(&self, id: i64) -> bool {
+        (self.first..=self.first + self.taken).contains(&id)
+    }
+
+    /// Tracks an id before its create is sent, whatever the outcome will be.
+    pub(crate) fn creating(&mut self, id: i64) {
+        self.created.push(Created { id, confirmed: false });
+    }
+
+    /// Updates the state after the response to a create.
+    pub(crate) fn create_responded(&mut self, id: i64, status: u16) {
+        match status {
+            200..300 => {
+                self.created.iter_mut().filter(|created| created.id == id).for_each(|created| created.confirmed = true);
+            }
+            400..500 => self.forget_pending(id),
+            // The outcome is unknown.
+            _ => {}
+        }
+    }
+
+    /// Forgets one rejected create. The plant exists only if an earlier create was confirmed.
+    fn forget_pending(&mut self, id: i64) {
+        if let Some(at) = self.created.iter().position(|created| created.id == id && !created.confirmed) {
+            self.created.remove(at);
+        }
+    }
+
+    pub(crate) fn deleted(&mut self, id: i64) {
+        self.created.retain(|created| created.id != id);
+    }
+
+    /// Forgets a confirmed plant that the server no longer has. A pending create may still take effect.
+    pub(crate) fn not_found(&mut self, id: i64) {
+        self.created.retain(|created| created.id != id || !created.confirmed);
+    }
+
+    /// Returns true if the outcome of a create with this id is unknown.
+    pub(crate) fn is_pending(&self, id: i64) -> bool {
+        self.created.iter().any(|created| created.id == id && !created.confirmed)
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        self.created.iter().any(|created| !created.confirmed)
+    }
+
+    /// Returns true if all plants that may be left are pending.
+    pub(crate) fn has_only_pending(&self) -> bool {
+        self.created.iter().all(|created| !created.confirmed)
+    }
+
+    /// Returns the ids that may be deleted: confirmed ones, and those that only this run uses.
+    pub(crate) fn deletable(&self) -> Vec<i64> {
+        let ours = |created: &&Created| created.confirmed || self.is_id_of_this_run(created.id);
+        let mut ids: Vec<i64> = self.created.iter().filter(ours).map(|created| created.id).collect();
+        ids.dedup();
+        ids
+    }
+
+    /// Returns the ids of plants that may be left on the server.
+    pub(crate) fn remaining(&self) -> Vec<i64> {
+        self.created.iter().map(|created| created.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plants_of_this_run_are_deletable() {
+        let mut tracker = CleanupTracker::new().expect("a random source");
+        let [rejected, unclear, created] = [(); 3].map(|()| tracker.new_id());
+        assert!(rejected < -(1 << 62) && created > i64::MIN);
+        for (id, status) in [(rejected, 400), (unclear, 500), (created, 200), (1, 409), (2, 500), (3, 200)] {
+            tracker.creating(id);
+            tracker.create_responded(id, status);
+        }
+        assert_eq!(tracker.deletable(), [unclear, created, 3], "1 belongs to another client, and 2 may");
+        assert_eq!(tracker.remaining(), [unclear, created, 2, 3]);
+        tracker.creating(created);
+        tracker.create_responded(created, 409);
+        assert_eq!(tracker.deletable(), [unclear, created, 3], "rejected, because it is there");
+        tracker.not_found(created);
+        tracker.not_found(unclear);
+        assert_eq!(tracker.deletable(), [unclear, 3], "a pending create may still take effect");
+        assert!(tracker.is_pending(unclear) && !tracker.is_pending(3) && !tracker.has_only_pending());
+        tracker.deleted(3);
+        assert!(tracker.has_only_pending() && tracker.has_pending());
+        for id in [unclear, 2] {
+            tracker.deleted(id);
+        }
+        assert!(tracker.remaining().is_empty() && !tracker.has_pending());
+    }
+}

@@ -1,0 +1,112 @@
+//! Conformance checker: checks from outside, with one token, that a live server keeps the contract, and leaves nothing behind.
+//!
+//! Checks are of two levels: what the interface itself promises, and what this project decided where it is silent. Each is
+//! a function that sends requests through the [`Run`] and returns a verdict. The run tracks every plant before its create
+//! is sent, so that it is deleted again however a check ends.
+
+mod check;
+mod checks;
+mod cleanup;
+mod client;
+mod error;
+mod finding;
+mod observations;
+mod options;
+mod request;
+mod response;
+mod run;
+mod url;
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use plantstore_client::Proxies;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use self::check::Check;
+use self::checks::GROUPS;
+use self::client::Client;
+use self::error::{CheckError, Outcome};
+use self::request::Request;
+use self::response::excerpt;
+use self::run::Run;
+
+pub use self::client::RequestError;
+pub use self::finding::{Finding, Verdict};
+pub use self::options::{Level, Options};
+pub use self::run::RunError;
+pub use self::url::{ServerUrl, ServerUrlFault};
+
+/// Time for all checks together.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time to delete what was created, and to look for what is left.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs every check of the level. The first interruption ends the checks, and what was created is still deleted; the
+/// second ends that, too.
+pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
+    let level = options.level;
+    let mut run = Run::start(options, CHECKS_TIMEOUT).await?;
+    let mut findings = Vec::new();
+    let checks = GROUPS.iter().flat_map(|(group, checks)| checks.iter().map(move |check| (*group, check)));
+    let mut interrupted = false;
+    for (group, check) in checks.filter(|(_, check)| check.level <= level) {
+        let verdict = if interrupted {
+            Verdict::Untried("interrupted".to_owned())
+        } else {
+            tokio::select! {
+                outcome = catch_panics(check, &mut run) => outcome.into(),
+                Some(()) = interruptions.recv() => {
+                    interrupted = true;
+                    Verdict::Untried("interrupted".to_owned())
+                }
+            }
+        };
+        findings.push(Finding { id: check.id, description: check.description, group, level: check.level, verdict });
+    }
+    run.extend_deadline(CLEANUP_TIMEOUT);
+    let verdict = tokio::select! {
+        outcome = run.clean_up() => outcome.into(),
+        Some(()) = interruptions.recv() => Verdict::Fails(format!("interrupted: {}", run.remains())),
+    };
+    let description = "everything that was created is deleted again";
+    findings.push(Finding { id: "nothing-left", description, group: "always", level: Level::Interface, verdict });
+    Ok(findings)
+}
+
+/// Runs a check. A panic in it must neither end the other checks nor leave plants behind.
+async fn catch_panics(check: &Check, run: &mut Run) -> Outcome {
+    let caught = AssertUnwindSafe((check.run)(run)).catch_unwind().await;
+    caught.unwrap_or_else(|_| {
+        Err(CheckError::Untried("the check itself failed, which is a fault of this program".to_owned()))
+    })
+}
+
+/// Asks a server whether it is ready for requests.
+pub async fn ready(
+    url: ServerUrl,
+    authorities: Option<PathBuf>,
+    proxies: Proxies,
+    timeout: Duration,
+) -> Result<(), String> {
+    let client = Client::new(url, authorities.as_deref(), proxies, timeout).map_err(|fault| fault.to_string())?;
+    let response = client.send(&Request::new("GET", "/readyz")).await.map_err(|error| error.to_string())?;
+    if response.status == 200 {
+        return Ok(());
+    }
+    Err(format!("not ready: {} with {}", response.status, excerpt(&String::from_utf8_lossy(&response.body))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn check_that_panics_is_untried() {
+        let check = Check::new(Level::Full, "x", "x", |_| Box::pin(async { panic!("on purpose") }));
+        let mut run = Run::offline();
+        assert!(matches!(catch_panics(&check, &mut run).await, Err(CheckError::Untried(_))));
+    }
+}

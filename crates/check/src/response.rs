@@ -1,0 +1,116 @@
+//! Responses of the server, and expectations: an `expect` either holds or reports what was expected and what was received.
+
+use serde_json::Value;
+
+use crate::error::{CheckError, Outcome};
+
+/// Characters of a text from the server that a message shows.
+const SHOWN_CHARS: usize = 200;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    /// Description of the request.
+    pub(crate) request: String,
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A plant in a response. It is parsed leniently, so that one malformed field fails one check and not all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedPlant {
+    pub(crate) id: Option<i64>,
+    pub(crate) name: String,
+    pub(crate) tag: Option<String>,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Returns the error that something else was expected.
+    pub(crate) fn failure(&self, expected: impl std::fmt::Display) -> CheckError {
+        let body = String::from_utf8_lossy(&self.body);
+        let got = if body.is_empty() { String::new() } else { format!(" with {}", excerpt(&body)) };
+        CheckError::Failed(format!("{}: expected {expected}, got {}{got}", excerpt(&self.request), self.status))
+    }
+
+    pub(crate) fn expect(&self, holds: bool, expected: impl std::fmt::Display) -> Outcome {
+        if holds { Ok(()) } else { Err(self.failure(expected)) }
+    }
+
+    pub(crate) fn expect_status(&self, status: u16) -> Outcome {
+        self.expect(self.status == status, format_args!("status {status}"))
+    }
+
+    /// Expects any status of success; the exact one is a check of its own.
+    pub(crate) fn expect_success(&self) -> Outcome {
+        self.expect(self.is_success(), "success")
+    }
+
+    pub(crate) fn expect_header(&self, name: &str, value: &str) -> Outcome {
+        let got = self.header(name);
+        let found = got.map_or_else(|| "none".to_owned(), |got| format!("`{}`", excerpt(got)));
+        self.expect(got == Some(value), format_args!("the header `{name}: {value}` (it is {found})"))
+    }
+
+    pub(crate) fn expect_error(&self, status: u16, code: i64) -> Outcome {
+        let found = self.json().ok().and_then(|json| json["error"].as_i64());
+        let holds = self.status == status && found == Some(code);
+        self.expect(holds, format_args!("status {status} with the error {code}"))
+    }
+
+    pub(crate) fn json(&self) -> Outcome<Value> {
+        serde_json::from_slice(&self.body).map_err(|_| self.failure("a body of JSON"))
+    }
+
+    pub(crate) fn is_json_type(&self) -> bool {
+        let essence = self.header("content-type").and_then(|value| value.split(';').next());
+        essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+    }
+
+    /// Returns the plant in the response to a create.
+    pub(crate) fn plant(&self) -> Outcome<ListedPlant> {
+        self.expect_success()?;
+        ListedPlant::of(&self.json()?).ok_or_else(|| self.failure("a plant with a `name`"))
+    }
+
+    /// Returns the plants of a list.
+    pub(crate) fn plants(&self) -> Outcome<Vec<ListedPlant>> {
+        self.expect_success()?;
+        let json = self.json()?;
+        let plants = json.as_array().and_then(|array| array.iter().map(ListedPlant::of).collect());
+        plants.ok_or_else(|| self.failure("an array of plants with a `name`"))
+    }
+}
+
+impl ListedPlant {
+    fn of(json: &Value) -> Option<Self> {
+        let id = match json.get("id") {
+            Some(id) => Some(id.as_i64()?),
+            None => None,
+        };
+        let tag = json.get("tag").and_then(Value::as_str).map(str::to_owned);
+        Some(Self { id, name: json.get("name")?.as_str()?.to_owned(), tag })
+    }
+}
+
+/// Returns true for a plant of exactly the interface's shape: `tag` is text or absent.
+pub(crate) fn is_plant(json: &Value) -> bool {
+    json["name"].is_string() && json.get("tag").is_none_or(Value::is_string)
+}
+
+/// Shortens a text from the server for a message, and replaces control characters.
+pub(crate) fn excerpt(text: &str) -> String {
+    let plain = |character: char| if character.is_control() { '\u{fffd}' } else { character };
+    let mut short: String = text.chars().take(SHOWN_CHARS).map(plain).collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        short.push('…');
+    }
+    short
+}

@@ -1,0 +1,133 @@
+//! URLs of servers that requests are sent to.
+
+use std::net::IpAddr;
+
+use hyper::Uri;
+use hyper::http::uri::{Authority, Scheme};
+
+/// URL of a resource: `https://` to any host, `http://` to the hosts that [`Cleartext`] allows.
+#[derive(Clone, Debug)]
+pub struct Address {
+    uri: Uri,
+    authority: Authority,
+}
+
+/// Hosts that may be reached without encryption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleartext {
+    Loopback,
+    Anywhere,
+}
+
+/// The reason why a text is not an [`Address`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFault {
+    Malformed,
+    /// A user name or a password.
+    Credentials,
+    Fragment,
+    /// Plain HTTP to a host that may only be reached encrypted.
+    Cleartext,
+}
+
+impl Address {
+    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, AddressFault> {
+        let uri: Uri = text.parse().map_err(|_| AddressFault::Malformed)?;
+        if uri.scheme() != Some(&Scheme::HTTPS) && uri.scheme() != Some(&Scheme::HTTP) {
+            return Err(AddressFault::Malformed);
+        }
+        let authority = uri.authority().ok_or(AddressFault::Malformed)?.clone();
+        // A password would be in the log of every proxy.
+        if authority.as_str().contains('@') {
+            return Err(AddressFault::Credentials);
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(AddressFault::Malformed)?;
+        if authority.as_str() != host && authority.port_u16().is_none() {
+            return Err(AddressFault::Malformed);
+        }
+        // The URI parser drops fragments.
+        if text.contains('#') {
+            return Err(AddressFault::Fragment);
+        }
+        let address = Self { uri, authority };
+        if !address.is_encrypted() && cleartext == Cleartext::Loopback && !address.is_loopback() {
+            return Err(AddressFault::Cleartext);
+        }
+        Ok(address)
+    }
+
+    /// Returns host and port as they were written.
+    pub fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    /// Returns the path and the query.
+    pub fn target(&self) -> &str {
+        self.uri.path_and_query().map_or("/", |target| target.as_str())
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        is_encrypted(&self.uri)
+    }
+
+    /// Returns true for `localhost` and addresses of the loopback interface.
+    pub fn is_loopback(&self) -> bool {
+        is_loopback(&self.uri)
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+}
+
+pub(crate) fn is_encrypted(uri: &Uri) -> bool {
+    uri.scheme() == Some(&Scheme::HTTPS)
+}
+
+pub(crate) fn is_loopback(uri: &Uri) -> bool {
+    let (host, _) = host_and_port(uri);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// Returns the host, an IPv6 address without its brackets, and the port or the default of the scheme.
+pub(crate) fn host_and_port(uri: &Uri) -> (&str, u16) {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    (host, uri.port_u16().unwrap_or(if is_encrypted(uri) { 443 } else { 80 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_and_port_are_found() {
+        for (text, host, port) in [
+            ("http://127.0.0.1:8080", "127.0.0.1", 8080),
+            ("http://plants.example/", "plants.example", 80),
+            ("https://[::1]", "::1", 443),
+            ("https://[::1]:8443/path?query", "::1", 8443),
+        ] {
+            let address = Address::parse(text, Cleartext::Anywhere).expect("an address");
+            assert_eq!(host_and_port(address.uri()), (host, port), "{text}");
+        }
+    }
+
+    #[test]
+    fn malformed_addresses_are_rejected() {
+        let fault = |text| Address::parse(text, Cleartext::Loopback).err();
+        for text in
+            ["", "plants.example", "ftp://plants.example", "https://", "https://x:99999", "https://x:y", "https://x:"]
+        {
+            assert_eq!(fault(text), Some(AddressFault::Malformed), "{text}");
+        }
+        assert_eq!(fault("https://ada:secret@x"), Some(AddressFault::Credentials));
+        assert_eq!(fault("https://x/#a"), Some(AddressFault::Fragment));
+        for text in ["http://plants.example", "http://10.0.0.1", "http://localhost.example"] {
+            assert_eq!(fault(text), Some(AddressFault::Cleartext), "{text}");
+            assert!(Address::parse(text, Cleartext::Anywhere).is_ok(), "{text}");
+        }
+        for text in ["http://127.8.9.10:1", "http://[::1]", "http://LocalHost", "https://plants.example"] {
+            assert_eq!(fault(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The HTTPS client for outgoing requests (issuer, trace collector, conformance check), and the certificates it trusts.
+//!
+//! [`Client`] sends requests on pooled connections or on a [`Connection`] of the caller's own. Both come from one
+//! connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
+
+mod address;
+mod client;
+mod connect;
+mod error;
+mod proxy;
+pub mod trust;
+
+pub use self::address::{Address, AddressFault, Cleartext};
+pub use self::client::{Client, Connection, Response, Settings};
+pub use self::error::{ClientError, ConnectError, TlsFailure};
+pub use self::proxy::{Proxies, ProxyFault};

@@ -1,0 +1,30 @@
+//! The interface over HTTP: the operations, their arguments and errors, and their description in OpenAPI. The only room that
+//! knows status codes.
+
+mod admission;
+mod capacity;
+mod collections;
+mod cors;
+mod entity_tag;
+mod error;
+mod extract;
+mod header_names;
+mod idempotency;
+mod limits;
+mod listing;
+mod negotiation;
+pub(crate) mod openapi;
+pub(crate) mod plants;
+pub(crate) mod probes;
+mod rejection_delay;
+mod saturation;
+mod state;
+
+pub use self::cors::{Cors, OriginFault};
+pub(crate) use self::cors::{is_preflight, preflight};
+pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
+pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
+pub use self::limits::ApiLimits;
+pub(crate) use self::negotiation::{accepts_gzip, accepts_html};
+pub(crate) use self::rejection_delay::RejectionDelay;
+pub(crate) use self::state::Api;

@@ -1,0 +1,81 @@
+//! Limits the number of lists that read the store concurrently; a few more may wait a little, the rest are rejected at once.
+//! Writes are limited by the store's queue instead ([`super::capacity`]).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use plantstore_telemetry::metrics::{Counter, Page};
+use plantstore_telemetry::spans;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::error::ApiError;
+use super::limits::ApiLimits;
+
+pub(super) struct Admission {
+    slots: Semaphore,
+    slots_max: usize,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+    timeout: Duration,
+    rejected: Counter,
+}
+
+impl Admission {
+    pub(super) fn new(limits: &ApiLimits) -> Self {
+        Self {
+            slots: Semaphore::new(limits.max_in_flight),
+            slots_max: limits.max_in_flight,
+            waiting: AtomicUsize::new(0),
+            waiting_max: limits.max_waiting,
+            timeout: limits.waiting_timeout,
+            rejected: Counter::default(),
+        }
+    }
+
+    /// Takes a slot. To be called when the whole request has arrived, so that no slow client holds one.
+    pub(super) async fn enter(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(slot);
+        }
+        let begun = spans::begin();
+        let slot = self.wait().await;
+        begun.end("wait for a slot");
+        slot.ok_or(ApiError::Overloaded).inspect_err(|_| self.rejected.count())
+    }
+
+    /// Waits for a slot, unless too many wait already.
+    async fn wait(&self) -> Option<SemaphorePermit<'_>> {
+        let _place = QueuePlace::take(&self.waiting, self.waiting_max)?;
+        tokio::time::timeout(self.timeout, self.slots.acquire()).await.ok()?.ok()
+    }
+
+    /// Returns the number of lists that got no slot.
+    pub(super) fn rejected(&self) -> u64 {
+        self.rejected.get()
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        let read = [("kind", "read".into())];
+        let in_use = self.slots_max - self.slots.available_permits();
+        let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
+        page.gauge("plantstore_slots_in_use", "Lists that read the store, of --max-in-flight.").sample(&read, in_use);
+        page.gauge("plantstore_slots", "Most lists that may (--max-in-flight).").sample(&read, self.slots_max);
+        page.gauge("plantstore_requests_waiting", "Lists that wait for a slot.").sample(&read, waiting);
+    }
+}
+
+/// A place in the queue, released when dropped, also by a client that disconnects while it waits.
+struct QueuePlace<'a>(&'a AtomicUsize);
+
+impl<'a> QueuePlace<'a> {
+    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let place = Self(taken);
+        (taken.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+    }
+}
+
+impl Drop for QueuePlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,52 @@
+//! Load shedding: rejects early and cheaply what the service has no capacity for.
+//!
+//! [`ReadCapacity`] and [`WriteCapacity`] are handler arguments behind the caller, so that a request for which there is no
+//! capacity is rejected before its body is read and parsed. Two things can be exhausted:
+//!
+//! - The runtime. When more tasks are ready than its workers can run, they wait in its global queue, and everything they
+//!   do takes that much longer. Lists and writes are then rejected alike until the queue is short again.
+//! - The store's write queue. It is the only place where writes wait: a semaphore in front of it would hand its permits to
+//!   tasks that wait for the scheduler, and on a saturated machine leave the writer idle while they do.
+
+use axum::extract::{FromRef, FromRequestParts};
+use hyper::http::request::Parts;
+use plantstore_store::StoreError;
+
+use super::error::ApiError;
+use super::state::Api;
+
+/// Proof that the runtime was not saturated when the request was handled.
+pub(crate) struct ReadCapacity;
+
+impl<App: Send + Sync> FromRequestParts<App> for ReadCapacity
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let api = <&'static Api>::from_ref(app);
+        if api.saturation.is_reached() {
+            api.reads_shed.count();
+            return Err(ApiError::Overloaded);
+        }
+        Ok(Self)
+    }
+}
+
+/// Proof that, beside that, the write queue had a free place. Holds nothing: the place is taken when the body has arrived, so
+/// that slow bodies hold none.
+pub(crate) struct WriteCapacity;
+
+impl<App: Send + Sync> FromRequestParts<App> for WriteCapacity
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let api = <&'static Api>::from_ref(app);
+        let available = !api.saturation.is_reached() && api.store.has_write_capacity();
+        if available { Ok(Self) } else { Err(api.write_error(StoreError::Overloaded)) }
+    }
+}

@@ -1,0 +1,303 @@
+//! Errors of the interface: status, error code and message of each.
+//!
+//! Every error becomes an [`ApiError`], and every [`ApiError`] becomes `{"error": …, "message": …}`. Error codes are stable
+//! and never reused; `docs/errors.md` lists them.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use serde::Serialize;
+
+use super::header_names::IDEMPOTENCY_REPLAYED;
+use crate::auth::AuthError;
+use plantstore_model::plant::{BadPlant, FaultKind, IdFault, PlantId};
+use plantstore_model::token::Scope;
+use plantstore_store::{StoreError, StoredError};
+
+/// Time after which a client is asked to retry what was rejected for a passing reason.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Everything that is not a success. The texts are for clients: they say what to do and never hold a token, SQL or a path.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("{0}")]
+    BadBody(#[from] BadPlant),
+    #[error("`limit` {0}")]
+    BadLimit(&'static str),
+    #[error("the id in the path {0}")]
+    BadPathId(IdFault),
+    #[error("`after` is not a cursor of this service: take it unchanged from the `Link` header of a list")]
+    BadCursor,
+    #[error("{0}")]
+    BadRequest(&'static str),
+    #[error("send the header `Authorization: Bearer <ACCESS_TOKEN>`")]
+    NoToken,
+    #[error("the access token is not valid: ask the operator of this service for a new one")]
+    InvalidToken,
+    #[error("the access token lacks the scope `{}`: use one that has it", .0.name())]
+    ScopeMissing(Scope),
+    #[error("there is no plant with this id: list yours with `?include=id` to see their ids")]
+    NoPlant,
+    #[error("there is no owner of this name whose plants you can read: leave `owner` out for your own")]
+    NoCollection,
+    #[error(
+        "you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"
+    )]
+    ReaderOnly,
+    #[error("there is nothing at this address: the service has /plants and /plants/{{id}}")]
+    NoRoute,
+    #[error("there is nothing at this address: the metrics are at /metrics")]
+    NoMetricsHere,
+    /// With the methods that are, as `Allow` lists them.
+    #[error("this method is not allowed here: use {}", .0.replace(',', ", "))]
+    MethodNotAllowed(String),
+    #[error("the request took too long to arrive: send it again")]
+    RequestTimeout,
+    #[error("a plant with the id {0} exists already: choose another id, or delete it first")]
+    Duplicate(PlantId),
+    #[error("a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer")]
+    KeyInFlight,
+    #[error("the body is larger than {limit} bytes: send a smaller one")]
+    BodyTooLarge {
+        limit: usize,
+        /// Whether there is too much of it to wait for its end.
+        close: bool,
+    },
+    #[error("the body could not be read to its end")]
+    BodyUnreadable,
+    #[error("`Transfer-Encoding` must be `chunked` alone: send the body without any other coding")]
+    BadTransferEncoding,
+    #[error("send the body as `Content-Type: application/json`, without a `Content-Encoding`")]
+    NotJsonType,
+    #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
+    KeyReused,
+    #[error("{}", .0.message)]
+    Replayed(StoredError),
+    #[error("too many requests with an invalid access token: try again in {0} s")]
+    TooManyFailures(u64),
+    #[error("this user has sent too many requests, nothing was done: try again in {0} s")]
+    TooManyRequests(u64),
+    #[error("the request line and the header fields are too large or too many: send less")]
+    HeadersTooLarge,
+    #[error("internal error: the request id finds it in the log")]
+    Internal(String),
+    #[error("the service is overloaded, nothing was done: try again")]
+    Overloaded,
+    #[error("the service is shutting down: try again")]
+    Draining,
+    #[error("the keys of the access token's issuer are not known yet, nothing was done: try again")]
+    NoIssuerKeys,
+    #[error("the store is unavailable, nothing was done: try again")]
+    Unavailable(String),
+    #[error(
+        "the outcome is unknown: send the same again with the same `Idempotency-Key` to find out; without one, list the plants to see"
+    )]
+    OutcomeUnknown(String),
+    #[error("storage is full, nothing was done: tell the operator of this service")]
+    StorageFull(String),
+}
+
+impl ApiError {
+    /// Returns the error code and the status.
+    pub(crate) fn code(&self) -> (i32, StatusCode) {
+        match self {
+            Self::BadBody(BadPlant::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
+            Self::BadBody(BadPlant::NotAnObject) => (40002, StatusCode::BAD_REQUEST),
+            // With several faults the code is that of the first kind.
+            Self::BadBody(BadPlant::Fields(faults)) => match faults.iter().map(|fault| fault.kind).min() {
+                Some(FaultKind::Missing) => (40001, StatusCode::BAD_REQUEST),
+                Some(FaultKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
+                Some(FaultKind::Rule) => (40003, StatusCode::BAD_REQUEST),
+            },
+            Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
+            Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
+            Self::BadCursor => (40006, StatusCode::BAD_REQUEST),
+            Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => (40007, StatusCode::BAD_REQUEST),
+            Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
+            Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
+            Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
+            Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
+            Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
+            Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
+            Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
+            Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
+            Self::KeyInFlight => (40901, StatusCode::CONFLICT),
+            Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
+            Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+            Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
+            Self::Replayed(refusal) => (refusal.code, status_of(refusal.code)),
+            Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
+            Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+            Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
+            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => {
+                (50300, StatusCode::SERVICE_UNAVAILABLE)
+            }
+            Self::OutcomeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
+            Self::StorageFull(_) => (50700, StatusCode::INSUFFICIENT_STORAGE),
+        }
+    }
+
+    /// Returns true for an error in the request itself, which will always be rejected in the same way: it is stored under the
+    /// request's key.
+    pub(crate) fn is_lasting(&self) -> bool {
+        matches!(self.code().1, StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE)
+    }
+
+    /// Returns the header field that belongs to the error.
+    fn header(&self) -> Option<(header::HeaderName, HeaderValue)> {
+        match self {
+            Self::NoToken => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="plants""#))),
+            Self::InvalidToken => Some((
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(r#"Bearer realm="plants", error="invalid_token""#),
+            )),
+            Self::ScopeMissing(scope) => Some((
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static(match scope {
+                    Scope::Read => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:read""#,
+                    Scope::Write => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:write""#,
+                    Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
+                }),
+            )),
+            // Without them the router still has to add them.
+            Self::MethodNotAllowed(methods) if !methods.is_empty() => {
+                HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
+            }
+            Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
+                Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
+            }
+            Self::Overloaded
+            | Self::Draining
+            | Self::NoIssuerKeys
+            | Self::Unavailable(_)
+            | Self::OutcomeUnknown(_)
+            | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
+            Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
+            // What has not arrived by now is not waited for, and where the end of a body is in doubt no request follows it.
+            Self::RequestTimeout
+            | Self::BodyUnreadable
+            | Self::BadTransferEncoding
+            | Self::BodyTooLarge { close: true, .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
+            _ => None,
+        }
+    }
+
+    /// Returns what the log says beyond the message; a client never sees it.
+    fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Internal(detail)
+            | Self::Unavailable(detail)
+            | Self::OutcomeUnknown(detail)
+            | Self::StorageFull(detail) => Some(detail),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the status that an error code starts with.
+fn status_of(code: i32) -> StatusCode {
+    let status = u16::try_from(code / 100).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// An error as the access log reports it, carried as an extension of the response.
+#[derive(Clone)]
+pub(crate) struct ErrorReport {
+    pub(crate) code: i32,
+    /// The cause, where that is not the client's doing.
+    pub(crate) detail: Option<String>,
+    /// The service had no capacity for the request.
+    pub(crate) overloaded: bool,
+}
+
+impl ErrorReport {
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        status_of(self.code) == StatusCode::UNAUTHORIZED
+    }
+}
+
+impl ApiError {
+    /// Returns status, header fields and body of the response.
+    pub(crate) fn render(&self) -> (StatusCode, HeaderMap, Bytes) {
+        #[derive(Serialize)]
+        struct Shape {
+            error: i32,
+            message: String,
+        }
+        let (error, status) = self.code();
+        // A struct of a number and a string always serialises.
+        let body = serde_json::to_vec(&Shape { error, message: self.to_string() }).unwrap_or_default();
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some((name, value)) = self.header() {
+            headers.insert(name, value);
+        }
+        (status, headers, Bytes::from(body))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, headers, body) = self.render();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        let overloaded = matches!(self, Self::Overloaded);
+        let report = ErrorReport { code: self.code().0, detail: self.detail().map(str::to_owned), overloaded };
+        response.extensions_mut().insert(report);
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        let detail = error.to_string();
+        match error {
+            StoreError::Overloaded => Self::Overloaded,
+            StoreError::Full(_) => Self::StorageFull(detail),
+            StoreError::Unavailable(_) => Self::Unavailable(detail),
+            StoreError::InFlight => Self::KeyInFlight,
+            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(detail),
+            // The last two are for operators; no request meets them.
+            StoreError::Internal(_) | StoreError::NewUserName(_) | StoreError::BadRow(_) => Self::Internal(detail),
+        }
+    }
+}
+
+/// Names the methods of a path in the error about a wrong one. The router adds `Allow` to every response of its fallback; the
+/// other responses must not have it.
+pub(crate) fn name_allowed_methods(mut response: Response) -> Response {
+    let allowed = response.headers_mut().remove(header::ALLOW);
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
+    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
+}
+
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::NoToken => Self::NoToken,
+            AuthError::InvalidToken => Self::InvalidToken,
+            AuthError::ScopeMissing(scope) => Self::ScopeMissing(scope),
+            AuthError::BadRequest(message) => Self::BadRequest(message),
+            AuthError::TooManyFailures(seconds) => Self::TooManyFailures(seconds),
+            AuthError::TooManyRequests(seconds) => Self::TooManyRequests(seconds),
+            AuthError::NoIssuerKeys => Self::NoIssuerKeys,
+            AuthError::Unavailable(detail) => Self::Unavailable(detail),
+            AuthError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for AuthError {
+    fn into_response(self) -> Response {
+        ApiError::from(self).into_response()
+    }
+}

@@ -1,0 +1,103 @@
+//! Path and body as handler arguments. A body that does not arrive completely is rejected here; other faults are passed to the
+//! handler, which may have to store the rejection under an idempotency key.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
+use hyper::http::request::Parts;
+
+use super::error::ApiError;
+use super::state::Api;
+use crate::observe::Context;
+use plantstore_model::plant::{BadPlant, IdFault, NewPlant, PlantId};
+
+/// Bytes of a body that is too large which are read nevertheless, so that the connection stays usable.
+const DISCARD_MAX: usize = 1 << 20;
+
+/// The body of a request, and the plant in it, if it is valid. Consumes the body, so it is a handler's last argument.
+pub(crate) struct PlantBody {
+    pub(crate) bytes: Bytes,
+    pub(crate) plant: Result<NewPlant, ApiError>,
+}
+
+impl<App: Send + Sync> FromRequest<App> for PlantBody
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let limits = &<&'static Api>::from_ref(app).limits;
+        let (parts, body) = request.into_parts();
+        let deadline = Context::of(&parts).arrived + limits.request_timeout;
+        let limit = limits.max_body_bytes;
+        // A client that asks first has not sent anything yet, and need not.
+        let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
+        let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
+            .await
+            .map_err(|_| ApiError::RequestTimeout)??;
+        Ok(Self { plant: plant_in(&bytes, &parts.headers), bytes })
+    }
+}
+
+fn plant_in(bytes: &[u8], headers: &HeaderMap) -> Result<NewPlant, ApiError> {
+    if bytes.is_empty() {
+        return Err(BadPlant::NotJson("it is empty".to_owned()).into());
+    }
+    if !is_json(headers) {
+        return Err(ApiError::NotJsonType);
+    }
+    Ok(NewPlant::from_json(bytes)?)
+}
+
+/// Reads a body to its end, storing up to `limit` bytes and discarding up to `discard`.
+async fn read(body: Body, limit: usize, discard: usize) -> Result<Bytes, ApiError> {
+    let too_large = |close| ApiError::BodyTooLarge { limit, close };
+    // The announced length counts: gigabytes need not be read to be rejected.
+    if http_body::Body::size_hint(&body).lower() > discard as u64 {
+        return Err(too_large(true));
+    }
+    let mut frames = body.into_data_stream();
+    let mut whole = BytesMut::new();
+    let mut length = 0;
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
+        length += frame.len();
+        if length > discard {
+            return Err(too_large(true));
+        }
+        if length <= limit {
+            whole.extend_from_slice(&frame);
+        }
+    }
+    if length > limit { Err(too_large(false)) } else { Ok(whole.freeze()) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let essence = types.next().and_then(|value| value.to_str().ok()).map(|value| {
+        let essence = value.split_once(';').map_or(value, |(essence, _parameters)| essence);
+        essence.trim().eq_ignore_ascii_case("application/json")
+    });
+    let mut codings =
+        headers.get_all(CONTENT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let encoded = codings.any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"));
+    essence == Some(true) && types.next().is_none() && !encoded
+}
+
+/// The id in the path of a request, if it is valid.
+pub(crate) struct PathId(pub(crate) Result<PlantId, ApiError>);
+
+impl<App: Send + Sync> FromRequestParts<App> for PathId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        // Fails when the path does not decode to text.
+        let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| IdFault::NotAnInteger);
+        Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))
+    }
+}

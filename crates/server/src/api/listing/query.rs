@@ -1,0 +1,53 @@
+//! A list request as a handler argument.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use hyper::http::request::Parts;
+
+use super::cursor::Cursor;
+use super::view::{BAD_INCLUDE, Include, View, parse_limit};
+use crate::api::collections::OwnerName;
+use crate::api::entity_tag::IfNoneMatch;
+use crate::api::error::ApiError;
+use crate::observe::Context;
+use crate::transport::BufferBudget;
+
+/// A list request: its parameters, and the state of the connection that it came on.
+pub(crate) struct ListQuery {
+    pub(super) view: View,
+    pub(super) if_none_match: Option<IfNoneMatch>,
+    pub(super) context: Arc<Context>,
+    pub(super) buffers: BufferBudget,
+}
+
+impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let mut view = View::default();
+        let mut include = None;
+        for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+            match &*name {
+                "limit" if view.limit.is_some() => return Err(ApiError::BadLimit("is given more than once")),
+                "limit" => view.limit = Some(parse_limit(&value)?),
+                "after" if view.after.is_some() => return Err(ApiError::BadCursor),
+                "after" => view.after = Some(Cursor::decode(&value).ok_or(ApiError::BadCursor)?),
+                "include" if include.is_some() => return Err(BAD_INCLUDE),
+                "include" => include = Some(Include::parse(&value)?),
+                "owner" => view.owner.take(&value)?,
+                _ => {}
+            }
+        }
+        view.include = include.unwrap_or_default();
+        let if_none_match = IfNoneMatch::of(&parts.headers);
+        let buffers = parts.extensions.get::<BufferBudget>().cloned().unwrap_or_default();
+        Ok(Self { view, if_none_match, context: Context::of(parts), buffers })
+    }
+}
+
+impl ListQuery {
+    pub(crate) fn owner(&self) -> &OwnerName {
+        &self.view.owner
+    }
+}

@@ -1,0 +1,96 @@
+//! The parameters of a list.
+
+use hyper::header::HeaderValue;
+use plantstore_model::plant::PlantId;
+use plantstore_store::{Collection, PlantRange};
+
+use super::cursor::Cursor;
+use crate::api::collections::{OwnerName, Readable};
+use crate::api::error::ApiError;
+
+/// The parameters that select and shape a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct View {
+    pub(super) owner: OwnerName,
+    pub(super) limit: Option<u32>,
+    pub(super) after: Option<Cursor>,
+    pub(super) include: Include,
+}
+
+/// Optional fields of each plant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Include {
+    pub(super) id: bool,
+    pub(super) owner: bool,
+}
+
+pub(super) const BAD_INCLUDE: ApiError = ApiError::BadRequest("`include` takes `id`, `owner` or `id,owner`, once");
+
+impl Include {
+    pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
+        match text {
+            "id" => Ok(Self { id: true, owner: false }),
+            "owner" => Ok(Self { id: false, owner: true }),
+            "id,owner" | "owner,id" => Ok(Self { id: true, owner: true }),
+            _ => Err(BAD_INCLUDE),
+        }
+    }
+
+    /// Returns the parameter of the next page's URL.
+    fn parameter(self) -> &'static str {
+        match (self.id, self.owner) {
+            (false, false) => "",
+            (true, false) => "&include=id",
+            (false, true) => "&include=owner",
+            (true, true) => "&include=id,owner",
+        }
+    }
+}
+
+pub(super) fn parse_limit(text: &str) -> Result<u32, ApiError> {
+    let canonical = text == "0" || !text.starts_with('0');
+    let digits = canonical && text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = text.parse::<i32>().ok().filter(|_| digits).and_then(|limit| u32::try_from(limit).ok());
+    limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
+}
+
+impl View {
+    /// Completes a cursor without an owner, which stems from a list of one owner: here, the caller.
+    pub(super) fn complete_cursor(&mut self, readable: &Readable) {
+        if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {
+            cursor.owner.get_or_insert_with(|| readable.caller().clone());
+        }
+    }
+
+    /// Returns the number of bytes of its texts.
+    pub(super) fn bytes(&self) -> usize {
+        let after = self.after.as_ref().and_then(|cursor| cursor.owner.as_ref());
+        after.map_or(0, |owner| owner.as_str().len()) + self.owner.0.as_ref().map_or(0, String::len)
+    }
+
+    /// Returns the range to read of each collection.
+    pub(super) fn spans(&self, readable: &Readable) -> Vec<PlantRange> {
+        let span = |collection: &Collection| {
+            let all = PlantRange::all_of(collection.owner_id);
+            match &self.after {
+                None => all,
+                Some(Cursor { id, owner: Some(owner) }) if collection.owner > *owner => all.starting_at(*id),
+                Some(Cursor { id, .. }) => all.past(*id),
+            }
+        };
+        readable.collections().iter().map(span).collect()
+    }
+
+    /// Returns the `Link` to the page after this plant. A page without plants has no next page.
+    pub(super) fn next(&self, readable: &Readable, (id, place): (PlantId, usize)) -> Option<HeaderValue> {
+        let limit = self.limit?;
+        let owner = match readable.collections() {
+            [_] => None,
+            several => Some(several[place].owner.clone()),
+        };
+        let after = Cursor { id, owner }.encode();
+        let include = self.include.parameter();
+        let owner = self.owner.parameter('&');
+        HeaderValue::try_from(format!("</plants?limit={limit}&after={after}{include}{owner}>; rel=\"next\"")).ok()
+    }
+}

@@ -1,0 +1,155 @@
+//! The responses of each operation.
+
+use hyper::StatusCode;
+use serde_json::json;
+use utoipa::IntoResponses;
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::link::LinkBuilder;
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, ResponseBuilder, Type};
+
+use super::errors::{anybody, calling, error_response, errors, faults_of_bodies, writing};
+use super::headers;
+use super::parts::{JSON, Responses, code, reference};
+use super::schemas::PlantSchema;
+use crate::api::error::ApiError;
+use plantstore_model::plant::{IdFault, PlantId};
+use plantstore_model::token::Scope;
+
+/// What tells a client how long a list holds.
+const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
+
+/// Of `POST /plants`.
+pub(crate) struct CreateResponses;
+/// Of `GET /plants`.
+pub(crate) struct ListResponses;
+/// Of `DELETE /plants/{id}`.
+pub(crate) struct DeleteResponses;
+/// Of `GET /livez`.
+pub(crate) struct LiveResponses;
+/// Of `GET /readyz`.
+pub(crate) struct ReadyResponses;
+/// Of `GET /openapi.json`.
+pub(crate) struct OpenapiResponses;
+
+impl IntoResponses for CreateResponses {
+    fn responses() -> Responses {
+        let delete = LinkBuilder::new()
+            .operation_id("deletePlant")
+            .parameter("id", "$request.body#/id")
+            .description("The id that was chosen is the one to delete by.");
+        let content = ContentBuilder::new().schema(Some(reference::<PlantSchema>()));
+        let content = content.example(Some(json!({"name": "Monstera", "tag": "indoor"})));
+        let created = ResponseBuilder::new()
+            .description("The plant, as it was created; its id is in `Location`")
+            .content(JSON, content.build())
+            .link("delete", delete.build());
+        let mut responses = errors(writing(Scope::Write).chain(faults_of_bodies()).chain([
+            ApiError::Duplicate(PlantId::new(1)),
+            ApiError::BodyUnreadable,
+            ApiError::NotJsonType,
+        ]));
+        responses.insert(code(StatusCode::OK), headers::with(created, ["Location"]).into());
+        mark_replayed(&mut responses, StatusCode::OK, &ApiError::Duplicate(PlantId::new(1)));
+        with_quota(responses)
+    }
+}
+
+impl IntoResponses for ListResponses {
+    fn responses() -> Responses {
+        let schema = ArrayBuilder::new().items(reference::<PlantSchema>());
+        let content =
+            ContentBuilder::new().schema(Some(schema)).example(Some(json!([{"name": "Monstera", "tag": "indoor"}])));
+        let listed = ResponseBuilder::new()
+            .description("The plants that the caller can read, ascending by id")
+            .content(JSON, content.build());
+        let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
+        let mut responses = errors(calling(Scope::Read).chain([
+            ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"),
+            ApiError::BadCursor,
+            ApiError::NoCollection,
+        ]));
+        responses.insert(code(StatusCode::OK), headers::with(listed, VALIDATORS.into_iter().chain(["Link"])).into());
+        responses.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
+        with_quota(responses)
+    }
+}
+
+impl IntoResponses for DeleteResponses {
+    fn responses() -> Responses {
+        let deleted = ResponseBuilder::new().description("The plant is gone");
+        let wrong = [ApiError::BadPathId(IdFault::NotAnInteger), ApiError::NoPlant];
+        let mut responses = errors(writing(Scope::Delete).chain(wrong));
+        responses.insert(code(StatusCode::NO_CONTENT), headers::with(deleted, []).into());
+        mark_replayed(&mut responses, StatusCode::NO_CONTENT, &ApiError::NoPlant);
+        with_quota(responses)
+    }
+}
+
+impl IntoResponses for LiveResponses {
+    fn responses() -> Responses {
+        probed("The process lives", "live", errors(anybody()))
+    }
+}
+
+impl IntoResponses for ReadyResponses {
+    fn responses() -> Responses {
+        let unavailable = ApiError::Unavailable(String::new());
+        probed("The store answers, and the service is not stopping", "ready", errors(anybody().chain([unavailable])))
+    }
+}
+
+impl IntoResponses for OpenapiResponses {
+    fn responses() -> Responses {
+        let schema = ObjectBuilder::new().schema_type(Type::Object);
+        let document = ResponseBuilder::new()
+            .description("This document")
+            .content(JSON, ContentBuilder::new().schema(Some(schema)).build());
+        let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
+        let mut responses = errors(anybody());
+        let sent = VALIDATORS.into_iter().chain(["Content-Encoding"]);
+        responses.insert(code(StatusCode::OK), headers::with(document, sent).into());
+        responses.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
+        responses
+    }
+}
+
+/// Returns the responses where there is no operation.
+pub(super) fn outside_of_operations() -> Responses {
+    let preflight = ResponseBuilder::new().description("What pages of another origin may do");
+    let allowed = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers", "Access-Control-Max-Age"];
+    let not_allowed = ApiError::MethodNotAllowed("GET,HEAD,POST".to_owned());
+    let refused =
+        [("NoSuchAddress", error_response(&[ApiError::NoRoute])), ("MethodNotAllowed", error_response(&[not_allowed]))];
+    let mut responses = with_quota(refused.map(|(name, response)| (name.to_owned(), response.into())).into());
+    responses.insert("Preflight".to_owned(), headers::with(preflight, allowed).into());
+    responses
+}
+
+fn probed(description: &str, status: &str, mut responses: Responses) -> Responses {
+    let known = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([status]));
+    let schema = ObjectBuilder::new().property("status", known).required("status");
+    let content = ContentBuilder::new().schema(Some(schema)).example(Some(json!({"status": status})));
+    let probed = ResponseBuilder::new().description(description).content(JSON, content.build());
+    responses.insert(code(StatusCode::OK), headers::with(probed, ["Cache-Control"]).into());
+    responses
+}
+
+/// Marks what may be replayed to a request with a key: the success, this error, and errors in the request itself.
+fn mark_replayed(responses: &mut Responses, done: StatusCode, error: &ApiError) {
+    let stored = [&ApiError::BadRequest(""), &ApiError::NotJsonType, error].map(|error| error.code().1);
+    for status in stored.into_iter().chain([done]) {
+        if let Some(RefOr::T(response)) = responses.get_mut(&code(status)) {
+            headers::add(response, "Idempotency-Replayed");
+        }
+    }
+}
+
+/// Adds what is left of the quota, which an authenticated caller gets also with an error.
+fn with_quota(mut responses: Responses) -> Responses {
+    for response in responses.values_mut() {
+        if let RefOr::T(response) = response {
+            headers::add(response, "RateLimit");
+        }
+    }
+    responses
+}

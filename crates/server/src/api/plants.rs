@@ -1,0 +1,134 @@
+//! The three operations. The order of a handler's arguments is the policy: the caller, the idempotency key, the capacity, then
+//! the body.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
+
+use super::capacity::{ReadCapacity, WriteCapacity};
+use super::collections::{Author, OwnerName, readable};
+use super::error::ApiError;
+use super::extract::{PathId, PlantBody};
+use super::idempotency::{self, RequestKey};
+use super::listing::{ListQuery, list_plants};
+use super::openapi::{
+    CreateResponses, DeleteParameters, DeleteResponses, ListParameters, ListResponses, NewPlantSchema, PLANTS,
+    WriteParameters,
+};
+use super::state::Api;
+use crate::auth::{Caller, Delete, Read, Write};
+use plantstore_model::plant::NewPlant;
+use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
+
+/// `POST /plants`
+#[utoipa::path(
+    post,
+    path = "/plants",
+    operation_id = "createPlant",
+    tag = PLANTS,
+    summary = "Create a plant",
+    description = "Creates a new plant in the store, under an id of your choice.",
+    params(WriteParameters),
+    request_body(content = NewPlantSchema, description = "The plant; fields that are not known are ignored"),
+    responses(CreateResponses),
+    security(("bearer" = ["plants:write"])),
+)]
+pub(crate) async fn create(
+    State(api): State<&'static Api>,
+    author: Author<Write>,
+    key: RequestKey,
+    _: WriteCapacity,
+    body: PlantBody,
+) -> Result<Response, ApiError> {
+    let actor = author.actor;
+    let key = key.with_owner(actor).with_body(&body.bytes);
+    let plant = match body.plant {
+        Ok(plant) => plant,
+        Err(error) => return Err(key.reject(api, actor.user, error).await),
+    };
+    let id = plant.id;
+    let created = created(&plant, &author.owner)?;
+    let key = key.storing(StatusCode::OK, &ApiError::Duplicate(id));
+    match api.store.create(actor, plant, key).await.map_err(|error| api.write_error(error))? {
+        WriteResult::Executed(CreateOutcome::Created) => Ok(created),
+        WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
+        WriteResult::Executed(CreateOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(CreateOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::replay(known, created),
+    }
+}
+
+fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
+    let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
+    let mut response = Response::new(Body::from(shown));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
+        headers.insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// `GET /plants`
+#[utoipa::path(
+    get,
+    path = "/plants",
+    operation_id = "listPlants",
+    tag = PLANTS,
+    summary = "List plants",
+    description = "Returns all plants that you have access to; with `limit` a page of them.",
+    params(ListParameters),
+    responses(ListResponses),
+    security(("bearer" = ["plants:read"])),
+)]
+pub(crate) async fn list(
+    State(api): State<&'static Api>,
+    caller: Caller<Read>,
+    _: ReadCapacity,
+    query: ListQuery,
+) -> Result<Response, ApiError> {
+    list_plants(api, readable(&caller, query.owner())?, query).await
+}
+
+/// `DELETE /plants/{id}`
+#[utoipa::path(
+    delete,
+    path = "/plants/{id}",
+    operation_id = "deletePlant",
+    tag = PLANTS,
+    summary = "Delete a plant",
+    description = "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
+    params(DeleteParameters),
+    responses(DeleteResponses),
+    security(("bearer" = ["plants:delete"])),
+)]
+pub(crate) async fn delete(
+    State(api): State<&'static Api>,
+    author: Author<Delete>,
+    key: RequestKey,
+    _: WriteCapacity,
+    PathId(id): PathId,
+) -> Result<Response, ApiError> {
+    let actor = author.actor;
+    let key = key.with_owner(actor);
+    let id = match id {
+        Ok(id) => id,
+        Err(error) => return Err(key.reject(api, actor.user, error).await),
+    };
+    let key = key.storing(StatusCode::NO_CONTENT, &ApiError::NoPlant);
+    match api.store.delete(actor, id, key).await.map_err(|error| api.write_error(error))? {
+        WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
+        WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),
+        WriteResult::Executed(DeleteOutcome::NoUser) => Err(ApiError::InvalidToken),
+        WriteResult::Executed(DeleteOutcome::NoOwner) => Err(ApiError::NoCollection),
+        WriteResult::KnownKey(known) => idempotency::replay(known, deleted()),
+    }
+}
+
+fn deleted() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}

@@ -1,0 +1,63 @@
+//! Liveness and readiness, for load balancers and supervisors; no token is needed.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::header::{self, HeaderValue};
+
+use super::error::ApiError;
+use super::openapi::{LiveResponses, ReadParameters, ReadyResponses, SERVICE};
+use super::state::Api;
+use crate::auth::Public;
+use crate::transport::Transport;
+
+/// Paths that are served however many requests are in flight.
+pub(crate) const PATHS: [&str; 2] = ["/livez", "/readyz"];
+
+/// `GET /livez`: answers as long as the process does.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "isLive",
+    tag = SERVICE,
+    summary = "Whether the process lives",
+    description = "Answers as long as the process does.",
+    params(ReadParameters),
+    responses(LiveResponses),
+)]
+pub(crate) async fn livez(_: Public) -> Response {
+    status(r#"{"status":"live"}"#)
+}
+
+/// `GET /readyz`: whether the store answers and the service is not shutting down.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "isReady",
+    tag = SERVICE,
+    summary = "Whether it should get requests",
+    description = "Whether the store answers and the service is not shutting down.",
+    params(ReadParameters),
+    responses(ReadyResponses),
+)]
+pub(crate) async fn readyz(
+    State(api): State<&'static Api>,
+    State(transport): State<&'static Transport>,
+    _: Public,
+) -> Result<Response, ApiError> {
+    // The store may take a moment: the state at its end counts.
+    let checked = if transport.is_draining() { Ok(()) } else { api.readiness.check(&api.store).await };
+    if transport.is_draining() {
+        return Err(ApiError::Draining);
+    }
+    checked?;
+    Ok(status(r#"{"status":"ready"}"#))
+}
+
+fn status(body: &'static str) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

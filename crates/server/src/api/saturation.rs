@@ -1,0 +1,24 @@
+//! Detects that the runtime has more tasks ready than it can run soon.
+
+use tokio::runtime::{Handle, RuntimeMetrics};
+
+/// Tasks per worker that may wait in the runtime's global queue before requests are rejected: about as many as a worker has
+/// room for in its own queue, and some ten milliseconds of work.
+const READY_TASKS_MAX: usize = 256;
+
+pub(super) struct Saturation {
+    runtime: RuntimeMetrics,
+    ready_max: usize,
+}
+
+impl Saturation {
+    /// Watches the runtime that this is called in.
+    pub(super) fn of_current_runtime() -> Self {
+        let runtime = Handle::current().metrics();
+        Self { ready_max: READY_TASKS_MAX * runtime.num_workers(), runtime }
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.runtime.global_queue_depth() > self.ready_max
+    }
+}

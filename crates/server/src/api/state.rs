@@ -1,0 +1,83 @@
+//! The state that the operations share.
+
+use std::sync::Arc;
+
+use plantstore_store::{Store, StoreError};
+use plantstore_telemetry::metrics::{Counter, Gauge, Page};
+
+use super::admission::Admission;
+use super::error::ApiError;
+use super::limits::ApiLimits;
+use super::listing::ListCache;
+use super::saturation::Saturation;
+use crate::observe::Readiness;
+use crate::transport::Rejection;
+
+pub(crate) struct Api {
+    pub(super) store: Arc<Store>,
+    pub(super) limits: ApiLimits,
+    pub(super) lists: ListCache,
+    pub(super) admission: Admission,
+    pub(super) saturation: Saturation,
+    pub(super) reads_shed: Counter,
+    writes_shed: Counter,
+    /// Lists of more than one chunk that are being sent.
+    pub(super) lists_streaming: Gauge,
+    pub(super) readiness: Readiness,
+}
+
+impl Api {
+    /// To be called in the runtime that handles the requests.
+    pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
+        Self {
+            lists: ListCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
+            admission: Admission::new(&limits),
+            saturation: Saturation::of_current_runtime(),
+            reads_shed: Counter::default(),
+            writes_shed: Counter::default(),
+            lists_streaming: Gauge::default(),
+            readiness: Readiness::default(),
+            store,
+            limits,
+        }
+    }
+
+    /// Maps an error of a write; counts those for which the store had no capacity.
+    pub(super) fn write_error(&self, error: StoreError) -> ApiError {
+        if let StoreError::Overloaded = error {
+            self.writes_shed.count();
+        }
+        error.into()
+    }
+
+    /// Maps a rejection by the transport.
+    pub(crate) fn rejection(&self, rejection: Rejection) -> ApiError {
+        match rejection {
+            Rejection::Malformed => ApiError::BadRequest("the request is not well-formed HTTP/1.1"),
+            Rejection::HeadTimeout => ApiError::RequestTimeout,
+            Rejection::HeadTooLarge => ApiError::HeadersTooLarge,
+            Rejection::BodyTooLarge => ApiError::BodyTooLarge { limit: self.limits.max_body_bytes, close: true },
+            Rejection::TransferEncoding => ApiError::BadTransferEncoding,
+            Rejection::Overloaded => ApiError::Overloaded,
+            Rejection::NotEncrypted => {
+                ApiError::BadRequest("this port is encrypted: write https:// in place of http://")
+            }
+        }
+    }
+
+    pub(crate) fn write_streaming_metrics(&self, page: &mut Page) {
+        page.gauge("plantstore_lists_streaming", "Lists of several pages that are being sent.")
+            .sample(&[], self.lists_streaming.get());
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.admission.write_metrics(page);
+        page.counter(
+            "plantstore_requests_shed_total",
+            "Requests rejected with 503 because there was no capacity for them.",
+        )
+        .sample(&[("kind", "read".into())], self.admission.rejected() + self.reads_shed.get())
+        .sample(&[("kind", "write".into())], self.writes_shed.get());
+        self.lists.write_metrics(page);
+    }
+}

@@ -1,0 +1,123 @@
+//! Authentication as a handler argument: without a [`Caller`] there is no user, and without a user no query.
+//!
+//! A [`Caller`] is extracted before anything else of the request is looked at. The few handlers that serve requests without a
+//! token take [`Public`] instead.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{FromRef, FromRequestParts};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use plantstore_model::token::Scope;
+
+use super::error::AuthError;
+use super::host::check_host;
+use super::sessions::Session;
+use super::state::Auth;
+use crate::observe::Context;
+
+/// The scope that a handler requires of a token, as a type.
+pub(crate) trait RequiredScope {
+    const SCOPE: Option<Scope>;
+}
+
+/// Requires `plants:read`.
+pub(crate) struct Read;
+/// Requires `plants:write`.
+pub(crate) struct Write;
+/// Requires `plants:delete`.
+pub(crate) struct Delete;
+/// Requires a valid token with any scope.
+pub(crate) struct AnyScope;
+
+impl RequiredScope for Read {
+    const SCOPE: Option<Scope> = Some(Scope::Read);
+}
+impl RequiredScope for Write {
+    const SCOPE: Option<Scope> = Some(Scope::Write);
+}
+impl RequiredScope for Delete {
+    const SCOPE: Option<Scope> = Some(Scope::Delete);
+}
+impl RequiredScope for AnyScope {
+    const SCOPE: Option<Scope> = None;
+}
+
+/// The user that a request acts for, with a token that has the scope `S`.
+pub(crate) struct Caller<S> {
+    pub(crate) session: Arc<Session>,
+    scope: PhantomData<S>,
+}
+
+impl<App, S> FromRequestParts<App> for Caller<S>
+where
+    &'static Auth: FromRef<App>,
+    App: Send + Sync,
+    S: RequiredScope,
+{
+    type Rejection = AuthError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AuthError> {
+        let auth = <&'static Auth>::from_ref(app);
+        let context = Context::of(parts);
+        let session = authenticate(auth, &context, &parts.headers).await?;
+        context.set_identity(Arc::clone(&session.identity));
+        if let Some(quota) = &auth.user_quota {
+            quota.count(session.user_id(), &context)?;
+        }
+        check_host(parts)?;
+        match S::SCOPE {
+            Some(scope) if !session.scopes.allow(scope) => Err(AuthError::ScopeMissing(scope)),
+            _ => Ok(Self { session, scope: PhantomData }),
+        }
+    }
+}
+
+/// A client with or without a token.
+pub(crate) struct Public;
+
+impl<App: Send + Sync> FromRequestParts<App> for Public {
+    type Rejection = AuthError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, AuthError> {
+        check_host(parts).map(|()| Self)
+    }
+}
+
+async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Result<Arc<Session>, AuthError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or(AuthError::NoToken)?;
+    if values.next().is_some() {
+        return Err(AuthError::BadRequest("send exactly one `Authorization` header"));
+    }
+    let session = match credentials(value)? {
+        Some(token) => auth.sessions.find(&auth.store, token).await?,
+        None => None,
+    };
+    session.ok_or_else(|| match auth.failure_limit.take(context.client(), Instant::now()) {
+        Ok(_) => {
+            auth.failures.count();
+            AuthError::InvalidToken
+        }
+        Err(level) => {
+            auth.limited_addresses.count();
+            AuthError::TooManyFailures(level.more_in)
+        }
+    })
+}
+
+/// Returns the token of a bearer header; `None` when it is not text. Credentials of another scheme are no credentials.
+fn credentials(value: &HeaderValue) -> Result<Option<&str>, AuthError> {
+    let bytes = value.as_bytes();
+    let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {
+        Some(space) => bytes.split_at(space),
+        None => (bytes, &b""[..]),
+    };
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Err(AuthError::NoToken);
+    }
+    let token = token.trim_ascii_start();
+    Ok(std::str::from_utf8(token).ok())
+}

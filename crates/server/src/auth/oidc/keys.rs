@@ -1,0 +1,207 @@
+//! The keys of an issuer (JWKS), and whether one of them has signed a token. A key is used in the one way its own type
+//! allows, whatever a token asks for.
+
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::jose::{Algorithm, decode};
+use super::jwt::Jwt;
+use super::quote::quoted;
+
+/// Keys taken from a set at the most.
+const KEYS_MAX: usize = 100;
+/// Bits of an RSA key, at the least and at the most.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
+/// Bytes of a number on the curves of ES256 and EdDSA.
+const CURVE_BYTES: usize = 32;
+/// How the point of a key on P-256 starts when both of its numbers follow.
+const UNCOMPRESSED: u8 = 4;
+
+/// The keys of an issuer that can be used here.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct KeySet(Vec<Key>);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    id: Option<String>,
+    material: Material,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Material {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+/// A key of the issuer that cannot be used here.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SkippedKey {
+    /// Its `kid`, quoted.
+    pub(super) id: Option<String>,
+    pub(super) reason: SkipReason,
+}
+
+/// Why a key cannot be used. The texts are for operators.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SkipReason {
+    #[error("it is not a JSON Web Key")]
+    Malformed,
+    #[error("its `use` or `key_ops` does not allow it to verify signatures")]
+    Purpose,
+    #[error("its type is {0}, none of RSA, EC with P-256 and OKP with Ed25519")]
+    Type(String),
+    #[error("its numbers are missing or malformed")]
+    Numbers,
+    #[error("it has {0} bits, not {min} to {max}", min = RSA_BITS.start(), max = RSA_BITS.end())]
+    RsaBits(usize),
+    #[error("its `alg` is {0}, not one that is accepted for its type: RS256, ES256, EdDSA or Ed25519")]
+    Algorithm(String),
+    #[error("more than {KEYS_MAX} keys come before it")]
+    TooMany,
+}
+
+impl KeySet {
+    /// Reads a set into the keys that can be used and those that are skipped; `None` when it is no set at all.
+    pub(super) fn parse(json: &[u8]) -> Option<(Self, Vec<SkippedKey>)> {
+        #[derive(Deserialize)]
+        struct Document<'a> {
+            #[serde(borrow)]
+            keys: Vec<&'a RawValue>,
+        }
+        let document: Document<'_> = serde_json::from_slice(json).ok()?;
+        let (mut usable, mut skipped) = (Vec::new(), Vec::new());
+        for key in document.keys {
+            match Jwk::parse(key.get()) {
+                Ok(key) if usable.len() < KEYS_MAX => usable.push(key),
+                Ok(key) => {
+                    skipped.push(SkippedKey { id: key.id.as_deref().map(quoted), reason: SkipReason::TooMany });
+                }
+                Err(key) => skipped.push(key),
+            }
+        }
+        Some((Self(usable), skipped))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The keys that may have signed a token: those of its `kid`; if it has none, the only one of its algorithm.
+    pub(super) fn fitting(&self, jwt: &Jwt<'_>) -> impl Iterator<Item = &Key> {
+        let of_algorithm = move |key: &&Key| key.material.algorithm() == jwt.algorithm;
+        let alone = self.0.iter().filter(of_algorithm).count() == 1;
+        self.0.iter().filter(of_algorithm).filter(move |key| match &jwt.key_id {
+            Some(id) => key.id.as_ref() == Some(id),
+            None => alone,
+        })
+    }
+}
+
+impl Material {
+    fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Rsa { .. } => Algorithm::Rs256,
+            Self::P256(_) => Algorithm::Es256,
+            Self::Ed25519(_) => Algorithm::EdDsa,
+        }
+    }
+}
+
+impl Key {
+    pub(super) fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
+        let (message, signature) = (jwt.signed, jwt.signature.as_slice());
+        let verified = match &self.material {
+            Material::Rsa { modulus, exponent } => RsaPublicKeyComponents { n: modulus, e: exponent }.verify(
+                &RSA_PKCS1_2048_8192_SHA256,
+                message,
+                signature,
+            ),
+            Material::P256(point) => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature),
+            Material::Ed25519(point) => UnparsedPublicKey::new(&ED25519, point).verify(message, signature),
+        };
+        verified.is_ok()
+    }
+}
+
+/// A key as the issuer writes it.
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    crv: Option<String>,
+    kid: Option<String>,
+    #[serde(rename = "use")]
+    purpose: Option<String>,
+    key_ops: Option<Vec<String>>,
+    alg: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+impl Jwk {
+    fn parse(json: &str) -> Result<Key, SkippedKey> {
+        let jwk: Self =
+            serde_json::from_str(json).map_err(|_| SkippedKey { id: None, reason: SkipReason::Malformed })?;
+        match jwk.material() {
+            Ok(material) => Ok(Key { id: jwk.kid, material }),
+            Err(reason) => Err(SkippedKey { id: jwk.kid.as_deref().map(quoted), reason }),
+        }
+    }
+
+    fn material(&self) -> Result<Material, SkipReason> {
+        let for_signatures = self.purpose.as_deref().is_none_or(|purpose| purpose == "sig")
+            && self.key_ops.as_ref().is_none_or(|uses| uses.iter().any(|used| used == "verify"));
+        if !for_signatures {
+            return Err(SkipReason::Purpose);
+        }
+        let material = match (self.kty.as_str(), self.crv.as_deref()) {
+            ("RSA", _) => self.rsa(),
+            ("EC", Some("P-256")) => self.p256(),
+            ("OKP", Some("Ed25519")) => self.ed25519(),
+            (kind, None) => Err(SkipReason::Type(quoted(kind))),
+            (kind, Some(curve)) => Err(SkipReason::Type(format!("{} with {}", quoted(kind), quoted(curve)))),
+        }?;
+        // One that is meant for another algorithm of its type is not for us.
+        match &self.alg {
+            Some(name) if Algorithm::named(name) != Some(material.algorithm()) => {
+                Err(SkipReason::Algorithm(quoted(name)))
+            }
+            _ => Ok(material),
+        }
+    }
+
+    fn rsa(&self) -> Result<Material, SkipReason> {
+        let (modulus, exponent) = (number(self.n.as_ref())?, number(self.e.as_ref())?);
+        let (modulus, exponent) = (without_leading_zeros(modulus), without_leading_zeros(exponent));
+        let first = modulus.first().ok_or(SkipReason::Numbers)?;
+        let bits = modulus.len() * 8 - first.leading_zeros() as usize;
+        if RSA_BITS.contains(&bits) { Ok(Material::Rsa { modulus, exponent }) } else { Err(SkipReason::RsaBits(bits)) }
+    }
+
+    fn p256(&self) -> Result<Material, SkipReason> {
+        let (x, y) = (coordinate(self.x.as_ref())?, coordinate(self.y.as_ref())?);
+        Ok(Material::P256([&[UNCOMPRESSED], x.as_slice(), y.as_slice()].concat()))
+    }
+
+    fn ed25519(&self) -> Result<Material, SkipReason> {
+        coordinate(self.x.as_ref()).map(Material::Ed25519)
+    }
+}
+
+fn number(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
+    encoded.and_then(|encoded| decode(encoded)).ok_or(SkipReason::Numbers)
+}
+
+fn coordinate(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
+    Some(number(encoded)?).filter(|number| number.len() == CURVE_BYTES).ok_or(SkipReason::Numbers)
+}
+
+/// Some issuers write a zero in front, as other formats do to tell the number from a negative one.
+fn without_leading_zeros(number: Vec<u8>) -> Vec<u8> {
+    number.into_iter().skip_while(|byte| *byte == 0).collect()
+}

@@ -1,0 +1,92 @@
+//! Warnings that tell operators why tokens of their issuer are not accepted. They repeat values that the issuer or a client
+//! chose, escaped and shortened, and never a token.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::jwt::{Expected, Fault};
+use super::keys::SkippedKey;
+
+/// The most skipped keys of one set that are logged one by one.
+const SKIPPED_KEYS_MAX: usize = 20;
+/// The time between two warnings of one kind about rejected tokens, because any client can cause them.
+const REJECTION_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Warns about the keys of a fetched set that cannot be used.
+pub(super) fn report_skipped_keys(issuer: &str, skipped: &[SkippedKey]) {
+    for SkippedKey { id, reason } in skipped.iter().take(SKIPPED_KEYS_MAX) {
+        tracing::warn!(issuer, kid = id, %reason, "a key of the issuer is skipped");
+    }
+    if let Some(more) = skipped.len().checked_sub(SKIPPED_KEYS_MAX).filter(|more| *more > 0) {
+        tracing::warn!(issuer, keys = more, "more keys of the issuer are skipped");
+    }
+}
+
+/// Rate-limited warnings about rejected tokens that point at a wrong configuration of the issuer or of its client.
+#[derive(Default)]
+pub(super) struct RejectionReports {
+    opaque: ReportLimit,
+    audience: ReportLimit,
+}
+
+impl RejectionReports {
+    /// Warns if the fault is one that the configuration can cause, and not warned about a moment ago.
+    pub(super) fn report(&self, fault: &Fault, expected: &Expected) {
+        let Expected { issuer, audience, .. } = expected;
+        match fault {
+            Fault::Malformed => {
+                if let Some(suppressed) = self.opaque.pass(Instant::now()) {
+                    let message = "a bearer token was rejected: it is neither a JWT nor a token of this service; let the \
+                        issuer make access tokens that are JWTs";
+                    tracing::warn!(issuer, suppressed, "{message}");
+                }
+            }
+            Fault::Audience(found) => {
+                if let Some(suppressed) = self.audience.pass(Instant::now()) {
+                    let found = found.as_deref().unwrap_or("missing");
+                    let message = "a token of the issuer was rejected: its `aud` does not hold --oidc-audience";
+                    tracing::warn!(issuer, expected = audience, found, suppressed, "{message}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Lets one report pass in [`REJECTION_INTERVAL`], and counts the others.
+#[derive(Default)]
+struct ReportLimit(Mutex<ReportState>);
+
+#[derive(Default)]
+struct ReportState {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl ReportLimit {
+    /// Returns how many reports were suppressed since the last one, or `None` to suppress this one as well.
+    fn pass(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < REJECTION_INTERVAL) {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_report_passes_per_interval_with_the_number_suppressed() {
+        let (limit, start) = (ReportLimit::default(), Instant::now());
+        assert_eq!(limit.pass(start), Some(0));
+        assert_eq!(limit.pass(start), None);
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL / 2), None);
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL), Some(2));
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL), None);
+    }
+}

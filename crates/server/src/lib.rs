@@ -1,0 +1,27 @@
+//! The HTTP service, in five rooms; imports point from right to left:
+//!
+//! [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
+//!
+//! This file composes their states into one service. A request: [`transport`] reads it from a connection, [`service`] gives it
+//! a context, the router ([`routes`]) finds its handler, the handler's arguments authenticate and parse it, the store executes
+//! it, and one `?` returns errors as [`api::ApiError`].
+
+mod api;
+mod auth;
+mod metrics_listener;
+mod observe;
+mod options;
+mod routes;
+mod server;
+mod service;
+mod transport;
+mod web;
+
+pub use self::api::{ApiLimits, Cors, OriginFault};
+pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
+pub use self::metrics_listener::serve_metrics;
+pub use self::observe::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+pub use self::options::value_parser;
+pub use self::routes::openapi;
+pub use self::server::{Server, Settings};
+pub use self::transport::{Renewal, Stopped, Tls, TlsFault, TransportLimits};

@@ -1,0 +1,89 @@
+//! The metrics listener: `GET /metrics` on a port of its own.
+//!
+//! It is served like the first, with limits of its own, and shares nothing with it: it responds while the service is busy,
+//! while it shuts down, and while the store is down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::routing::get;
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
+use plantstore_telemetry::metrics::{Format, Page};
+use tokio::net::TcpListener;
+
+use crate::api::{Api, ApiError, ApiLimits};
+use crate::auth::{Auth, AuthLimits, Public};
+use crate::observe::Observe;
+use crate::server::{Server, leak};
+use crate::service::{NO_ROUTE, Service, ServiceOptions, State};
+use crate::transport::{self, Transport, TransportLimits};
+
+/// Time for the store to respond; Prometheus waits for 10 seconds.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Concurrent connections: more than the few that have business here.
+const CONNECTIONS_MAX: usize = 16;
+/// For a request to arrive, for a client to read some of its response, and between two requests of one connection: idle
+/// connections must not shut out scrapes for longer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+const METRICS: &str = "/metrics";
+
+/// Serves the metrics of `server`, and those that `write_more` writes, for as long as it is polled.
+pub async fn serve_metrics(
+    listener: TcpListener,
+    server: Server,
+    write_more: impl Fn(&mut Page) + Send + Sync + 'static,
+) {
+    let limits = TransportLimits {
+        header_timeout: TIMEOUT,
+        idle_timeout: TIMEOUT,
+        write_timeout: TIMEOUT,
+        max_connections: CONNECTIONS_MAX,
+        ..TransportLimits::default()
+    };
+    let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
+    let state = State {
+        transport: leak(Transport::new(limits)),
+        observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
+        auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
+        api: leak(Api::new(Arc::clone(server.store), api)),
+        web: server.state.web,
+    };
+    let write_more = Arc::new(write_more);
+    let metrics = async move |_: Public, headers: HeaderMap| scrape(&server, &*write_more, &headers).await;
+    let router = Router::new()
+        .route(METRICS, get(metrics))
+        .fallback(async |_: Public| ApiError::NoMetricsHere)
+        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
+        .with_state(state);
+    let service = Service::new(state, ServiceOptions { cors: None, console: false, label_of }, router);
+    transport::serve(listener, None, state.transport, Arc::new(service), std::future::pending()).await;
+}
+
+fn label_of(path: &str) -> &'static str {
+    if path == METRICS { METRICS } else { NO_ROUTE }
+}
+
+async fn scrape(server: &Server, write_more: impl Fn(&mut Page), headers: &HeaderMap) -> Response {
+    let up = matches!(tokio::time::timeout(PING_TIMEOUT, server.store.ping()).await, Ok(Ok(())));
+    let format = requested_format(headers);
+    let mut page = Page::new(format);
+    write_more(&mut page);
+    page.gauge("plantstore_store_up", "Whether the store answers, asked for this very page.").sample(&[], u8::from(up));
+    server.store.write_metrics(&mut page);
+    server.write_metrics(&mut page);
+    let mut response = Response::new(Body::from(page.finish()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Returns the format that a client asks for: Prometheus asks for OpenMetrics.
+fn requested_format(headers: &HeaderMap) -> Format {
+    let asked = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/openmetrics-text"));
+    if headers.get_all(ACCEPT).iter().any(asked) { Format::OpenMetrics } else { Format::Text }
+}

@@ -1,0 +1,71 @@
+//! Metrics of connections.
+
+use plantstore_telemetry::metrics::{Counter, Gauge, Page};
+
+use crate::transport::{CloseReason, ConnectionEvent, Exceeded};
+
+#[derive(Default)]
+pub(crate) struct ConnectionMetrics {
+    open: Gauge,
+    accepted: Counter,
+    beyond_total: Counter,
+    beyond_address: Counter,
+    silent: Counter,
+    slow_head: Counter,
+    large_head: Counter,
+    large_body: Counter,
+    malformed: Counter,
+    stalled: Counter,
+    handshake: Counter,
+    misuse: Counter,
+}
+
+impl ConnectionMetrics {
+    pub(crate) fn record(&self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Accepted => {
+                self.accepted.count();
+                self.open.add(1);
+            }
+            ConnectionEvent::Closed => self.open.add(-1),
+            ConnectionEvent::LimitReached(Exceeded::Total) => self.beyond_total.count(),
+            ConnectionEvent::LimitReached(Exceeded::Address) => self.beyond_address.count(),
+            ConnectionEvent::HandshakeFailed => self.handshake.count(),
+            ConnectionEvent::Ended(reason) => self.end(reason),
+        }
+    }
+
+    fn end(&self, reason: CloseReason) {
+        match reason {
+            CloseReason::Idle => self.silent.count(),
+            CloseReason::HeadTimeout => self.slow_head.count(),
+            CloseReason::HeadTooLarge => self.large_head.count(),
+            CloseReason::BodyTooLarge => self.large_body.count(),
+            CloseReason::Malformed => self.malformed.count(),
+            CloseReason::Stalled => self.stalled.count(),
+            CloseReason::ProtocolViolation => self.misuse.count(),
+            // The connection goes on.
+            CloseReason::SwitchToHttp2 => {}
+        }
+    }
+
+    pub(super) fn write(&self, page: &mut Page) {
+        page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
+        page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
+            .sample(&[], self.accepted.get());
+        let help =
+            "Connections beyond --max-connections or --max-connections-per-address: rejected with 503 or closed.";
+        page.counter("plantstore_http_connections_turned_away_total", help)
+            .sample(&[("limit", "total".into())], self.beyond_total.get())
+            .sample(&[("limit", "address".into())], self.beyond_address.get());
+        page.counter("plantstore_http_connections_cut_total", "Connections that were ended by us, by what was wrong.")
+            .sample(&[("why", "silent".into())], self.silent.get())
+            .sample(&[("why", "slow_head".into())], self.slow_head.get())
+            .sample(&[("why", "large_head".into())], self.large_head.get())
+            .sample(&[("why", "large_body".into())], self.large_body.get())
+            .sample(&[("why", "malformed".into())], self.malformed.get())
+            .sample(&[("why", "stalled".into())], self.stalled.get())
+            .sample(&[("why", "handshake".into())], self.handshake.get())
+            .sample(&[("why", "misuse".into())], self.misuse.get());
+    }
+}

@@ -1,0 +1,183 @@
+//! Metrics of requests.
+//!
+//! Every combination of labels has a fixed place in an array: counting a request costs a few comparisons with the names of routes
+//! and methods and a few atomic additions; nothing is hashed, locked or allocated.
+
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+
+use plantstore_telemetry::metrics::{Counter, Histogram, Label, Page, Striped, TIMES};
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
+/// For bytes that never became a request.
+const NO_METHOD: &str = "-";
+/// Possible statuses, after one place for a request that never got one.
+const STATUSES: usize = 501;
+/// Error codes are a status from 400 to 599 and two digits, of which the first is 0.
+const ERRORS: usize = 200 * 10;
+
+/// Samples that are present from the start, so that the first request is visible as an increase.
+const EXPECTED: [(&str, &str, u16); 3] =
+    [("/plants", "GET", 200), ("/plants", "POST", 200), ("/plants/{id}", "DELETE", 204)];
+
+/// The errors that alerts are about, for the same reason.
+const WATCHED_ERRORS: [u32; 4] = [50000, 50300, 50301, 50700];
+
+pub(crate) struct RequestMetrics {
+    /// The labels of all routes; the last is for paths without a route.
+    routes: Vec<&'static str>,
+    threads: Striped<ThreadMetrics>,
+}
+
+/// The requests that have ended on one thread.
+struct ThreadMetrics {
+    /// By route, method and status.
+    requests: Box<[Counter]>,
+    /// By route and method.
+    durations: Box<[Histogram]>,
+    /// By error code.
+    errors: Box<[Counter]>,
+    response_bytes: Counter,
+    responses_cut: Counter,
+}
+
+impl ThreadMetrics {
+    /// For this many combinations of route and method.
+    fn new(kinds: usize) -> Self {
+        Self {
+            requests: counters(kinds * STATUSES),
+            durations: (0..kinds).map(|_| Histogram::new(&TIMES)).collect(),
+            errors: counters(ERRORS),
+            response_bytes: Counter::default(),
+            responses_cut: Counter::default(),
+        }
+    }
+}
+
+pub(crate) struct EndedRequest<'a> {
+    pub(crate) method: Option<&'a Method>,
+    pub(crate) route: &'static str,
+    /// `None` when it never got a response.
+    pub(crate) status: Option<StatusCode>,
+    pub(crate) error: Option<i32>,
+    pub(crate) bytes: u64,
+    /// The whole response was sent.
+    pub(crate) complete: bool,
+    pub(crate) took: Duration,
+}
+
+fn counters(number: usize) -> Box<[Counter]> {
+    (0..number).map(|_| Counter::default()).collect()
+}
+
+fn method_place(method: Option<&Method>) -> usize {
+    let last = METHODS.len() - 1;
+    let known = |method: &Method| METHODS.iter().position(|known| *known == method.as_str());
+    method.map_or(last, |method| known(method).unwrap_or(last - 1))
+}
+
+fn status_place(status: Option<StatusCode>) -> usize {
+    status.map_or(0, |status| usize::from(status.as_u16()) - 99).min(STATUSES - 1)
+}
+
+fn error_place(number: i32) -> Option<usize> {
+    let number = usize::try_from(number).ok()?;
+    let place = (number / 100).checked_sub(400)? * 10 + number % 100;
+    (number % 100 < 10 && place < ERRORS).then_some(place)
+}
+
+impl RequestMetrics {
+    pub(super) fn new(routes: Vec<&'static str>) -> Self {
+        let kinds = routes.len() * METHODS.len();
+        Self { routes, threads: Striped::new(|| ThreadMetrics::new(kinds)) }
+    }
+
+    /// Returns the place of a route and a method.
+    fn kind(&self, route: &str, method: Option<&Method>) -> usize {
+        let known = self.routes.iter().position(|known| *known == route);
+        debug_assert!(known.is_some(), "{route} is not listed");
+        known.unwrap_or(self.routes.len() - 1) * METHODS.len() + method_place(method)
+    }
+
+    /// Counts a request that has ended.
+    pub(super) fn end(&self, ended: &EndedRequest<'_>) {
+        let (kind, metrics) = (self.kind(ended.route, ended.method), self.threads.mine());
+        metrics.requests[kind * STATUSES + status_place(ended.status)].count();
+        metrics.durations[kind].time(ended.took);
+        metrics.response_bytes.add(ended.bytes);
+        if !ended.complete {
+            metrics.responses_cut.count();
+        }
+        if let Some(place) = ended.error.and_then(error_place) {
+            metrics.errors[place].count();
+        }
+    }
+
+    /// Returns the sum over all threads.
+    fn sum<'a>(&'a self, counter: impl Fn(&'a ThreadMetrics) -> &'a Counter) -> u64 {
+        self.threads.iter().map(|metrics| counter(metrics).get()).sum()
+    }
+
+    pub(super) fn write(&self, page: &mut Page) {
+        let kinds = || self.routes.iter().flat_map(|route| METHODS.map(|method| (*route, method))).enumerate();
+        let mut requests = page.counter("plantstore_http_requests_total", "Requests that have ended.");
+        for (kind, (route, method)) in kinds() {
+            for status in 0..STATUSES {
+                let count = self.sum(|metrics| &metrics.requests[kind * STATUSES + status]);
+                let code = u16::try_from(status + 99).unwrap_or_default();
+                if count > 0 || EXPECTED.contains(&(route, method, code)) {
+                    let shown = if status == 0 { "-".into() } else { Label::Number(code.into()) };
+                    requests.sample(&labels(route, method, &[("status", shown)]), count);
+                }
+            }
+        }
+        let help = "From the first byte of a request to the last of its answer.";
+        let mut durations = page.histogram("plantstore_http_request_duration_seconds", help);
+        for (kind, (route, method)) in kinds() {
+            let expected = EXPECTED.iter().any(|expected| (expected.0, expected.1) == (route, method));
+            let all = Histogram::new(&TIMES);
+            self.threads.iter().for_each(|metrics| all.absorb(&metrics.durations[kind]));
+            if all.count() > 0 || expected {
+                durations.distribution(&labels(route, method, &[]), &all);
+            }
+        }
+        let mut errors = page.counter("plantstore_http_errors_total", "Answers by the error number they hold.");
+        for (place, count) in (0..ERRORS).map(|place| (place, self.sum(|metrics| &metrics.errors[place]))) {
+            let number = u32::try_from((place / 10 + 400) * 100 + place % 10).unwrap_or_default();
+            if count > 0 || WATCHED_ERRORS.contains(&number) {
+                errors.sample(&[("number", number.into())], count);
+            }
+        }
+        page.counter("plantstore_http_answer_bytes_total", "Bytes of answers, without their heads.")
+            .sample(&[], self.sum(|metrics| &metrics.response_bytes));
+        let help = "Answers whose end never went out: the client went away or was too slow, or a list broke off.";
+        page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.sum(|metrics| &metrics.responses_cut));
+    }
+}
+
+fn labels(route: &'static str, method: &'static str, more: &[(&'static str, Label)]) -> Vec<(&'static str, Label)> {
+    [&[("method", method.into()), ("route", route.into())], more].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_code_has_a_place_of_its_own() {
+        assert_eq!(error_place(40000), Some(0));
+        assert_eq!(error_place(40009), Some(9));
+        assert_eq!(error_place(40100), Some(10));
+        assert_eq!(error_place(59909), Some(ERRORS - 1));
+        for none in [-1, 0, 39999, 40010, 60000, i32::MAX] {
+            assert_eq!(error_place(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn every_status_has_a_place_of_its_own() {
+        let place = |status| status_place(StatusCode::from_u16(status).ok());
+        assert_eq!((status_place(None), place(100), place(599), place(999)), (0, 1, 500, 500));
+    }
+}

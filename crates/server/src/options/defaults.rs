@@ -1,0 +1,10 @@
+//! Default values of options, for what is not configured by an operator.
+
+use clap::builder::Resettable;
+use clap::{Args, Command};
+
+/// Returns the options with their defaults, whatever the environment says.
+pub(crate) fn defaults<T: Args>() -> T {
+    let command = T::augment_args(Command::new("defaults")).mut_args(|option| option.env(Resettable::Reset));
+    T::from_arg_matches(&command.get_matches_from(["defaults"])).expect("every option has a default or is optional")
+}

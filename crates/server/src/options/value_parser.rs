@@ -1,0 +1,74 @@
+//! Parsers of option values. Their messages say what to write instead of a wrong value.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Formats a number with a comma between groups of three digits.
+pub fn group_digits(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
+/// Returns a parser of whole numbers within a range.
+pub fn number<T>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: TryFrom<u64>,
+{
+    let (least, most) = range.into_inner();
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
+            u64::MAX => format!("write a whole number, {} or more", group_digits(least)),
+            _ => format!("write a whole number from {} to {}", group_digits(least), group_digits(most)),
+        })
+    }
+}
+
+/// A thousand years: its sum with the current time is within the calendar.
+const DURATION_MAX: Duration = Duration::from_secs(365_000 * 86_400);
+
+/// Parses a duration such as `500ms`, `10s`, `5m`, `2h` or `90d`; zero is rejected.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a whole number and a unit, for example 500ms, 10s, 5m, 2h or 90d".to_owned();
+    let unit = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..unit].parse().map_err(|_| wrong())?;
+    let milliseconds = match &text[unit..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    match number.checked_mul(milliseconds).map(Duration::from_millis) {
+        Some(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        Some(duration) if duration <= DURATION_MAX => Ok(duration),
+        _ => Err("is too long: the most is 365000d".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_their_range_are_rejected() {
+        let port = number::<u32>(1..=65_535);
+        assert_eq!(port("8080"), Ok(8_080));
+        for wrong in ["", "0", "65536", "-1", "1.5", "x", "99999999999999999999"] {
+            assert_eq!(port(wrong), Err("write a whole number from 1 to 65,535".to_owned()), "{wrong}");
+        }
+        assert_eq!(number::<u64>(1..=u64::MAX)("0"), Err("write a whole number, 1 or more".to_owned()));
+    }
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("90d"), Ok(Duration::from_secs(90 * 86_400)));
+        for wrong in ["", "s", "10", "10x", "-1s", "1.5s", "0s", "365001d", "99999999999999999999s", "１s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The route table: the handler of each path, and the label of each route in the log and the metrics.
+
+use axum::Router;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::{ApiError, openapi, plants, probes};
+use crate::auth::{AnyScope, Caller};
+use crate::service::{NO_ROUTE, State};
+use crate::web;
+
+/// The labels of the routes, and the paths that each is for.
+const LABELS: [(&str, Paths); 10] = [
+    ("/plants", Paths::Exact("/plants")),
+    ("/plants/{id}", Paths::Segment("/plants/")),
+    ("/livez", Paths::Exact("/livez")),
+    ("/readyz", Paths::Exact("/readyz")),
+    ("/openapi.json", Paths::Exact("/openapi.json")),
+    ("/docs", Paths::WithSlash("/docs")),
+    ("/docs/{file}", Paths::Below("/docs/")),
+    ("/", Paths::Exact("/")),
+    ("/console/{file}", Paths::Below("/console/")),
+    ("/favicon.ico", Paths::Exact("/favicon.ico")),
+];
+
+enum Paths {
+    Exact(&'static str),
+    /// With or without a slash at the end.
+    WithSlash(&'static str),
+    /// One segment behind the prefix.
+    Segment(&'static str),
+    /// Everything behind the prefix.
+    Below(&'static str),
+}
+
+impl Paths {
+    fn contain(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => path == *exact,
+            Self::WithSlash(exact) => path.strip_suffix('/').unwrap_or(path) == *exact,
+            Self::Segment(prefix) => {
+                path.strip_prefix(prefix).is_some_and(|segment| !segment.is_empty() && !segment.contains('/'))
+            }
+            Self::Below(prefix) => path.starts_with(prefix),
+        }
+    }
+}
+
+/// Returns the labels of all routes; the last is for paths without a route.
+pub(crate) fn labels() -> Vec<&'static str> {
+    LABELS.iter().map(|(label, _)| *label).chain([NO_ROUTE]).collect()
+}
+
+/// Returns the label of a path's route.
+pub(crate) fn label_of(path: &str) -> &'static str {
+    LABELS.iter().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
+}
+
+/// The operations: those that the OpenAPI document describes.
+fn operations() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(plants::list, plants::create))
+        .routes(routes!(plants::delete))
+        .routes(routes!(probes::livez))
+        .routes(routes!(probes::readyz))
+        .routes(routes!(web::openapi))
+}
+
+/// Returns the OpenAPI document.
+pub fn openapi() -> OpenApi {
+    openapi::complete(operations().into_openapi())
+}
+
+pub(crate) fn openapi_json() -> String {
+    openapi().to_json().expect("strings, numbers and lists of them are always JSON")
+}
+
+pub(crate) fn router(state: State, console: bool) -> Router {
+    let console = if console { web::console_routes() } else { Router::new() };
+    Router::from(operations())
+        .merge(web::docs_routes())
+        .merge(console)
+        .fallback(no_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state)
+}
+
+/// A client without a token does not learn which paths exist either.
+async fn no_route(_: Caller<AnyScope>) -> ApiError {
+    ApiError::NoRoute
+}
+
+/// The router adds the methods afterwards, as `Allow`; the service puts them into the error.
+async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
+    ApiError::MethodNotAllowed(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_label_is_that_of_its_own_path() {
+        for label in labels() {
+            assert_eq!(label_of(label), label);
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_label() {
+        for path in openapi().paths.paths.keys() {
+            assert!(labels().contains(&path.as_str()), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_have_the_label_of_their_route() {
+        for (path, label) in [
+            ("/plants/", NO_ROUTE),
+            ("/plants/1/2", NO_ROUTE),
+            ("/plants/x", "/plants/{id}"),
+            ("/docs/", "/docs"),
+            ("/docs/page.css", "/docs/{file}"),
+            ("/console/a/b", "/console/{file}"),
+            ("/nothing", NO_ROUTE),
+        ] {
+            assert_eq!(label_of(path), label, "{path}");
+        }
+    }
+}

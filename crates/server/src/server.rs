@@ -1,0 +1,90 @@
+//! The service as one value: composed of the states of all rooms.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use plantstore_store::Store;
+use plantstore_telemetry::metrics::Page;
+use tokio::net::TcpListener;
+
+use crate::api::{Api, ApiLimits, Cors};
+use crate::auth::{Auth, AuthLimits, Issuer};
+use crate::observe::{Collector, Observe};
+use crate::routes;
+use crate::service::{Service, ServiceOptions, State};
+use crate::transport::{self, Stopped, Tls, Transport, TransportLimits};
+use crate::web::Web;
+
+/// Configuration of the service, beside its store.
+pub struct Settings {
+    pub transport: TransportLimits,
+    pub auth: AuthLimits,
+    pub api: ApiLimits,
+    /// The issuer whose tokens are accepted beside the service's own.
+    pub issuer: Option<Issuer>,
+    /// The origins whose pages may call the service.
+    pub cors: Option<Cors>,
+    /// Serve the web console.
+    pub console: bool,
+    /// The collector that traces are exported to.
+    pub collector: Option<Collector>,
+}
+
+/// The service on a store.
+#[derive(Clone, Copy)]
+pub struct Server {
+    pub(crate) state: State,
+    pub(crate) store: &'static Arc<Store>,
+    options: ServiceOptions,
+}
+
+impl Server {
+    /// To be called in the runtime that serves the requests. The service's state lives until the process ends.
+    pub fn new(store: Arc<Store>, settings: Settings) -> Self {
+        let Settings { transport, auth, api, issuer, cors, console, collector } = settings;
+        let state = State {
+            transport: leak(Transport::new(transport)),
+            observe: leak(Observe::new(routes::labels(), collector)),
+            auth: leak(Auth::new(Arc::clone(&store), issuer, &auth)),
+            api: leak(Api::new(Arc::clone(&store), api)),
+            web: leak(Web::new(routes::openapi_json)),
+        };
+        let cors = cors.map(leak);
+        Self { state, store: leak(store), options: ServiceOptions { cors, console, label_of: routes::label_of } }
+    }
+
+    /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
+    /// the requests in flight and closes all connections, within the grace period of the limits.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        tls: Option<Arc<Tls>>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Stopped {
+        let router = routes::router(self.state, self.options.console);
+        let service = Arc::new(Service::new(self.state, self.options, router));
+        transport::serve(listener, tls, self.state.transport, service, shutdown).await
+    }
+
+    /// Sends the spans that wait for the collector; to be called when no request is in flight any more.
+    pub async fn flush_traces(&self) {
+        self.state.observe.flush_traces().await;
+    }
+
+    /// Writes the metrics of the service, without those of the store.
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        let State { transport, observe, auth, api, .. } = self.state;
+        observe.write_request_metrics(page);
+        api.write_streaming_metrics(page);
+        observe.write_connection_metrics(page);
+        auth.write_failure_metrics(page);
+        transport.write_metrics(page);
+        api.write_metrics(page);
+        auth.write_session_metrics(page);
+        observe.write_trace_metrics(page);
+    }
+}
+
+pub(crate) fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}

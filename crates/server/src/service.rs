@@ -1,0 +1,290 @@
+//! What every request goes through: its context, early rejections, the router, and common header fields.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::FromRef;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Method, Request, Version};
+use tower_service::Service as _;
+
+use crate::api::{
+    Api, ApiError, Cors, ErrorReport, RejectionDelay, is_preflight, name_allowed_methods, preflight, probes,
+};
+use crate::auth::{Auth, check_host};
+use crate::observe::{Context, Exchange, Observe, Trace, TrackedBody};
+use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport, date_header};
+use crate::web::{self, Web};
+
+/// The label of paths without a route.
+pub(crate) const NO_ROUTE: &str = "-";
+
+/// The states of all rooms. They live until the process ends: counting references would make all threads write to one place.
+#[derive(Clone, Copy)]
+pub(crate) struct State {
+    pub(crate) transport: &'static Transport,
+    pub(crate) observe: &'static Observe,
+    pub(crate) auth: &'static Auth,
+    pub(crate) api: &'static Api,
+    pub(crate) web: &'static Web,
+}
+
+impl FromRef<State> for &'static Transport {
+    fn from_ref(state: &State) -> Self {
+        state.transport
+    }
+}
+
+impl FromRef<State> for &'static Auth {
+    fn from_ref(state: &State) -> Self {
+        state.auth
+    }
+}
+
+impl FromRef<State> for &'static Api {
+    fn from_ref(state: &State) -> Self {
+        state.api
+    }
+}
+
+impl FromRef<State> for &'static Web {
+    fn from_ref(state: &State) -> Self {
+        state.web
+    }
+}
+
+/// Settings of a service beside its state.
+#[derive(Clone, Copy)]
+pub(crate) struct ServiceOptions {
+    pub(crate) cors: Option<&'static Cors>,
+    pub(crate) console: bool,
+    /// Returns the label of a path's route.
+    pub(crate) label_of: fn(&str) -> &'static str,
+}
+
+/// Handles the requests of one connection.
+pub(crate) struct Service {
+    state: State,
+    options: ServiceOptions,
+    /// Each connection has its own, and the lock is held only until a call has begun: a call needs exclusive access, and cloning
+    /// the router for each request would make all threads write to one place.
+    router: Mutex<Router>,
+    rejections: RejectionDelay,
+}
+
+impl Handler for Service {
+    type Body = TrackedBody;
+
+    fn for_connection(&self) -> Arc<Self> {
+        Arc::new(Self::new(self.state, self.options, self.router().clone()))
+    }
+
+    async fn handle(self: Arc<Self>, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
+        let RequestInfo { client, in_flight, rejection } = info;
+        let (mut parts, body) = request.into_parts();
+        let route = (self.options.label_of)(parts.uri.path());
+        let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers);
+        let method = Some(parts.method.clone());
+        let context = Context::new(&parts.headers, client, in_flight.arrived, parts.version, method, route);
+        let context = Arc::new(context.with_trace(trace));
+        let mut exchange = Exchange::new(Arc::clone(&context), self.state.observe, in_flight);
+        parts.extensions.insert(Arc::clone(&context));
+        let is_head = parts.method == Method::HEAD;
+        let rejection = rejection.filter(|rejection| !is_served_anyway(*rejection, parts.uri.path()));
+        let allowed_origin = self.allowed_origin(&parts.headers);
+        let is_navigation = self.options.console && web::is_navigation(&parts);
+
+        let mut response = if let Some(rejection) = rejection {
+            self.state.api.rejection(rejection).into_response()
+        } else if allowed_origin.is_some() && is_preflight(&parts) {
+            check_host(&parts).map(|()| preflight()).into_response()
+        } else {
+            let request = Request::from_parts(parts, body);
+            match context.notes() {
+                Some(notes) => notes.during(self.route(request)).await,
+                None => self.route(request).await,
+            }
+        };
+
+        let report = response.extensions_mut().remove::<ErrorReport>();
+        if is_navigation && report.as_ref().is_some_and(ErrorReport::is_unauthorized) {
+            response = web::not_found();
+        }
+        let report = response.extensions_mut().remove::<ErrorReport>().or(report);
+        if let Some(ErrorReport { code, detail: Some(detail), .. }) = &report {
+            tracing::error!(request_id = context.id(), error = code, detail, "request failed");
+        }
+        if report.as_ref().is_some_and(|report| report.overloaded) {
+            // Boxed, because it is rare, and so the future of every request stays small.
+            Box::pin(self.rejections.wait()).await;
+        }
+        if self.state.transport.is_draining() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.add_common_headers(response.headers_mut(), &context, allowed_origin);
+        response.headers_mut().insert(DATE, date_header());
+        exchange.set_outcome(response.status(), report.map(|report| report.code));
+        if is_head {
+            remove_body(&mut response);
+        }
+        response.map(|body| TrackedBody::new(body, exchange))
+    }
+
+    fn reject(&self, rejection: Rejection, client: IpAddr, since: Instant) -> Vec<u8> {
+        let error = self.state.api.rejection(rejection);
+        let (status, mut headers, body) = error.render();
+        let request = HeaderMap::new();
+        let context = Context::new(&request, client, since, Version::HTTP_11, None, NO_ROUTE);
+        self.add_common_headers(&mut headers, &context, self.allowed_origin(&request));
+        let mut head = format!("HTTP/1.1 {status}\r\n");
+        for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
+            // Writing to a string does not fail, and our header values are text.
+            let _ = write!(head, "{name}: {}\r\n", value.to_str().unwrap_or_default());
+        }
+        let date = date_header();
+        let date = date.to_str().unwrap_or_default();
+        let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
+        context.end(self.state.observe, Some(status), Some(error.code().0), body.len() as u64, true);
+        [head.as_bytes(), &body].concat()
+    }
+
+    fn observe(&self, event: ConnectionEvent) {
+        self.state.observe.connections.record(event);
+    }
+}
+
+impl Service {
+    pub(crate) fn new(state: State, options: ServiceOptions, router: Router) -> Self {
+        Self { state, options, router: Mutex::new(router), rejections: RejectionDelay::default() }
+    }
+
+    fn router(&self) -> MutexGuard<'_, Router> {
+        self.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn route(&self, request: Request<Body>) -> Response {
+        let handled = self.router().call(request);
+        match AssertUnwindSafe(handled).catch_unwind().await {
+            Ok(Ok(response)) => name_allowed_methods(response),
+            // The panic itself is logged where it happens.
+            Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
+        }
+    }
+
+    /// Returns the origin whose pages may read the response to a request with these headers.
+    fn allowed_origin(&self, request: &HeaderMap) -> Option<HeaderValue> {
+        self.options.cors?.allowed(request)
+    }
+
+    /// Adds the header fields of every response.
+    fn add_common_headers(&self, headers: &mut HeaderMap, context: &Context, allowed_origin: Option<HeaderValue>) {
+        headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(quota) = &self.state.auth.user_quota {
+            quota.add_headers(headers, context);
+        }
+        if let Some(cors) = self.options.cors {
+            cors.add_headers(headers, allowed_origin);
+        }
+    }
+}
+
+/// Checks that a rejection does not concern this path: probes are served however many requests are in flight.
+fn is_served_anyway(rejection: Rejection, path: &str) -> bool {
+    rejection == Rejection::Overloaded && probes::PATHS.contains(&path)
+}
+
+/// Turns a response into that to `HEAD`: a body that is never sent would count as cut otherwise.
+fn remove_body(response: &mut Response) {
+    let body = std::mem::take(response.body_mut());
+    if let Some(length) = http_body::Body::size_hint(&body).exact().filter(|length| *length > 0) {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use axum::routing::get;
+    use plantstore_store::{OpenOptions, Store, StoreUrl};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::api::ApiLimits;
+    use crate::auth::AuthLimits;
+    use crate::transport::{self, TransportLimits};
+
+    async fn panicking() {
+        panic!("{}", "something secret");
+    }
+
+    async fn store(file: std::path::PathBuf) -> Arc<Store> {
+        let timeout = Duration::from_secs(5);
+        let options = OpenOptions {
+            create: true,
+            migrate: true,
+            write_queue: 1,
+            readers: 1,
+            operator_timeout: timeout,
+            timeout,
+            await_server: false,
+        };
+        let (store, _) = Store::open(&StoreUrl::Sqlite(file), options).await.expect("a store");
+        Arc::new(store)
+    }
+
+    fn state(store: &Arc<Store>) -> State {
+        let auth = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
+        State {
+            transport: Box::leak(Box::new(Transport::new(TransportLimits::default()))),
+            observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),
+            auth: Box::leak(Box::new(Auth::new(Arc::clone(store), None, &auth))),
+            api: Box::leak(Box::new(Api::new(Arc::clone(store), ApiLimits::default()))),
+            web: Box::leak(Box::new(Web::new(String::new))),
+        }
+    }
+
+    /// No request is known to make the service panic; should one do it, it gets a response like any other, and the connection
+    /// goes on.
+    #[tokio::test]
+    async fn a_panic_is_a_500_with_the_usual_body_and_headers() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = store(directory.path().join("plants.db")).await;
+        let state = state(&store);
+        let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
+        let label_of = |path: &str| if path == "/livez" { "/livez" } else { NO_ROUTE };
+        let options = ServiceOptions { cors: Some(Box::leak(Box::new(cors))), console: true, label_of };
+        let router =
+            Router::new().route("/panic", get(panicking)).route("/livez", get(probes::livez)).with_state(state);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let service = Arc::new(Service::new(state, options, router));
+        tokio::spawn(transport::serve(listener, None, state.transport, service, std::future::pending()));
+
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");
+        stream.write_all(b"GET /livez HTTP/1.0\r\nHost: x\r\n\r\n").await.expect("another");
+        let mut responses = String::new();
+        stream.read_to_string(&mut responses).await.expect("their responses");
+        assert!(responses.starts_with("HTTP/1.1 500 "), "{responses}");
+        assert!(
+            responses.contains(r#"{"error":50000,"message":"internal error: the request id finds it in the log"}"#)
+        );
+        assert!(responses.contains("x-request-id: ") && responses.contains("content-type: application/json"));
+        let panicked = responses.split("HTTP/1.").nth(1).expect("the first response");
+        assert!(panicked.contains("ratelimit-policy: ") && panicked.contains("access-control-allow-origin: *"));
+        assert!(responses.ends_with(r#"{"status":"live"}"#), "{responses}");
+        assert!(!responses.contains("secret"));
+        // Before its file is deleted: a store whose file disappears ends the process.
+        store.close().await;
+    }
+}

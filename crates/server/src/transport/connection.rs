@@ -1,0 +1,208 @@
+//! One connection, from its first byte to its last: plain or TLS, HTTP/1.1 or HTTP/2.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::connection_state::{CloseReason, ConnectionState};
+use super::framing::check_transfer_encoding;
+use super::handler::{ConnectionEvent, Handler, RequestInfo};
+use super::http1::Http1Stream;
+use super::http2;
+use super::in_flight::InFlightRequest;
+use super::rejection::Rejection;
+use super::shutdown::ShutdownPhase;
+use super::socket::Socket;
+use super::state::Transport;
+use super::stream::Stream;
+use super::tls::{HandshakeError, Protocol, Tls};
+
+/// Bytes of a response that wait in memory for a client to read them, before more of it is produced.
+const WRITE_BUFFER_MAX: usize = 16 * 1024;
+/// Bytes of responses that wait in the kernel, which takes up to twice as many for its own bookkeeping. Left to itself, Linux
+/// takes 4 MB for a client that does not read.
+const KERNEL_SEND_BUFFER: usize = 64 * 1024;
+
+/// Serves a connection to its end.
+pub(super) async fn drive<H: Handler>(
+    stream: TcpStream,
+    client: IpAddr,
+    tls: Option<Arc<Tls>>,
+    transport: &'static Transport,
+    handler: Arc<H>,
+    phase: watch::Receiver<ShutdownPhase>,
+) {
+    // Without it, small responses would wait for the client's acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
+    let _open = OpenEvent::new(&*handler);
+    let socket = Socket::new(stream, transport.limits.write_timeout);
+    let http2 = match tls {
+        None => drive_http1(Stream::Plain(socket), true, client, transport, &handler, phase.clone()).await,
+        // Boxed, because a plain connection does not need the memory.
+        Some(tls) => match Box::pin(handshake(&tls, socket, client, transport, &*handler, phase.clone())).await {
+            Some((stream, Protocol::Http1)) => {
+                drive_http1(stream, false, client, transport, &handler, phase.clone()).await
+            }
+            Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
+            None => None,
+        },
+    };
+    if let Some((stream, read)) = http2 {
+        Box::pin(http2::drive(stream, read, client, transport, Arc::clone(&handler), phase)).await;
+    }
+}
+
+/// Reports a connection as accepted, and as closed when dropped.
+struct OpenEvent<'a, H: Handler>(&'a H);
+
+impl<'a, H: Handler> OpenEvent<'a, H> {
+    fn new(handler: &'a H) -> Self {
+        handler.observe(ConnectionEvent::Accepted);
+        Self(handler)
+    }
+}
+
+impl<H: Handler> Drop for OpenEvent<'_, H> {
+    fn drop(&mut self) {
+        self.0.observe(ConnectionEvent::Closed);
+    }
+}
+
+/// Performs the TLS handshake, within the time for the head of a request.
+async fn handshake<H: Handler>(
+    tls: &Tls,
+    socket: Socket,
+    client: IpAddr,
+    transport: &Transport,
+    handler: &H,
+    mut phase: watch::Receiver<ShutdownPhase>,
+) -> Option<(Stream, Protocol)> {
+    let arrived = Instant::now();
+    let accepted = tokio::select! {
+        accepted = timeout(transport.limits.header_timeout, tls.accept(socket)) => accepted,
+        () = ShutdownPhase::Closing.reached(&mut phase) => return None,
+    };
+    if !matches!(accepted, Ok(Ok(_) | Err(HandshakeError::Gone))) {
+        handler.observe(ConnectionEvent::HandshakeFailed);
+    }
+    match accepted.ok()? {
+        Ok(accepted) => Some(accepted),
+        Err(HandshakeError::NotEncrypted(stream)) => {
+            stream.send_last(&handler.reject(Rejection::NotEncrypted, client, arrived)).await;
+            None
+        }
+        Err(HandshakeError::Gone) => None,
+        Err(HandshakeError::Failed(error)) => {
+            tracing::debug!(%error, %client, "no encrypted connection came about");
+            None
+        }
+    }
+}
+
+/// Serves a connection that speaks HTTP/1.1. If either protocol is possible and it turns out to be HTTP/2, returns the stream
+/// and the bytes that were read from it.
+async fn drive_http1<H: Handler>(
+    stream: Stream,
+    any_protocol: bool,
+    client: IpAddr,
+    transport: &'static Transport,
+    handler: &Arc<H>,
+    mut phase: watch::Receiver<ShutdownPhase>,
+) -> Option<(Stream, Vec<u8>)> {
+    let limits = &transport.limits;
+    let state = Arc::new(ConnectionState::new());
+    let stream = Http1Stream::new(stream, Arc::clone(&state), transport, any_protocol);
+    let service = {
+        let (handler, state) = (Arc::clone(handler), Arc::clone(&state));
+        service_fn(move |request: Request<Incoming>| {
+            let (handler, state) = (Arc::clone(&handler), Arc::clone(&state));
+            async move { Ok::<_, std::convert::Infallible>(respond(handler, state, transport, request, client).await) }
+        })
+    };
+
+    let mut http = http1::Builder::new();
+    // The stream enforces the deadlines instead: the library has one timeout for the wait between requests and for their heads.
+    http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
+    // Every response has one already, which follows the clock.
+    http.auto_date_header(false);
+    // What waits for a slow reader, for each connection.
+    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
+    if transport.has_own_field_limit {
+        // Only when configured: the library then allocates for every request.
+        http.max_headers(limits.max_headers);
+    }
+    let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
+    // Polled only when it is woken, not with every request: polling takes a lock that all connections share.
+    let mut closing = FuturesUnordered::from_iter([ShutdownPhase::Closing.reached(&mut phase)]);
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        Some(()) = closing.next() => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    let parts = Pin::into_inner(connection).into_parts();
+    let mut reason = state.close_reason().map(|reason| reason.with_unparsed(&parts.read_buf, limits));
+    let (stream, read) = parts.io.into_inner().into_parts();
+    if let Some(CloseReason::SwitchToHttp2) = reason {
+        return Some((stream, read));
+    }
+    if let Err(error) = ended {
+        tracing::debug!(%error, %client, "a connection ended early");
+        reason = reason.or_else(|| early_close_reason(&error, &stream));
+    }
+    if let Some(reason) = reason {
+        handler.observe(ConnectionEvent::Ended(reason));
+        match reason.rejection() {
+            Some(rejection) => stream.send_last(&handler.reject(rejection, client, state.since())).await,
+            None => stream.close().await,
+        }
+    } else if state.lingers() {
+        stream.linger().await;
+    }
+    None
+}
+
+async fn respond<H: Handler>(
+    handler: Arc<H>,
+    state: Arc<ConnectionState>,
+    transport: &'static Transport,
+    request: Request<Incoming>,
+    client: IpAddr,
+) -> hyper::Response<H::Body> {
+    let in_flight = InFlightRequest::begin(&transport.requests, Some(&state));
+    let rejection = check_transfer_encoding(request.headers());
+    let (has_body, takes_body) = (!request.body().is_end_stream(), request.method() == Method::POST);
+    let info = RequestInfo { client, in_flight, rejection };
+    let response = handler.handle(request.map(Body::new), info).await;
+    if has_body && !(takes_body && response.status().is_success()) {
+        state.expect_unread();
+    }
+    response
+}
+
+/// Returns the reason why a connection ended, where the stream has not recorded one.
+fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReason> {
+    if stream.write_timed_out() {
+        return Some(CloseReason::Stalled);
+    }
+    // What the library does not even respond to by itself: another version of HTTP, for one.
+    error.is_parse().then_some(CloseReason::Malformed)
+}

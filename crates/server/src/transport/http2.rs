@@ -1,0 +1,299 @@
+//! HTTP/2: concurrent requests on one connection, under the limits of HTTP/1.1.
+//!
+//! The library has no deadlines, so all of them are here: a connection is closed when no request has been in flight on it
+//! for long, a head must arrive in time ([`frames`]), control frames are limited ([`control`]), and a response is sent as far
+//! as the client's flow-control window allows and abandoned when the client opens it too slowly ([`sending`]).
+
+mod control;
+mod frames;
+mod sending;
+mod streams;
+
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Request, Response};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::frames::Frames;
+pub(super) use self::frames::PREFACE;
+use self::sending::{Window, send};
+use self::streams::Streams;
+use super::connection_state::CloseReason;
+use super::handler::{ConnectionEvent, Handler, RequestInfo};
+use super::in_flight::InFlightRequest;
+use super::limits::TransportLimits;
+use super::rejection::Rejection;
+use super::shutdown::ShutdownPhase;
+use super::state::Transport;
+use super::stream::{CLOSE_TIMEOUT, Stream};
+
+/// Concurrent requests of one connection; further ones are rejected in a way that tells the client to retry.
+const STREAMS_MAX: u32 = 100;
+/// Bytes of a request's body that may wait to be read, and of all bodies of a connection.
+const RECEIVE_WINDOW: u32 = 64 * 1024;
+/// Bytes of one response that wait in memory for the socket.
+const SEND_BUFFER: usize = 4 * 1024;
+/// Requests that the client resets before they are accepted; with more, the connection ends.
+const PENDING_RESETS_MAX: usize = 20;
+/// Requests of a connection that break the protocol or are too many; with more, it ends.
+const FAULTS_MAX: usize = 500;
+/// Factor by which a head may exceed the limit and still be rejected by the handler. The library rejects larger ones.
+const HEAD_TOLERANCE: usize = 4;
+/// Bytes that the library adds for each field of a head (RFC 9113, 6.5.2).
+const FIELD_WEIGHT: usize = 32;
+/// Bytes around the name and the value of a field in HTTP/1.1.
+const FIELD_SEPARATORS: usize = ": \r\n".len();
+
+/// Serves a connection of which these bytes were read already.
+pub(super) async fn drive<H: Handler>(
+    stream: Stream,
+    read: Vec<u8>,
+    client: IpAddr,
+    transport: &'static Transport,
+    handler: Arc<H>,
+    mut phase: watch::Receiver<ShutdownPhase>,
+) {
+    let limits = &transport.limits;
+    let flood = Arc::new(Notify::new());
+    let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout, Arc::clone(&flood));
+    let handshake = tokio::select! {
+        handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
+        () = ShutdownPhase::Closing.reached(&mut phase) => return,
+    };
+    let end = |reason| handler.observe(ConnectionEvent::Ended(reason));
+    let connection = match handshake {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            close_reason(&error, returned.try_recv().ok().as_ref()).map(end);
+            return;
+        }
+        Err(_) => return end(CloseReason::HeadTimeout),
+    };
+    let (requests, streams) = (JoinSet::new(), Arc::new(Streams::new(transport)));
+    let mut session =
+        Session { connection, requests, streams, transport, handler: Arc::clone(&handler), client, close_reason: None };
+    let ended = session.run(phase, &flood).await;
+    let own_reason = session.close_reason;
+    // The stream behind the connection is returned when the connection is dropped.
+    drop(session);
+    let stream = returned.try_recv().ok();
+    if let Err(error) = &ended {
+        tracing::debug!(%error, %client, "a connection ended early");
+    }
+    let library_reason = || close_reason(ended.as_ref().err()?, stream.as_ref());
+    own_reason.or_else(library_reason).map(end);
+    match (stream, ended) {
+        // The client got the reason, and may still be sending.
+        (Some(stream), Err(_)) => stream.linger().await,
+        (Some(stream), Ok(())) if matches!(own_reason, Some(CloseReason::ProtocolViolation)) => stream.linger().await,
+        (Some(stream), Ok(())) => stream.close().await,
+        (None, _) => {}
+    }
+}
+
+/// Returns the reason for an error that the server caused.
+fn close_reason(error: &h2::Error, stream: Option<&Stream>) -> Option<CloseReason> {
+    match error.get_io().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) if stream.is_some_and(Stream::write_timed_out) => Some(CloseReason::Stalled),
+        Some(io::ErrorKind::TimedOut) => Some(CloseReason::HeadTimeout),
+        None if error.is_library() => Some(CloseReason::ProtocolViolation),
+        _ => None,
+    }
+}
+
+fn builder(limits: &TransportLimits) -> Builder {
+    let heads = HEAD_TOLERANCE * limits.max_header_bytes + FIELD_WEIGHT * limits.max_headers;
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(u32::try_from(heads).unwrap_or(u32::MAX))
+        .initial_window_size(RECEIVE_WINDOW)
+        .initial_connection_window_size(RECEIVE_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(Some(FAULTS_MAX));
+    builder
+}
+
+/// A connection and its requests in flight, which end with it.
+struct Session<H: Handler> {
+    connection: Connection<Frames, Bytes>,
+    requests: JoinSet<()>,
+    streams: Arc<Streams>,
+    transport: &'static Transport,
+    handler: Arc<H>,
+    client: IpAddr,
+    /// The reason for which the server ends it.
+    close_reason: Option<CloseReason>,
+}
+
+impl<H: Handler> Session<H> {
+    async fn run(&mut self, mut phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
+        let mut draining = pin!(ShutdownPhase::Draining.reached(&mut phase));
+        let mut leaving = false;
+        // The end of the connection if no request is in flight by then. Until the first request, the time for a head counts.
+        let mut deadline = Instant::now() + self.transport.limits.header_timeout;
+        loop {
+            tokio::select! {
+                accepted = self.connection.accept() => match accepted {
+                    Some(accepted) => self.begin(accepted?),
+                    None => return Ok(()),
+                },
+                Some(_) = self.requests.join_next() => {
+                    let timeout = if leaving { self.close_timeout() } else { self.transport.limits.idle_timeout };
+                    deadline = Instant::now() + timeout;
+                }
+                () = sleep_until(deadline), if self.requests.is_empty() => {
+                    if leaving {
+                        self.close(Reason::NO_ERROR).await;
+                        return Ok(());
+                    }
+                    (leaving, self.close_reason) = (true, Some(CloseReason::Idle));
+                    deadline = self.leave();
+                }
+                () = &mut draining, if !leaving => {
+                    leaving = true;
+                    deadline = self.leave();
+                }
+                () = flood.notified() => {
+                    self.close_reason = Some(CloseReason::ProtocolViolation);
+                    self.close(Reason::ENHANCE_YOUR_CALM).await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Asks the client to send no more requests; returns the deadline for it to close the connection.
+    fn leave(&mut self) -> Instant {
+        self.connection.graceful_shutdown();
+        Instant::now() + self.close_timeout()
+    }
+
+    /// Closes the connection at once, with a GOAWAY frame that names the last request processed.
+    async fn close(&mut self, reason: Reason) {
+        self.connection.abrupt_shutdown(reason);
+        let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = self.connection.accept().await {} }).await;
+    }
+
+    /// Returns the time for the client to read what was sent, and to close the connection.
+    fn close_timeout(&self) -> Duration {
+        if self.connection.has_streams() { self.transport.limits.write_timeout } else { CLOSE_TIMEOUT }
+    }
+
+    fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
+        let (handler, streams, client) = (Arc::clone(&self.handler), Arc::clone(&self.streams), self.client);
+        self.requests.spawn(serve_request(handler, self.transport, streams, request, respond, client));
+    }
+}
+
+/// Serves one request, as long as the client does not reset it.
+async fn serve_request<H: Handler>(
+    handler: Arc<H>,
+    transport: &'static Transport,
+    streams: Arc<Streams>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    client: IpAddr,
+) {
+    let _in_flight = streams.begin();
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(streams.buffers.clone());
+    let body = Body::new(RequestBody { left: announced_length(&parts.headers), stream: body });
+    let in_flight = InFlightRequest::begin(&transport.requests, None);
+    let info = RequestInfo { client, in_flight, rejection: rejection(&parts, &transport.limits, &streams) };
+    let response = handler.handle(Request::from_parts(parts, body), info);
+    let response = tokio::select! {
+        response = response => response,
+        _ = poll_fn(|task| respond.poll_reset(task)) => return,
+    };
+    let (mut head, body) = response.into_parts();
+    // It is about HTTP/1.1 connections.
+    head.headers.remove(CONNECTION);
+    let ends = body.is_end_stream();
+    if has_no_content(&head) {
+        // The router adds it.
+        head.headers.remove(CONTENT_LENGTH);
+    } else if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    // Fails when the client has gone.
+    if let Ok(stream) = respond.send_response(Response::from_parts(head, ()), ends)
+        && !ends
+    {
+        send(body, stream, Window::new(transport, &streams)).await;
+    }
+}
+
+/// Checks that a response never has a body, so that a length would describe another one.
+fn has_no_content(head: &hyper::http::response::Parts) -> bool {
+    matches!(head.status.as_u16(), 204 | 304)
+}
+
+/// Returns the length of a body that its request announces.
+fn announced_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The body of a request.
+struct RequestBody {
+    stream: RecvStream,
+    left: Option<u64>,
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let Some(data) = ready!(self.stream.poll_data(task)) else {
+            return Poll::Ready(None);
+        };
+        let data = data.and_then(|data| {
+            // It is read: the client may send as much again.
+            self.stream.flow_control().release_capacity(data.len())?;
+            self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+            Ok(Frame::data(data))
+        });
+        Poll::Ready(Some(data))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Rejects what HTTP/1.1 rejects before there is a request: too large a head, and more requests than there is capacity for.
+fn rejection(request: &Parts, limits: &TransportLimits, streams: &Streams) -> Option<Rejection> {
+    let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
+    let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);
+    let (mut count, mut size) = (0, request.method.as_str().len() + request.uri.path().len());
+    size += request.uri.query().map_or(0, str::len);
+    for (name, length) in fields {
+        count += 1;
+        size += name.len() + length + FIELD_SEPARATORS;
+    }
+    if size > limits.max_header_bytes || count > limits.max_headers {
+        return Some(Rejection::HeadTooLarge);
+    }
+    streams.exceed_in_flight().then_some(Rejection::Overloaded)
+}

@@ -1,0 +1,183 @@
+//! The bytes of an HTTP/2 connection as they arrive: frames, of which those of a request's head have a deadline.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, oneshot};
+
+use super::control::ControlFrames;
+use crate::transport::socket::Timer;
+use crate::transport::stream::Stream;
+
+/// The first bytes that a client of HTTP/2 sends.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Length (3), kind, flags and stream (4).
+const FRAME_HEAD: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+/// A stream on which nothing but a body may arrive at leisure.
+pub(super) struct Frames {
+    /// Taken when this ends.
+    stream: Option<Stream>,
+    /// What was read before the protocol was known.
+    held: Bytes,
+    progress: Progress,
+    timeout: Duration,
+    reading: Timer,
+    /// Notified when the client sends too many control frames; nothing is read any more then.
+    flood: Arc<Notify>,
+    give_back: Option<oneshot::Sender<Stream>>,
+}
+
+impl Frames {
+    /// Frames of which each must arrive within the timeout, and of which `flood` is notified when they are too many. The stream
+    /// is given back at the end.
+    pub(super) fn new(
+        stream: Stream,
+        held: Vec<u8>,
+        timeout: Duration,
+        flood: Arc<Notify>,
+    ) -> (Self, oneshot::Receiver<Stream>) {
+        let (give_back, returned) = oneshot::channel();
+        let (held, progress, reading) = (held.into(), Progress::new(), Timer::default());
+        (Self { stream: Some(stream), held, progress, timeout, reading, flood, give_back: Some(give_back) }, returned)
+    }
+
+    fn stream(&mut self) -> io::Result<Pin<&mut Stream>> {
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn poll_bytes(&mut self, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.held.is_empty() {
+            return self.stream()?.poll_read(task, buffer);
+        }
+        let length = self.held.len().min(buffer.remaining());
+        buffer.put_slice(&self.held[..length]);
+        self.held.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(give_back)) = (self.stream.take(), self.give_back.take()) {
+            // Whoever does not want it back closes it.
+            let _ = give_back.send(stream);
+        }
+    }
+}
+
+impl AsyncRead for Frames {
+    fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.progress.flooded {
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        if let Poll::Ready(read) = self.poll_bytes(task, buffer) {
+            self.progress.follow(&buffer.filled()[before..]);
+            if self.progress.flooded {
+                buffer.set_filled(before);
+                self.flood.notify_one();
+                return Poll::Pending;
+            }
+            return Poll::Ready(read);
+        }
+        let Some(since) = self.progress.unfinished else {
+            return Poll::Pending;
+        };
+        let deadline = since + self.timeout;
+        ready!(self.reading.poll(deadline, task));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for Frames {
+    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(self.stream()?.poll_write(task, bytes))?;
+        self.progress.control.add_written(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_flush(task)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_shutdown(task)
+    }
+}
+
+/// Where in its frames a connection is.
+struct Progress {
+    head: [u8; FRAME_HEAD],
+    head_length: usize,
+    /// Bytes of the present frame that are still to come.
+    left: usize,
+    /// Whether a request's head goes on in the next frame.
+    continues: bool,
+    /// Since when something has begun that should have arrived soon: a frame, or the frames of one head. The bodies of
+    /// requests are not meant; they have a deadline of their own.
+    unfinished: Option<Instant>,
+    control: ControlFrames,
+    /// Whether there were too many control frames.
+    flooded: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            head: [0; FRAME_HEAD],
+            head_length: 0,
+            left: PREFACE.len(),
+            continues: false,
+            unfinished: None,
+            control: ControlFrames::new(),
+            flooded: false,
+        }
+    }
+
+    fn follow(&mut self, mut bytes: &[u8]) {
+        while let Some(next) = bytes.first() {
+            if self.left > 0 {
+                let length = self.left.min(bytes.len());
+                bytes = &bytes[length..];
+                self.left -= length;
+            } else {
+                self.unfinished.get_or_insert_with(Instant::now);
+                self.head[self.head_length] = *next;
+                self.head_length += 1;
+                bytes = &bytes[1..];
+                if self.head_length == FRAME_HEAD {
+                    self.begin_frame();
+                }
+            }
+            if self.left == 0 && self.head_length == 0 && !self.continues {
+                self.unfinished = None;
+            }
+        }
+    }
+
+    fn begin_frame(&mut self) {
+        let [high, middle, low, kind, flags, ..] = self.head;
+        self.head_length = 0;
+        self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        match kind {
+            HEADERS => {
+                self.continues = flags & END_HEADERS == 0;
+                self.control.add_request();
+            }
+            CONTINUATION => self.continues = flags & END_HEADERS == 0,
+            DATA => self.unfinished = None,
+            _ => self.flooded |= !self.control.take(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sends the body of a response as far as the client's flow-control window allows, and gives up on a client that opens it too
+//! slowly.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::streams::Streams;
+use crate::transport::handler::ResponseBody;
+use crate::transport::state::Transport;
+
+/// Bytes per second that a client must read of a response in the long run.
+const BYTES_PER_SECOND: u32 = 256;
+/// Time after which a blocked response is reset if there are too many.
+const CROWDED_AFTER: Duration = Duration::from_secs(1);
+
+/// Sends a body. Each piece is produced when there is room for some of it, so that a response that is not read holds no memory.
+pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Bytes>, mut window: Window<'_>) {
+    let mut data = Bytes::new();
+    loop {
+        let room = match window.room(&mut stream, data.len().max(1)).await {
+            Ok(room) => room,
+            Err(reason) => {
+                body.abandon();
+                return stream.send_reset(reason);
+            }
+        };
+        if data.is_empty() {
+            match poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+                Some(Ok(frame)) => data = frame.into_data().unwrap_or_default(),
+                // Half a response must not pass for the whole.
+                Some(Err(_)) => return stream.send_reset(Reason::INTERNAL_ERROR),
+                None => break,
+            }
+            continue;
+        }
+        let piece = data.split_to(room.min(data.len()));
+        window.sent(piece.len());
+        let is_last = data.is_empty() && body.is_end_stream();
+        if stream.send_data(piece, is_last).is_err() {
+            return body.abandon();
+        }
+        if is_last {
+            return;
+        }
+    }
+    if stream.send_data(Bytes::new(), true).is_err() {
+        body.abandon();
+    }
+}
+
+/// The flow-control window of one response, and the time that its client has left to open it.
+pub(super) struct Window<'a> {
+    transport: &'static Transport,
+    streams: &'a Streams,
+    /// Time that the response may still be blocked. Blocked time is taken from it, bytes sent add to it.
+    left: Duration,
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn new(transport: &'static Transport, streams: &'a Streams) -> Self {
+        Self { transport, streams, left: transport.limits.write_timeout }
+    }
+
+    /// Waits until some of these bytes can be sent; returns how many. The error is the reason to give up.
+    async fn room(&mut self, stream: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, Reason> {
+        stream.reserve_capacity(wanted);
+        if stream.capacity() > 0 {
+            return Ok(stream.capacity());
+        }
+        let _blocked = self.streams.block();
+        let since = Instant::now();
+        let deadline = since + self.left;
+        let mut room =
+            timeout_at(deadline.min(since + CROWDED_AFTER), poll_fn(|task| stream.poll_capacity(task))).await;
+        if room.is_err() && self.left > CROWDED_AFTER {
+            if self.streams.exceed_blocked() {
+                return Err(Reason::ENHANCE_YOUR_CALM);
+            }
+            room = timeout_at(deadline, poll_fn(|task| stream.poll_capacity(task))).await;
+        }
+        self.left = self.left.saturating_sub(since.elapsed());
+        match room {
+            Ok(Some(Ok(room))) => Ok(room),
+            // The client has gone, or takes too long.
+            Ok(_) | Err(_) => Err(Reason::CANCEL),
+        }
+    }
+
+    /// Accounts for bytes that the client has made room for.
+    fn sent(&mut self, bytes: usize) {
+        let earned = Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_PER_SECOND;
+        self.left = (self.left + earned).min(self.transport.limits.write_timeout);
+    }
+}

@@ -1,0 +1,61 @@
+//! The requests of one HTTP/2 connection in relation to all others: its share of the requests in flight, and of memory.
+
+use std::num::NonZeroUsize;
+
+use plantstore_telemetry::metrics::{Gauge, Held};
+
+use crate::transport::buffer_budget::BufferBudget;
+use crate::transport::state::Transport;
+
+/// Buffers that the responses of one connection hold concurrently.
+const BUFFERS_MAX: usize = 2;
+
+/// The requests of one connection.
+pub(super) struct Streams {
+    transport: &'static Transport,
+    in_flight: Gauge,
+    /// Those of them whose response waits for the client's flow-control window.
+    blocked: Gauge,
+    pub(super) buffers: BufferBudget,
+}
+
+impl Streams {
+    pub(super) fn new(transport: &'static Transport) -> Self {
+        let (in_flight, blocked) = (Gauge::default(), Gauge::default());
+        Self { transport, in_flight, blocked, buffers: BufferBudget::new(BUFFERS_MAX) }
+    }
+
+    /// Counts a request as in flight until the return value is dropped.
+    pub(super) fn begin(&self) -> Held<'_> {
+        self.in_flight.hold()
+    }
+
+    /// Counts a response as blocked, on this connection and on all, until the return value is dropped.
+    pub(super) fn block(&self) -> (Held<'_>, Held<'static>) {
+        (self.blocked.hold(), self.transport.requests.blocked.hold())
+    }
+
+    /// Returns true if there is no capacity for this many requests: all connections together have more in flight than there may
+    /// be connections, and this one has more than an equal share. Blocked responses do not count: they hold next to nothing.
+    pub(super) fn exceed_in_flight(&self) -> bool {
+        let requests = &self.transport.requests;
+        requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
+            && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
+    }
+
+    /// The same for blocked responses, whose small cost is limited in total by that.
+    pub(super) fn exceed_blocked(&self) -> bool {
+        count(&self.transport.requests.blocked) > self.transport.limits.max_connections
+            && count(&self.blocked) > self.share()
+    }
+
+    /// Returns the number of requests that each connection may have, whatever the others do.
+    fn share(&self) -> usize {
+        let open = NonZeroUsize::new(self.transport.connections.count()).unwrap_or(NonZeroUsize::MIN);
+        (self.transport.limits.max_connections / open).max(1)
+    }
+}
+
+fn count(gauge: &Gauge) -> usize {
+    usize::try_from(gauge.get()).unwrap_or_default()
+}

@@ -1,0 +1,93 @@
+//! Counts the requests in flight, so that a shutdown can wait for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use plantstore_telemetry::metrics::{Gauge, Page, Striped};
+use tokio::sync::Notify;
+
+use super::connection_state::ConnectionState;
+
+/// The requests in flight on a listener, and whether it is shutting down.
+#[derive(Default)]
+pub(super) struct RequestTracker {
+    begun: Striped<AtomicUsize>,
+    ended: Striped<AtomicUsize>,
+    /// HTTP/2 responses that wait for the client's flow-control window.
+    pub(super) blocked: Gauge,
+    draining: AtomicBool,
+    changed: Notify,
+}
+
+impl RequestTracker {
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn start_draining(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn count(&self) -> usize {
+        let sum = |stripes: &Striped<AtomicUsize>| -> usize {
+            stripes.iter().map(|stripe| stripe.load(Ordering::SeqCst)).sum()
+        };
+        // In this order: a request that has ended by now had begun before, so a count of zero means that there was a moment
+        // without requests.
+        let ended = sum(&self.ended);
+        sum(&self.begun) - ended
+    }
+
+    pub(super) fn write_metrics(&self, page: &mut Page) {
+        page.gauge("plantstore_http_requests_in_flight", "Requests whose answer has not ended.")
+            .sample(&[], self.count());
+        page.gauge(
+            "plantstore_http2_streams_blocked",
+            "HTTP/2 responses that wait for the client's flow-control window.",
+        )
+        .sample(&[], self.blocked.get());
+        page.gauge("plantstore_draining", "Whether the service is about to stop.")
+            .sample(&[], u8::from(self.is_draining()));
+    }
+
+    /// Resolves when no request is in flight.
+    pub(super) async fn idle(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.count() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A request in flight, from the end of its head to the end of its response.
+pub(crate) struct InFlightRequest {
+    tracker: &'static RequestTracker,
+    /// The state of its connection, where a connection has one request at a time.
+    connection: Option<Arc<ConnectionState>>,
+    /// When its first byte arrived.
+    pub(crate) arrived: Instant,
+}
+
+impl InFlightRequest {
+    pub(super) fn begin(tracker: &'static RequestTracker, connection: Option<&Arc<ConnectionState>>) -> Self {
+        tracker.begun.mine().fetch_add(1, Ordering::SeqCst);
+        let arrived = connection.map_or_else(Instant::now, |connection| connection.begin_request());
+        Self { tracker, connection: connection.cloned(), arrived }
+    }
+}
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            connection.end_request();
+        }
+        self.tracker.ended.mine().fetch_add(1, Ordering::SeqCst);
+        if self.tracker.is_draining() {
+            self.tracker.changed.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The accept loop: connections under limits, and a graceful shutdown.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use super::connection::drive;
+use super::connection_limit::Exceeded;
+use super::handler::{ConnectionEvent, Handler};
+use super::rejection::Rejection;
+use super::shutdown::{ShutdownPhase, Stopped};
+use super::socket::Socket;
+use super::state::Transport;
+use super::stream::Stream;
+use super::tls::Tls;
+
+/// Pause after the system failed to accept a connection (out of file descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections beyond the limit that get a response concurrently; further ones are just closed.
+const REJECTIONS_MAX: usize = 64;
+
+/// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
+/// the requests in flight and closes all connections, within the grace period of the limits.
+pub(crate) async fn serve<H: Handler>(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    transport: &'static Transport,
+    handler: Arc<H>,
+    shutdown: impl Future<Output = ()>,
+) -> Stopped {
+    let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
+    let (phase, phases) = watch::channel(ShutdownPhase::Running);
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, client)) => match transport.connections.open(client.ip(), &transport.limits) {
+                Ok(open) => {
+                    let handler = handler.for_connection();
+                    let connection = drive(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
+                    tokio::spawn(async move {
+                        connection.await;
+                        drop(open);
+                    });
+                }
+                // A response over TLS would take a handshake, for which there is no capacity.
+                Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
+                Err(exceeded) => reject(stream, client.ip(), exceeded, transport, &handler, &rejections),
+            },
+            Err(error) => pause_after(&error).await,
+        }
+    }
+    let deadline = Instant::now() + transport.limits.shutdown_grace;
+    drop(listener);
+    transport.requests.start_draining();
+    phase.send_replace(ShutdownPhase::Draining);
+    let finish = async {
+        transport.requests.idle().await;
+        // Until now connections without a request stayed open, so that a client on one of them was not cut off.
+        phase.send_replace(ShutdownPhase::Closing);
+        transport.connections.all_closed().await;
+    };
+    let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
+    Stopped { cut: if finished { 0 } else { transport.connections.count() }, deadline }
+}
+
+/// Pauses after an error that does not concern one client alone.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+        tracing::warn!(%error, "cannot accept a connection");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
+/// Responds to a connection beyond the limit, in a task of its own.
+fn reject<H: Handler>(
+    stream: TcpStream,
+    client: IpAddr,
+    exceeded: Exceeded,
+    transport: &'static Transport,
+    handler: &Arc<H>,
+    permits: &Arc<Semaphore>,
+) {
+    handler.observe(ConnectionEvent::LimitReached(exceeded));
+    let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+        return;
+    };
+    let handler = Arc::clone(handler);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let stream = Stream::Plain(Socket::new(stream, transport.limits.write_timeout));
+        stream.send_last(&handler.reject(Rejection::Overloaded, client, Instant::now())).await;
+    });
+}

@@ -1,0 +1,90 @@
+//! The socket of a connection, with a deadline for a client that reads nothing.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// A socket that fails when the client reads nothing for too long. The deadline is below TLS, which has a buffer of its own.
+pub(super) struct Socket {
+    stream: TcpStream,
+    write_timeout: Duration,
+    writing: Timer,
+    /// Since when the client reads nothing of what is written to it.
+    stalled: Option<Instant>,
+    timed_out: bool,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, write_timeout: Duration) -> Self {
+        Self { stream, write_timeout, writing: Timer::default(), stalled: None, timed_out: false }
+    }
+
+    /// Returns the first byte without consuming it; `None` when the client has closed the connection.
+    pub(super) async fn first_byte(&self) -> Option<u8> {
+        let mut first = [0];
+        let length = self.stream.peek(&mut first).await.ok()?;
+        (length > 0).then_some(first[0])
+    }
+
+    /// Returns true if a write failed because the client read nothing for too long.
+    pub(super) fn write_timed_out(&self) -> bool {
+        self.timed_out
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(task, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(task, bytes) {
+            self.stalled = None;
+            return Poll::Ready(written);
+        }
+        let since = *self.stalled.get_or_insert_with(Instant::now);
+        let deadline = since + self.write_timeout;
+        ready!(self.writing.poll(deadline, task));
+        self.timed_out = true;
+        // Unread bytes would stay in the kernel for minutes after an ordinary close.
+        let _ = self.stream.set_zero_linger();
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(task)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(task)
+    }
+}
+
+/// A timer for deadlines that mostly move before they are reached: it is reset only for an earlier one, and when it fires
+/// too early.
+#[derive(Default)]
+pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    pub(super) fn poll(&mut self, deadline: Instant, task: &mut Context<'_>) -> Poll<()> {
+        let deadline = tokio::time::Instant::from_std(deadline);
+        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if deadline < sleep.deadline() {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(task));
+            if tokio::time::Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
+    }
+}

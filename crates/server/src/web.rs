@@ -1,0 +1,10 @@
+//! Pages for people: the web console and the documentation of the interface. Static files and their content security policy.
+
+mod console;
+mod docs;
+mod state;
+mod static_files;
+
+pub(crate) use self::console::{is_navigation, not_found, routes as console_routes};
+pub(crate) use self::docs::{__path_openapi, openapi, routes as docs_routes};
+pub(crate) use self::state::Web;

@@ -1,0 +1,58 @@
+//! The interactive documentation of the interface, and the OpenAPI document that it shows. All files are part of the binary, and
+//! the page may not load from anywhere else.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use hyper::HeaderMap;
+
+use super::state::Web;
+use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
+use crate::api::openapi::{OpenapiParameters, OpenapiResponses, SERVICE};
+use crate::auth::Public;
+
+/// Content security policy: scripts and styles of this server, and calls of this service.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `GET /openapi.json`
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "getOpenapi",
+    tag = SERVICE,
+    summary = "This document",
+    description = "Describes the interface, in OpenAPI 3.1.",
+    params(OpenapiParameters),
+    responses(OpenapiResponses),
+)]
+pub(crate) async fn openapi(State(web): State<&'static Web>, _: Public, request: HeaderMap) -> Response {
+    web.openapi.respond(&request).await
+}
+
+/// Routes the page and its files. They are for people: the OpenAPI document does not describe them.
+pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
+    let page = || StaticFile::new(include_str!("docs/index.html"), HTML);
+    let files = [
+        ("/docs", page()),
+        ("/docs/", page()),
+        ("/docs/page.css", StaticFile::new(include_str!("docs/page.css"), STYLE)),
+        ("/docs/start.js", StaticFile::new(include_str!("docs/start.js"), SCRIPT)),
+        ("/docs/swagger-ui.css", of_viewer("swagger-ui.css", STYLE)),
+        ("/docs/swagger-ui-bundle.js", of_viewer("swagger-ui-bundle.js", SCRIPT)),
+        ("/docs/favicon-32x32.png", of_viewer("favicon-32x32.png", "image/png")),
+    ];
+    static_files::routes(files, POLICY)
+}
+
+/// Returns a file of the viewer that the page starts.
+fn of_viewer(name: &str, content_type: &'static str) -> StaticFile {
+    let file = utoipa_swagger_ui::serve(name, Arc::default()).ok().flatten();
+    match file.map(|file| file.bytes) {
+        Some(Cow::Borrowed(bytes)) => StaticFile::new(bytes, content_type),
+        _ => unreachable!("{name} is embedded in the binary"),
+    }
+}

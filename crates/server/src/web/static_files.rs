@@ -1,0 +1,117 @@
+//! Files that do not change while the program runs: the OpenAPI document, and the pages with their files. Clients that accept
+//! gzip get them compressed.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::routing::get;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tokio::sync::OnceCell;
+
+use crate::api::{EntityTag, IfNoneMatch, accepts_gzip, not_modified};
+use crate::auth::Public;
+
+pub(super) const HTML: &str = "text/html; charset=utf-8";
+pub(super) const SCRIPT: &str = "text/javascript; charset=utf-8";
+pub(super) const STYLE: &str = "text/css; charset=utf-8";
+
+/// Features of a browser that the pages do not use.
+const PERMISSIONS: &str = "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()";
+
+pub(super) struct StaticFile {
+    content_type: &'static str,
+    identity: Representation,
+    /// The same as gzip, if that is smaller. Compressed once, when it is first requested: the document is made by the running
+    /// program, and a program that serves no page should not spend the time.
+    gzip: OnceCell<Option<Representation>>,
+}
+
+struct Representation {
+    bytes: Bytes,
+    tag: EntityTag,
+}
+
+impl Representation {
+    fn new(bytes: Bytes) -> Self {
+        Self { tag: EntityTag::of_bytes(&bytes), bytes }
+    }
+}
+
+impl StaticFile {
+    pub(super) fn new(bytes: impl Into<Bytes>, content_type: &'static str) -> Self {
+        Self { content_type, identity: Representation::new(bytes.into()), gzip: OnceCell::new() }
+    }
+
+    /// Returns the response to a request with these headers: 304 for a client that has the representation already.
+    pub(super) async fn respond(&self, request: &HeaderMap) -> Response {
+        let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
+        let sent = gzip.unwrap_or(&self.identity);
+        let known = IfNoneMatch::of(request).is_some_and(|known| known.matches(sent.tag));
+        let mut response = if known { not_modified() } else { Response::new(Body::from(sent.bytes.clone())) };
+        if !known {
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+            if gzip.is_some() {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, sent.tag.header());
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+        response
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "once for each file, and no read of the store")]
+    async fn gzip(&self) -> Option<&Representation> {
+        let compress = async || {
+            let bytes = self.identity.bytes.clone();
+            // The largest takes tens of milliseconds, for which no other request should wait.
+            tokio::task::spawn_blocking(move || compress(&bytes)).await.ok().flatten()
+        };
+        self.gzip.get_or_init(compress).await.as_ref()
+    }
+}
+
+/// Compresses what gets smaller by it.
+fn compress(bytes: &[u8]) -> Option<Representation> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).ok()?;
+    let compressed = encoder.finish().ok()?;
+    (compressed.len() < bytes.len()).then(|| Representation::new(compressed.into()))
+}
+
+/// Routes a page and its files. They are for people and hold no secret, so they need no token; the policy restricts the page.
+pub(super) fn routes<App: Clone + Send + Sync + 'static>(
+    files: impl IntoIterator<Item = (&'static str, StaticFile)>,
+    policy: &'static str,
+) -> Router<App> {
+    files.into_iter().fold(Router::new(), |router, (path, file)| {
+        let file = Arc::new(file);
+        let serve = async move |_: Public, request: HeaderMap| {
+            let mut response = file.respond(&request).await;
+            add_policy(response.headers_mut(), policy);
+            response
+        };
+        router.route(path, get(serve))
+    })
+}
+
+/// Adds the header fields that restrict what a browser lets the page do.
+pub(super) fn add_policy(headers: &mut HeaderMap, policy: &'static str) {
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("permissions-policy"), PERMISSIONS),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}

@@ -1,0 +1,39 @@
+//! Storage of users, tokens and plants, on SQLite or PostgreSQL. [`Store`] is the contract that every engine keeps.
+
+mod accounts;
+pub mod archive;
+mod bulk;
+pub mod cache;
+mod error;
+mod idempotency;
+mod limits;
+mod merge;
+mod metrics;
+pub mod new_file;
+mod options;
+mod plants;
+mod postgres;
+mod range;
+mod row;
+mod sqlite;
+mod store;
+mod transfer;
+mod url;
+mod version;
+mod write_queue;
+
+pub use self::accounts::{Collection, GrantOutcome, StoredName, StoredShare, StoredToken, StoredUser};
+pub use self::bulk::{Importer, RestoreTarget};
+pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
+pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
+pub use self::limits::{SHARES_MAX, SWEEP_DELAY};
+pub use self::options::OpenOptions;
+pub use self::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
+pub use self::range::{PlantRange, end_ranges_after};
+pub use self::store::Store;
+pub use self::transfer::{
+    Chunk, Counts, ImportOutcome, ImportRow, ImportedBatch, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord,
+    Snapshot, TokenRecord, UserRecord,
+};
+pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault, StoreUrl, StoreUrlFault};
+pub use self::version::Version;

@@ -1,0 +1,112 @@
+//! Users and tokens.
+
+use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
+
+use super::engine::Postgres;
+use super::rows::get;
+use crate::accounts::{StoredToken, StoredUser};
+use crate::error::StoreError;
+use plantstore_model::token::{Grant, TokenHash, TokenId};
+use plantstore_model::user::{UserId, UserName};
+
+/// Attempts to make a token while its user is deleted concurrently.
+const TOKEN_TRIES: usize = 3;
+
+impl Postgres {
+    pub(crate) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
+        let hash = hash.as_bytes().to_vec();
+        let found = self.rows(|session| &session.statements.find_token, [hash]).await?;
+        found.first().map(StoredToken::read).transpose()
+    }
+
+    pub(crate) async fn create_token(
+        &self,
+        user: &UserName,
+        hash: &TokenHash,
+        grant: &Grant,
+    ) -> Result<TokenId, StoreError> {
+        const MAKE_USER: &str = "
+            INSERT INTO plantstore.users (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+        const MAKE_COLLECTION: &str = "
+            INSERT INTO plantstore.collections (user_id)
+            SELECT user_id FROM plantstore.users WHERE name = $1 ON CONFLICT (user_id) DO NOTHING";
+        const MAKE_TOKEN: &str = "
+            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_at, expires_at)
+            SELECT $1, user_id, $2, $3, $4, $5 FROM plantstore.users WHERE name = $6 RETURNING token_id";
+        let (created, expires) = (grant.created.as_second(), grant.expires.map(Timestamp::as_second));
+        let (hash, label, scopes) = (hash.as_bytes().as_slice(), grant.label.as_str(), grant.scopes.to_string());
+        for _ in 0..TOKEN_TRIES {
+            let made = self.operate(async |client| {
+                client.execute(MAKE_USER, &[&user.as_str(), &created]).await?;
+                client.execute(MAKE_COLLECTION, &[&user.as_str()]).await?;
+                let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
+                client.query_opt(MAKE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
+            });
+            // None when the user was deleted in between.
+            if let Some(id) = made.await? {
+                return Ok(TokenId::new(id));
+            }
+        }
+        Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
+    }
+
+    pub(crate) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
+        const ALL: &str = "
+            SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
+              last_used_at, EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
+            FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
+            WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
+        let user = user.map(UserName::as_str);
+        self.operate(async |client| client.query(ALL, &[&user]).await).await?.iter().map(StoredToken::read).collect()
+    }
+
+    pub(crate) async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+        const REVOKE: &str = "UPDATE plantstore.tokens SET revoked_at = coalesce(revoked_at, $2) WHERE token_id = $1";
+        let revoked =
+            self.operate(async |client| client.execute(REVOKE, &[&token.get(), &now.as_second()]).await).await?;
+        Ok(revoked == 1)
+    }
+
+    pub(crate) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
+        let found = self.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
+        found.first().map(|row| get(row, 0).map(UserId::new)).transpose()
+    }
+
+    pub(crate) async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
+        const ALL: &str = "
+            SELECT name, created_at,
+              (SELECT count(*) FROM plantstore.tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
+              (SELECT count(*) FROM plantstore.plants WHERE plants.user_id = users.user_id)
+            FROM plantstore.users WHERE $1::text IS NULL OR name = $1";
+        let name = name.map(UserName::as_str);
+        let found = self.operate(async |client| client.query(ALL, &[&name]).await).await?;
+        let mut users = found.iter().map(StoredUser::read).collect::<Result<Vec<_>, _>>()?;
+        // Here, and not by the database, whose order depends on the language it was set up for.
+        users.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
+        Ok(users)
+    }
+
+    pub(crate) async fn is_unused(&self) -> Result<bool, StoreError> {
+        const UNUSED: &str = "
+            SELECT NOT EXISTS (SELECT 1 FROM plantstore.users) AND NOT EXISTS (SELECT 1 FROM plantstore.departed_users)";
+        get(&self.operate(async |client| client.query_one(UNUSED, &[]).await).await?, 0)
+    }
+
+    pub(crate) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        const DEPART: &str = "
+            INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1
+            ON CONFLICT (user_id) DO NOTHING";
+        const CLOSE: &str = "
+            DELETE FROM plantstore.collections
+            WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
+        // Tokens and shares go with the user, by their foreign keys.
+        const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
+        self.operate(async |client| {
+            client.execute(DEPART, &[&name.as_str()]).await?;
+            client.execute(CLOSE, &[&name.as_str()]).await?;
+            Ok(client.execute(DELETE, &[&name.as_str()]).await? == 1)
+        })
+        .await
+    }
+}

@@ -1,0 +1,171 @@
+//! The engine itself: its connections, its writer, and what all operations are made of.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use tokio::time::Instant;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row, Statement};
+
+use super::connection::{Connection, Session};
+use super::connector::Connector;
+use super::key_locks::KeyLocks;
+use super::metrics::PostgresMetrics;
+use super::operator::OperatorConnection;
+use super::role::ConnectionRole;
+use super::start;
+use super::writer::Writer;
+use crate::error::{OpenError, StoreError};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
+use crate::options::OpenOptions;
+use crate::url::{PostgresUrl, StoreUrl};
+use crate::write_queue::Queue;
+use plantstore_model::user::UserId;
+use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::spans;
+
+/// Connections that read, at the least.
+const READERS_MIN: usize = 2;
+
+/// The scale-out engine, open.
+pub struct Postgres {
+    connector: Arc<Connector>,
+    readers: Vec<Connection>,
+    next_reader: AtomicUsize,
+    writer: Writer,
+    in_flight_keys: InFlightKeys,
+    key_locks: KeyLocks,
+    operator_timeout: Duration,
+    pub(super) metrics: Arc<PostgresMetrics>,
+}
+
+impl Postgres {
+    pub(crate) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+        let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+        let metrics = Arc::<PostgresMetrics>::default();
+        let connector = Connector::new(url, options.timeout, &metrics);
+        let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
+        let (_, created) = start::start(&connector, &store_url, &options).await?;
+        let connector = Arc::new(connector);
+        let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
+        let engine = Self {
+            readers: (0..readers).map(|_| Connection::new(&connector, ConnectionRole::Read)).collect(),
+            next_reader: AtomicUsize::new(0),
+            writer: Writer::start(&connector, options.write_queue, &metrics),
+            in_flight_keys: InFlightKeys::default(),
+            key_locks: KeyLocks::new(&connector),
+            operator_timeout: options.operator_timeout,
+            connector,
+            metrics,
+        };
+        Ok((engine, created))
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        self.writer.queue()
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        let deadline = Instant::now() + self.connector.timeout;
+        self.writer.ping(deadline).await?;
+        self.key_locks.ping(deadline).await?;
+        self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+    }
+
+    pub(crate) async fn close(&self) {
+        self.writer.finish().await;
+    }
+
+    /// Claims an idempotency key for a request, here and then among all nodes.
+    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
+        let claimed = self.in_flight_keys.claim(user, key)?;
+        match self.key_locks.lock(user, &claimed.key).await? {
+            Some(lock) => claimed.hold_node_lock(lock),
+            // A request whose outcome is stored does not wait, even if the lock of the request that stored it is not released yet.
+            None if self.has_key(user, &claimed.key).await? => {}
+            None => return Err(StoreError::InFlight),
+        }
+        Ok(claimed)
+    }
+
+    async fn has_key(&self, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
+        let (user, hash) = (user.get(), key.hash);
+        let found = self.read(|session| async move {
+            session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
+        });
+        found.await.map(|row| row.is_some())
+    }
+
+    /// The rows of a prepared statement.
+    pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
+        &self,
+        statement: impl Fn(&Session) -> &Statement,
+        values: [P; N],
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = &statement;
+        self.read(|session| {
+            let values = values.clone();
+            async move {
+                let stream = session.client.query_raw(statement(&session), &values).await?;
+                stream.try_collect().await
+            }
+        })
+        .await
+    }
+
+    /// Runs a query that changes nothing, again if its connection breaks, and until the deadline at the most.
+    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        query: impl Fn(Arc<Session>) -> F,
+    ) -> Result<T, StoreError> {
+        let begun = spans::begin();
+        let deadline = Instant::now() + self.connector.timeout;
+        loop {
+            let session = self.reader(deadline).await?;
+            let sent = Instant::now();
+            if let Some(found) = session.respond(query(Arc::clone(&session)), deadline).await? {
+                self.metrics.database.queries.time(sent.elapsed());
+                begun.end("read");
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The next connection that is there, or else the next that comes.
+    async fn reader(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+        let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
+        let reader = |offset: usize| &self.readers[first.wrapping_add(offset) % self.readers.len()];
+        // Its turn has come, even if another one that is ready takes it this time.
+        reader(0).start();
+        match (0..self.readers.len()).find_map(|offset| reader(offset).ready()) {
+            Some(session) => Ok(session),
+            None => reader(0).session(deadline).await,
+        }
+    }
+
+    /// Runs what operators ask for, in a transaction of its own on a connection of its own.
+    pub(super) async fn operate<T>(
+        &self,
+        work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let connection = self.operator_connection().await?;
+        let working = async {
+            connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+            work(&connection.client).await
+        };
+        let done = connection.respond(working).await?;
+        connection.commit("the connection was lost during the commit").await?;
+        Ok(done)
+    }
+
+    pub(super) async fn operator_connection(&self) -> Result<OperatorConnection, StoreError> {
+        OperatorConnection::open(&self.connector, self.operator_timeout).await
+    }
+}

@@ -1,0 +1,151 @@
+//! Plants that come in batches, beside nodes that go on writing.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use jiff::Timestamp;
+use tokio_postgres::Error;
+
+use super::engine::Postgres;
+use super::operator::OperatorConnection;
+use super::statements::{Prepared, Statements};
+use crate::error::StoreError;
+use crate::transfer::{ImportOutcome, ImportRow, ImportedBatch};
+use plantstore_model::plant::Tag;
+use plantstore_model::user::UserName;
+
+/// A connection of its own, with the statements that requests use.
+pub struct Importer {
+    connection: OperatorConnection,
+    statements: Statements,
+}
+
+impl Postgres {
+    pub(crate) async fn importer(&self) -> Result<Importer, StoreError> {
+        let connection = self.operator_connection().await?;
+        let statements = connection.respond(Statements::prepare(&connection.client)).await?;
+        Ok(Importer { connection, statements })
+    }
+}
+
+impl Importer {
+    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
+        let (mut batch, mut last) = (batch, None);
+        loop {
+            let mut imported = self.attempt(batch).await?;
+            let taken = imported.outcomes.iter().position(|outcome| *outcome != ImportOutcome::Stored);
+            let Some(taken) = taken.filter(|_| stop) else {
+                self.connection.commit("the connection to the database was lost during the commit").await?;
+                imported.outcomes.extend(last);
+                return Ok(imported);
+            };
+            // All were stored at once: they are rolled back, and those before it stored again. Another writer may have taken
+            // one of those meanwhile.
+            last = Some(imported.outcomes[taken]);
+            batch = &batch[..taken];
+            self.connection.respond(self.connection.client.batch_execute("ROLLBACK")).await?;
+        }
+    }
+
+    pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
+        let client = &self.connection.client;
+        let found = self.connection.respond(client.query_opt(&self.statements.find_user, &[&name.as_str()])).await?;
+        Ok(found.is_some())
+    }
+
+    /// Does all but the commit.
+    async fn attempt(&self, batch: &[ImportRow]) -> Result<ImportedBatch, StoreError> {
+        let storing = async {
+            let stored = self.store(batch).await;
+            if stored.is_err() {
+                let _ = self.connection.client.batch_execute("ROLLBACK").await;
+            }
+            stored
+        };
+        self.connection.respond(storing).await
+    }
+
+    async fn store(&self, batch: &[ImportRow]) -> Result<ImportedBatch, Error> {
+        self.connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        let (owners, new_users) = self.owners(batch).await?;
+        let owner_of = |row: &ImportRow| owners[row.owner.as_str()];
+        let touched: Vec<i64> = owners.values().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        self.connection.client.execute(&self.statements.touch, &[&touched]).await?;
+        // What a batch has twice is sent once: the first of them is stored, and the others meet it.
+        let mut firsts = HashMap::new();
+        for (place, row) in batch.iter().enumerate() {
+            firsts.entry((owner_of(row), row.plant.id.get())).or_insert(place);
+        }
+        let mut sent: Vec<usize> = firsts.values().copied().collect();
+        sent.sort_unstable();
+        let stored = self.send(batch, &sent, owner_of).await?;
+        let known = self.known(batch, &sent, &stored, owner_of).await?;
+        let outcomes = batch.iter().enumerate().map(|(place, row)| {
+            let key = (owner_of(row), row.plant.id.get());
+            let first = firsts.get(&key).map_or(row, |first| &batch[*first]);
+            match known.get(&key) {
+                None if firsts.get(&key) == Some(&place) => ImportOutcome::Stored,
+                None if first.plant == row.plant => ImportOutcome::Same,
+                Some(text) if *text == text_of(row) => ImportOutcome::Same,
+                None | Some(_) => ImportOutcome::Different,
+            }
+        });
+        Ok(ImportedBatch { outcomes: outcomes.collect(), new_users })
+    }
+
+    /// The numbers of the owners, and how many of them were made.
+    async fn owners(&self, batch: &[ImportRow]) -> Result<(HashMap<String, i64>, u64), Error> {
+        const KNOWN: &str = "SELECT name, user_id FROM plantstore.users WHERE name = ANY($1::text[])";
+        let names: Vec<&str> =
+            batch.iter().map(|row| row.owner.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
+        let known = self.connection.client.query(KNOWN, &[&names]).await?.len();
+        let now = vec![Timestamp::now().as_second(); names.len()];
+        let found = self.connection.client.query(&self.statements.create_users, &[&names, &now]).await?;
+        let owners = found.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
+        Ok((owners, (names.len() - known) as u64))
+    }
+
+    /// Sends the rows at these places; says which were stored, as user and id.
+    async fn send(
+        &self,
+        batch: &[ImportRow],
+        sent: &[usize],
+        owner_of: impl Fn(&ImportRow) -> i64,
+    ) -> Result<HashSet<(i64, i64)>, Error> {
+        let column =
+            |value: &dyn Fn(&ImportRow) -> i64| sent.iter().map(|place| value(&batch[*place])).collect::<Vec<_>>();
+        let (users, ids) = (column(&owner_of), column(&|row| row.plant.id.get()));
+        let names: Vec<&str> = sent.iter().map(|place| batch[*place].plant.name.as_str()).collect();
+        let tags: Vec<Option<&str>> =
+            sent.iter().map(|place| batch[*place].plant.tag.as_ref().map(Tag::as_str)).collect();
+        let stored = self.connection.client.query_one(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
+        let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (stored.try_get(0)?, stored.try_get(1)?);
+        Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
+    }
+
+    /// Returns what there was already of the rows at these places. No other writer changes it: their owners' versions are locked.
+    async fn known(
+        &self,
+        batch: &[ImportRow],
+        sent: &[usize],
+        stored: &HashSet<(i64, i64)>,
+        owner_of: impl Fn(&ImportRow) -> i64,
+    ) -> Result<HashMap<(i64, i64), (String, Option<String>)>, Error> {
+        const KNOWN: &str = "
+            SELECT plants.user_id, plants.plant_id, name, tag
+            FROM unnest($1::bigint[], $2::bigint[]) AS asked (user_id, plant_id)
+            JOIN plantstore.plants ON plants.user_id = asked.user_id AND plants.plant_id = asked.plant_id";
+        let keys = sent.iter().map(|place| (owner_of(&batch[*place]), batch[*place].plant.id.get()));
+        let (users, ids): (Vec<i64>, Vec<i64>) = keys.filter(|key| !stored.contains(key)).unzip();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let found = self.connection.client.query(KNOWN, &[&users, &ids]).await?;
+        let known =
+            found.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), (row.try_get(2)?, row.try_get(3)?))));
+        known.collect()
+    }
+}
+
+fn text_of(row: &ImportRow) -> (String, Option<String>) {
+    (row.plant.name.as_str().to_owned(), row.plant.tag.as_ref().map(|tag| tag.as_str().to_owned()))
+}

@@ -1,0 +1,167 @@
+//! Reading lists, of one owner or of several.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use futures_util::{TryStreamExt, pin_mut};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::engine::Postgres;
+use super::rows::get;
+use crate::error::StoreError;
+use crate::merge::{PlantRow, Run, merge, page_sizes};
+use crate::plants::ListStep;
+use crate::range::PlantRange;
+use crate::version::Version;
+use plantstore_model::plant::PlantId;
+use plantstore_model::user::UserId;
+
+/// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
+const LIST_MAX: usize = 4_096;
+const LIST_UNASKED: usize = 512;
+/// Bytes of plants after which the response to a statement is read no further.
+const LIST_BYTES: usize = 128 * 1024;
+/// Plants that [`Postgres::boundary`] passes in one statement.
+const BOUNDARY_STEP: u32 = 20_000;
+
+impl Postgres {
+    pub(crate) async fn list(
+        &self,
+        ranges: &mut [PlantRange],
+        rows: usize,
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<ListStep, StoreError> {
+        let [range] = ranges else {
+            return self.list_many(ranges, rows, each).await;
+        };
+        let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
+        // One row more than asked for tells whether there are more.
+        let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+        let (found, unread) = self.rows_of(*range, beyond).await?;
+        let Some(first) = found.first() else {
+            // Without plants there is no version with them.
+            return self.list_many(ranges, rows, each).await;
+        };
+        let Some(version) = get::<Option<i64>>(first, 0)? else {
+            // Plants without an owner are left over from one who was deleted.
+            return Ok(ListStep { more: false, versions: vec![None] });
+        };
+        let more = hand_over(range, &found, most, each)? || unread;
+        Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
+    }
+
+    /// The first rows of the range, and whether some of those asked for were left out.
+    async fn rows_of(&self, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
+        self.read(|session| async move {
+            let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
+            let statements = &session.statements;
+            let (statement, values) = if range.is_bounded() {
+                (&statements.list_later, &values[..])
+            } else {
+                (&statements.list_first, &values[..3])
+            };
+            let stream = session.client.query_raw(statement, values).await?;
+            pin_mut!(stream);
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            // What is beyond the bytes is left out, and the next step asks for it again.
+            while bytes < LIST_BYTES
+                && let Some(row) = stream.try_next().await?
+            {
+                bytes += row.raw_size_bytes();
+                found.push(row);
+            }
+            let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
+            Ok((found, unread))
+        })
+        .await
+    }
+
+    async fn list_many(
+        &self,
+        ranges: &mut [PlantRange],
+        rows: usize,
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<ListStep, StoreError> {
+        let page_sizes = page_sizes(ranges, rows);
+        let column = |value: fn(&PlantRange) -> i64| ranges.iter().map(value).collect::<Vec<_>>();
+        let columns = [
+            column(|range| range.owner.get()),
+            column(|range| range.from),
+            column(|range| range.through),
+            column(|range| range.as_of),
+            page_sizes.iter().map(|page_size| i64::try_from(page_size + 1).unwrap_or(i64::MAX)).collect(),
+        ];
+        let columns = &columns;
+        let found = self
+            .read(|session| async move {
+                let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
+                session.client.query(&session.statements.list_many, &values).await
+            })
+            .await?;
+        let (versions, runs) = runs(&found, &page_sizes)?;
+        Ok(ListStep { more: merge(ranges, &runs, rows, each), versions })
+    }
+
+    pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
+        let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
+        let found = self.rows(|session| &session.statements.versions, [ids]).await?;
+        let known = found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?))));
+        let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
+        Ok(users.iter().map(|user| known.get(&user.get()).copied()).collect())
+    }
+
+    pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(BOUNDARY_STEP);
+            let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(step - 1)];
+            let found = self.rows(|session| &session.statements.boundary, values).await?;
+            let [last, _next] = &found[..] else {
+                return Ok(None);
+            };
+            let last = PlantId::new(get(last, 0)?);
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(last));
+            }
+            range = range.past(last);
+        }
+        Ok(None)
+    }
+}
+
+/// Hands plants over and takes them out of the range; true when some of those found are left.
+fn hand_over(
+    range: &mut PlantRange,
+    found: &[Row],
+    most: usize,
+    mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
+) -> Result<bool, StoreError> {
+    for (handed_over, row) in found.iter().enumerate() {
+        if handed_over == most {
+            return Ok(true);
+        }
+        let id = PlantId::new(get(row, 1)?);
+        *range = range.past(id);
+        if each(0, id, get(row, 2)?, get(row, 3)?).is_break() {
+            return Ok(handed_over + 1 < found.len());
+        }
+    }
+    Ok(false)
+}
+
+/// Sorts the rows of several lists by list, given how many were wanted of each.
+fn runs(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<Run>), StoreError> {
+    let mut versions = vec![None; wanted.len()];
+    let mut plants: Vec<Vec<PlantRow>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
+    for row in found {
+        let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < wanted.len());
+        let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
+        versions[place] = Some(Version::new(get(row, 1)?));
+        if let Some(id) = get(row, 2)? {
+            plants[place].push(PlantRow { id, name: get(row, 3)?, tag: get(row, 4)? });
+        }
+    }
+    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| Run::new(plants, *wanted)).collect()))
+}

@@ -1,0 +1,79 @@
+//! Metrics of the engine.
+
+use super::role::ConnectionRole;
+use crate::metrics::{SweepMetrics, WriteMetrics};
+use plantstore_telemetry::metrics::{Counter, Gauge, Histogram, Page, TIMES};
+
+#[derive(Default)]
+pub(super) struct PostgresMetrics {
+    pub(super) writes: WriteMetrics,
+    pub(super) database: DatabaseMetrics,
+    pub(super) sweeps: SweepMetrics,
+}
+
+impl PostgresMetrics {
+    pub(super) fn write(&self, page: &mut Page) {
+        self.writes.write(page);
+        self.database.write(page);
+        self.sweeps.write(page);
+    }
+}
+
+/// Metrics of connections and queries.
+pub(super) struct DatabaseMetrics {
+    /// Indexed by the role.
+    roles: [RoleMetrics; 4],
+    /// From sending a query that changes nothing to its last row.
+    pub(super) queries: Histogram,
+}
+
+#[derive(Default)]
+struct RoleMetrics {
+    open: Gauge,
+    made: Counter,
+    failed: Counter,
+}
+
+impl Default for DatabaseMetrics {
+    fn default() -> Self {
+        Self { roles: Default::default(), queries: Histogram::new(&TIMES) }
+    }
+}
+
+impl DatabaseMetrics {
+    /// Counts a connection, which is open until the result is dropped.
+    pub(super) fn connected(&self, role: ConnectionRole) -> impl Drop + '_ {
+        let metrics = &self.roles[role as usize];
+        metrics.made.count();
+        metrics.open.hold()
+    }
+
+    /// Counts an attempt to connect that failed.
+    pub(super) fn failed(&self, role: ConnectionRole) {
+        self.roles[role as usize].failed.count();
+    }
+
+    pub(super) fn write(&self, page: &mut Page) {
+        let roles = || {
+            ConnectionRole::PERSISTENT.iter().map(|role| ([("role", role.name().into())], &self.roles[*role as usize]))
+        };
+        let mut open = page.gauge("plantstore_database_connections", "Connections to the database that are open.");
+        for (labels, role) in roles() {
+            open.sample(&labels, role.open.get());
+        }
+        let mut made = page.counter("plantstore_database_connections_made_total", "Connections that were made.");
+        for (labels, role) in roles() {
+            made.sample(&labels, role.made.get());
+        }
+        let failures = "plantstore_database_connection_failures_total";
+        let mut failed = page.counter(failures, "Attempts to connect to the database that failed.");
+        for (labels, role) in roles() {
+            failed.sample(&labels, role.failed.get());
+        }
+        page.histogram(
+            "plantstore_database_query_seconds",
+            "From sending a query that changes nothing to its last row.",
+        )
+        .distribution(&[], &self.queries);
+    }
+}

@@ -1,0 +1,55 @@
+//! Connections for what operators ask for: one at a time, with a timeout for each step.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::{Client, Error};
+
+use super::connector::Connector;
+use super::database_error::{SILENT, certainly_not_committed, store_error};
+use super::role::ConnectionRole;
+use crate::error::StoreError;
+
+pub(super) struct OperatorConnection {
+    pub(super) client: Arc<Client>,
+    timeout: Duration,
+}
+
+impl OperatorConnection {
+    pub(super) fn new(client: Client, timeout: Duration) -> Self {
+        Self { client: Arc::new(client), timeout }
+    }
+
+    pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
+        let connected = connector.connect(ConnectionRole::Operate).await;
+        let (client, driver) = connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
+        tokio::spawn(driver);
+        Ok(Self::new(client, timeout))
+    }
+
+    /// Waits for a response of the database.
+    pub(super) async fn respond<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+        respond_within(self.timeout, response).await
+    }
+
+    /// Commits; `lost` describes a commit whose outcome stays unknown.
+    pub(super) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
+        match tokio::time::timeout(self.timeout, self.client.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if certainly_not_committed(&error) => Err(store_error(&error)),
+            Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown(lost)),
+        }
+    }
+}
+
+/// Waits for a response of the database; none in time is [`StoreError::Unavailable`].
+pub(super) async fn respond_within<T>(
+    timeout: Duration,
+    response: impl Future<Output = Result<T, Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, response).await {
+        Ok(response) => response.map_err(|error| store_error(&error)),
+        Err(_) => Err(StoreError::Unavailable(SILENT.to_owned())),
+    }
+}

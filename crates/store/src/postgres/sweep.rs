@@ -1,0 +1,66 @@
+//! Removal of rows that are no longer needed, in small steps that leave room for writes. Any number of nodes may do it at once.
+
+use super::engine::Postgres;
+use crate::error::StoreError;
+use crate::limits::SWEEP_DELAY;
+
+/// Plants of deleted users, or keys, removed in one transaction.
+const STEP: i64 = 2_000;
+/// Seconds after which the row of a writer that was not seen is removed.
+const WRITER_GONE: i64 = 86_400;
+
+impl Postgres {
+    pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
+        // By the database's own clock: a node that has just started does not know when others deleted whom.
+        const DEPARTED: &str = "
+            SELECT user_id FROM plantstore.departed_users
+            WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1 LIMIT 1";
+        const PLANTS: &str = "
+            DELETE FROM plantstore.plants WHERE user_id = $1 AND plant_id <= (
+              SELECT max(plant_id) FROM (
+                SELECT plant_id FROM plantstore.plants WHERE user_id = $1 ORDER BY plant_id LIMIT $2) AS first_ones)";
+        const KEYS: &str = "
+            DELETE FROM plantstore.idempotency_keys WHERE user_id = $1 AND key IN (
+              SELECT key FROM plantstore.idempotency_keys WHERE user_id = $1 ORDER BY key LIMIT $2)";
+        // Another node may be removing the same, and have left nothing for this one.
+        const FORGET: &str = "
+            DELETE FROM plantstore.departed_users
+            WHERE user_id = $1 AND NOT EXISTS (SELECT 1 FROM plantstore.plants WHERE plants.user_id = $1)
+              AND NOT EXISTS (SELECT 1 FROM plantstore.idempotency_keys AS kept WHERE kept.user_id = $1)";
+        const FORGET_WRITERS: &str =
+            "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
+        let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
+        // Looked at before a connection is made for it: nearly always there is nothing to do.
+        if self.rows(|session| &session.statements.left_behind, [delay, WRITER_GONE]).await?.is_empty() {
+            return Ok(0);
+        }
+        let removing = self.operate(async |client| {
+            client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
+            while let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? {
+                let user: i64 = row.try_get(0)?;
+                for step in [PLANTS, KEYS] {
+                    let removed = client.execute(step, &[&user, &STEP]).await?;
+                    if removed > 0 {
+                        return Ok(removed);
+                    }
+                }
+                client.execute(FORGET, &[&user]).await?;
+            }
+            Ok(0)
+        });
+        removing.await.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
+    }
+
+    pub(crate) async fn sweep_keys(&self) -> Result<u64, StoreError> {
+        // What another node is removing, or a writer is about to replace, is left to them.
+        const EXPIRED: &str = "
+            DELETE FROM plantstore.idempotency_keys WHERE (user_id, key) IN (
+              SELECT user_id, key FROM plantstore.idempotency_keys
+              WHERE expires_at <= extract(epoch FROM now())::bigint ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
+        if self.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
+            return Ok(0);
+        }
+        let removing = self.operate(async |client| client.execute(EXPIRED, &[&STEP]).await);
+        removing.await.inspect(|removed| self.metrics.sweeps.expired_keys.add(*removed))
+    }
+}

@@ -1,0 +1,300 @@
+//! The writes of a batch as columns of its statements, and their outcomes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
+
+use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::write_queue::{Job, KeyOutcome, Outcome};
+use plantstore_model::plant::{PlantId, Tag};
+use plantstore_model::user::UserId;
+
+/// The values of a statement.
+type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
+
+/// The writes of a batch. Deletes come before creates. Nearly all are plain: without a key, and among one's own plants. The
+/// rest goes by more general statements, after the plain ones.
+#[derive(Default)]
+pub(super) struct Writes<'a> {
+    /// Those who are made, in the order of their names, and since when.
+    new_names: Vec<&'a str>,
+    new_since: Vec<i64>,
+    /// All who act or own, in ascending order.
+    users: Vec<i64>,
+    key_users: Vec<i64>,
+    keys: Vec<&'a [u8]>,
+    /// The plain ones. What is asked for twice is sent once, so that it is the first of them whose plant is stored.
+    pub(super) deletes: Columns<'a>,
+    pub(super) creates: Columns<'a>,
+    /// The rest. Which of them are to be done is known to the database alone: all are sent.
+    pub(super) general_deletes: Columns<'a>,
+    pub(super) general_creates: Columns<'a>,
+}
+
+/// Deletes have no names and tags, and plain writes no actors and keys.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    owners: Vec<i64>,
+    ids: Vec<i64>,
+    names: Vec<&'a str>,
+    tags: Vec<Option<&'a str>>,
+    actors: Vec<i64>,
+    keys: Vec<Option<&'a [u8]>>,
+}
+
+fn is_plain(actor: Actor, key: Option<&ClaimedKey>) -> bool {
+    key.is_none() && actor.user == actor.owner
+}
+
+impl<'a> Writes<'a> {
+    pub(super) fn of(batch: &'a [Job]) -> Self {
+        let mut writes = Self::default();
+        let (mut users, mut deleted, mut created) = (BTreeSet::new(), HashSet::new(), HashSet::new());
+        let mut new = BTreeMap::new();
+        for job in batch {
+            if let Some((user, key)) = job.key() {
+                users.insert(user.get());
+                writes.key_users.push(user.get());
+                writes.keys.push(&key.hash);
+            }
+            match job {
+                Job::Create { actor, plant, key, .. } => {
+                    users.extend([actor.user.get(), actor.owner.get()]);
+                    let columns = if !is_plain(*actor, key.as_deref()) {
+                        writes.general_creates.push_general(*actor, key.as_deref());
+                        &mut writes.general_creates
+                    } else if created.insert((actor.owner, plant.id)) {
+                        &mut writes.creates
+                    } else {
+                        continue;
+                    };
+                    columns.push(actor.owner, plant.id);
+                    columns.names.push(plant.name.as_str());
+                    columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
+                }
+                Job::Delete { actor, id, key, .. } => {
+                    users.extend([actor.user.get(), actor.owner.get()]);
+                    if !is_plain(*actor, key.as_deref()) {
+                        writes.general_deletes.push_general(*actor, key.as_deref());
+                        writes.general_deletes.push(actor.owner, *id);
+                    } else if deleted.insert((actor.owner, *id)) {
+                        writes.deletes.push(actor.owner, *id);
+                    }
+                }
+                Job::CreateUser { name, now, .. } => {
+                    new.insert(name.as_str(), now.as_second());
+                }
+                Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => {}
+            }
+        }
+        writes.users = users.into_iter().collect();
+        (writes.new_names, writes.new_since) = new.into_iter().unzip();
+        writes
+    }
+
+    pub(super) fn has_new_users(&self) -> bool {
+        !self.new_names.is_empty()
+    }
+
+    pub(super) fn new_users(&self) -> Values<'_, 2> {
+        [&self.new_names, &self.new_since]
+    }
+
+    pub(super) fn users(&self) -> Values<'_, 1> {
+        [&self.users]
+    }
+
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> Values<'_, 2> {
+        [&self.key_users, &self.keys]
+    }
+}
+
+impl<'a> Columns<'a> {
+    fn push(&mut self, owner: UserId, id: PlantId) {
+        self.owners.push(owner.get());
+        self.ids.push(id.get());
+    }
+
+    fn push_general(&mut self, actor: Actor, key: Option<&'a ClaimedKey>) {
+        self.actors.push(actor.user.get());
+        self.keys.push(key.map(|claimed| claimed.key.hash.as_slice()));
+    }
+
+    pub(super) fn any(&self) -> bool {
+        !self.ids.is_empty()
+    }
+
+    pub(super) fn of_deletes(&self) -> Values<'_, 2> {
+        [&self.owners, &self.ids]
+    }
+
+    pub(super) fn of_creates(&self) -> Values<'_, 4> {
+        [&self.owners, &self.ids, &self.names, &self.tags]
+    }
+
+    pub(super) fn of_general_deletes(&self) -> Values<'_, 4> {
+        [&self.actors, &self.keys, &self.owners, &self.ids]
+    }
+
+    pub(super) fn of_general_creates(&self) -> Values<'_, 6> {
+        [&self.actors, &self.keys, &self.owners, &self.ids, &self.names, &self.tags]
+    }
+}
+
+/// Responses to the statements of a batch; no rows for one that was not sent.
+pub(super) struct Responses {
+    /// Those who were made, or had been before, by name.
+    pub(super) new: Vec<Row>,
+    /// Of those who act or own, the ones who exist.
+    pub(super) held: Vec<Row>,
+    /// What is stored under the keys.
+    pub(super) known: Vec<Row>,
+    pub(super) deleted: Vec<Row>,
+    pub(super) created: Vec<Row>,
+    pub(super) general_deleted: Vec<Row>,
+    pub(super) general_created: Vec<Row>,
+}
+
+impl Responses {
+    /// Returns the outcome of each job; `None` when the statements do not agree about what there was to do.
+    pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
+        let mut effects = Effects {
+            new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
+            users: self.held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+            known: known(&self.known)?,
+            deletes: Effect::of(&self.deleted, &self.general_deleted)?,
+            creates: Effect::of(&self.created, &self.general_created)?,
+        };
+        let outcomes = batch.iter().map(|job| effects.outcome(job)).collect::<Result<_, _>>()?;
+        Ok((effects.deletes.to_do == 0 && effects.creates.to_do == 0).then_some(outcomes))
+    }
+}
+
+/// Effects of the batch that no job has taken as its own yet.
+struct Effects<'a> {
+    new: HashMap<&'a str, i64>,
+    users: HashSet<i64>,
+    known: HashMap<(i64, &'a [u8]), &'a Row>,
+    deletes: Effect,
+    creates: Effect,
+}
+
+impl Effects<'_> {
+    fn outcome(&mut self, job: &Job) -> Result<Outcome, Error> {
+        let known = match job.key() {
+            Some((user, key)) if self.has(user) => self.lookup(user, key)?,
+            _ => None,
+        };
+        if let Some(known) = known {
+            return Ok(Outcome::KnownKey(known));
+        }
+        Ok(match job {
+            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(CreateOutcome::NoUser),
+            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(CreateOutcome::NoOwner),
+            Job::Create { actor, plant, key, .. } => {
+                let created = self.creates.take(*actor, plant.id, key.as_deref());
+                Outcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
+            }
+            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(DeleteOutcome::NoUser),
+            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(DeleteOutcome::NoOwner),
+            Job::Delete { actor, id, key, .. } => {
+                let deleted = self.deletes.take(*actor, *id, key.as_deref());
+                Outcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
+            }
+            Job::StoreRejection { user, .. } if self.has(*user) => Outcome::Rejected,
+            Job::CreateUser { name, .. } => {
+                self.new.get(name.as_str()).map_or(Outcome::Nothing, |user| Outcome::User(UserId::new(*user)))
+            }
+            Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => Outcome::Nothing,
+        })
+    }
+
+    fn has(&self, user: UserId) -> bool {
+        self.users.contains(&user.get())
+    }
+
+    fn lookup(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KnownKey>, Error> {
+        let Some(row) = self.known.get(&(user.get(), &key.hash[..])) else {
+            return Ok(None);
+        };
+        Ok(Some(key.lookup(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
+    }
+}
+
+/// The plants, as user and id, that the deletes of a batch removed, or its creates made.
+struct Effect {
+    plain: HashSet<(i64, i64)>,
+    general: HashSet<(i64, i64)>,
+    /// Writes that the general statement found to be done.
+    to_do: i64,
+}
+
+impl Effect {
+    fn of(plain: &[Row], general: &[Row]) -> Result<Self, Error> {
+        let to_do = general.first().map_or(Ok(0), |row| row.try_get(2))?;
+        Ok(Self { plain: plants(plain)?, general: plants(general)?, to_do })
+    }
+
+    /// Returns whether this write happened: of those that ask for the same, the first has it.
+    fn take(&mut self, actor: Actor, id: PlantId, key: Option<&ClaimedKey>) -> bool {
+        let plant = (actor.owner.get(), id.get());
+        if is_plain(actor, key) {
+            return self.plain.remove(&plant);
+        }
+        self.to_do -= 1;
+        self.general.remove(&plant)
+    }
+}
+
+fn known(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
+    rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row))).collect()
+}
+
+/// The plants that a statement returned in two arrays; there are none when there were no plants.
+fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+    let Some(row) = rows.first() else {
+        return Ok(HashSet::new());
+    };
+    let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
+}
+
+/// Columns of what is to be stored under the keys of a batch.
+#[derive(Default)]
+pub(super) struct KeyOutcomes<'a> {
+    users: Vec<i64>,
+    keys: Vec<&'a [u8]>,
+    fingerprints: Vec<&'a [u8]>,
+    outcomes: Vec<i32>,
+    messages: Vec<Option<&'a str>>,
+}
+
+impl<'a> KeyOutcomes<'a> {
+    pub(super) fn of(batch: &'a [Job], outcomes: &[Outcome]) -> Self {
+        let mut columns = Self::default();
+        for KeyOutcome { user, key, outcome, message } in
+            batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome))
+        {
+            columns.users.push(user.get());
+            columns.keys.push(&key.hash);
+            columns.fingerprints.push(&key.fingerprint);
+            columns.outcomes.push(outcome);
+            columns.messages.push(message);
+        }
+        columns
+    }
+
+    pub(super) fn any(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    pub(super) fn values(&self) -> Values<'_, 6> {
+        [&self.users, &self.keys, &self.fingerprints, &self.outcomes, &self.messages, &KEY_LIFETIME_SECONDS]
+    }
+}

@@ -1,0 +1,137 @@
+//! The engine itself: its connections, its writer, and what all operations are made of.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::connection::{connect, connect_reader};
+use super::database_error::{after_change, describe, store_error};
+use super::database_file::DatabaseFile;
+use super::metrics::SqliteMetrics;
+use super::wal_index::WalIndex;
+use super::writer::Writer;
+use super::{schema, wal};
+use crate::error::{OpenError, StoreError};
+use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
+use crate::options::OpenOptions;
+use crate::url::StoreUrl;
+use crate::write_queue::Queue;
+use plantstore_model::user::UserId;
+use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::spans;
+
+/// The embedded engine, open.
+pub struct Sqlite {
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<DatabaseFile>,
+    readers: Mutex<Readers>,
+    pub(super) operator_timeout: Duration,
+    writer: Writer,
+    pub(super) wal_index: WalIndex,
+    in_flight_keys: InFlightKeys,
+    pub(super) metrics: Arc<SqliteMetrics>,
+}
+
+/// Connections that read.
+struct Readers {
+    idle: Vec<Connection>,
+    /// The number of idle connections that stay open.
+    idle_max: usize,
+}
+
+#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+impl Sqlite {
+    pub(crate) async fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+        let created = schema::prepare(path, options.create)?;
+        let unusable =
+            |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error));
+        // Before any connection: a file that is replaced from now on is noticed.
+        let file = DatabaseFile::new(path)
+            .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), error.to_string()))?;
+        let file = Arc::new(file);
+        let idle = (0..options.readers).map(|_| connect_reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
+        let metrics = Arc::<SqliteMetrics>::default();
+        let writer = Writer::start(path, &file, &options, &metrics).map_err(unusable)?;
+        let engine = Self {
+            path: path.to_owned(),
+            file,
+            readers: Mutex::new(Readers { idle, idle_max: options.readers }),
+            operator_timeout: options.operator_timeout,
+            writer,
+            wal_index: WalIndex::open(path).map_err(unusable)?,
+            in_flight_keys: InFlightKeys::default(),
+            metrics,
+        };
+        Ok((engine, created))
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        self.writer.queue()
+    }
+
+    /// Claims an idempotency key for a request.
+    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
+        self.in_flight_keys.claim(user, key)
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        if self.queue().is_closed() {
+            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
+        }
+        self.file.check()?;
+        self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
+    }
+
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        self.metrics.write(page);
+    }
+
+    /// Closes the file, beside which then nothing is left unless another connection still reads. A later read opens it again.
+    pub(crate) async fn close(&self) {
+        self.writer.finish().await;
+        *self.readers() = Readers { idle: Vec::new(), idle_max: 0 };
+        self.wal_index.close();
+    }
+
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let begun = spans::begin();
+        let idle = self.readers().idle.pop();
+        let connection = if let Some(connection) = idle {
+            connection
+        } else {
+            self.file.check()?;
+            connect_reader(&self.path).map_err(|error| store_error(&error))?
+        };
+        // On an error the connection is dropped with whatever state it is in.
+        let found = query(&connection).map_err(|error| store_error(&error))?;
+        begun.end("read");
+        let mut readers = self.readers();
+        if readers.idle.len() < readers.idle_max {
+            readers.idle.push(connection);
+        }
+        Ok(found)
+    }
+
+    /// Runs the rare changes of operators, in a transaction of their own on a connection of their own.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let run = || {
+            let mut connection = connect(&self.path)?;
+            connection.busy_timeout(self.operator_timeout)?;
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = change(&transaction)?;
+            transaction.commit()?;
+            Ok((connection, done))
+        };
+        self.file.check()?;
+        let (connection, done) = run().map_err(|error| after_change(&error))?;
+        self.file.confirm(&connection)?;
+        wal::relieve(&connection);
+        Ok(done)
+    }
+}

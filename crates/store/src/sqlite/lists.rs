@@ -1,0 +1,168 @@
+//! Reading lists, of one owner or of several.
+
+use std::ops::ControlFlow;
+
+use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_iter};
+
+use super::engine::Sqlite;
+use crate::error::StoreError;
+use crate::merge::{PlantRow, Run, merge, page_sizes};
+use crate::plants::ListStep;
+use crate::range::PlantRange;
+use crate::version::Version;
+use plantstore_model::plant::PlantId;
+use plantstore_model::user::UserId;
+
+/// Plants that [`Sqlite::boundary`] passes before it lets other work on.
+const BOUNDARY_STEP: u32 = 4_096;
+
+#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+impl Sqlite {
+    pub(crate) async fn list(
+        &self,
+        ranges: &mut [PlantRange],
+        rows: usize,
+        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+    ) -> Result<ListStep, StoreError> {
+        let header = self.wal_index.header();
+        let listed = self.read(|connection| match &mut *ranges {
+            [range] => list_one(connection, range, rows, each),
+            ranges => list_many(connection, ranges, rows, each),
+        })?;
+        self.wal_index
+            .cache_versions(header, ranges.iter().map(|range| range.owner).zip(listed.versions.iter().copied()));
+        Ok(listed)
+    }
+
+    pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
+        let header = self.wal_index.header();
+        let versions: Vec<_> = self.read(|connection| {
+            // One transaction, so that all are from one moment.
+            let moment = connection.unchecked_transaction()?;
+            users.iter().map(|user| version(&moment, *user)).collect()
+        })?;
+        self.wal_index.cache_versions(header, users.iter().copied().zip(versions.iter().copied()));
+        Ok(versions)
+    }
+
+    pub(crate) fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
+        let header = self.wal_index.header()?;
+        users.iter().map(|user| self.wal_index.cached_version(&header, *user).map(Some)).collect()
+    }
+
+    pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+        const STEP: &str = "
+            SELECT plant_id FROM plants
+            WHERE user_id = :user AND plant_id BETWEEN :from AND :through AND version <= :as_of
+            ORDER BY plant_id LIMIT 2 OFFSET :passed";
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(BOUNDARY_STEP);
+            let found: Vec<i64> = self.read(|connection| {
+                let mut statement = connection.prepare_cached(STEP)?;
+                let ids = statement.query_map(
+                    named_params! {
+                        ":user": range.owner.get(), ":from": range.from, ":through": range.through, ":as_of": range.as_of,
+                        ":passed": step - 1,
+                    },
+                    |row| row.get(0),
+                )?;
+                ids.collect()
+            })?;
+            let [last, _next] = found[..] else {
+                return Ok(None);
+            };
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(PlantId::new(last)));
+            }
+            range = range.past(PlantId::new(last));
+            tokio::task::yield_now().await;
+        }
+        Ok(None)
+    }
+}
+
+fn version(connection: &Connection, user: UserId) -> rusqlite::Result<Option<Version>> {
+    let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
+    statement.query_row([user.get()], |row| row.get(0).map(Version::new)).optional()
+}
+
+/// Hands the first rows of the range to `each` until it breaks. They come with the owner's version, and so there is one
+/// for an owner without plants, too: a plant without an id.
+fn query(
+    connection: &Connection,
+    range: &PlantRange,
+    rows: i64,
+    mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<ControlFlow<()>>,
+) -> rusqlite::Result<Option<Version>> {
+    const FIRST: &str = "
+        SELECT users.version, plant_id, plants.name, tag
+        FROM users LEFT JOIN plants ON plants.user_id = users.user_id AND plant_id >= ?2
+        WHERE users.user_id = ?1 ORDER BY plant_id LIMIT ?3";
+    // Nearly every list is a first step: it is spared the bounds of the later ones, which are not free.
+    const LATER: &str = "
+        SELECT users.version, plant_id, plants.name, tag
+        FROM users LEFT JOIN plants ON plants.user_id = users.user_id
+          AND plant_id >= ?2 AND plant_id <= ?4 AND plants.version <= ?5
+        WHERE users.user_id = ?1 ORDER BY plant_id LIMIT ?3";
+    let bounded = range.is_bounded();
+    let mut statement = connection.prepare_cached(if bounded { LATER } else { FIRST })?;
+    let values = [range.owner.get(), range.from, rows, range.through, range.as_of];
+    let mut found = statement.query(params_from_iter(&values[..if bounded { 5 } else { 3 }]))?;
+    let mut version = None;
+    while let Some(row) = found.next()? {
+        if version.is_none() {
+            version = Some(Version::new(row.get(0)?));
+        }
+        if row.get_ref(1)?.as_i64_or_null()?.is_some() && each(row)?.is_break() {
+            break;
+        }
+    }
+    Ok(version)
+}
+
+fn list_one(
+    connection: &Connection,
+    range: &mut PlantRange,
+    rows: usize,
+    mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
+) -> rusqlite::Result<ListStep> {
+    // One row more than asked for tells whether there are more.
+    let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
+    let (mut handed_over, mut stopped, mut more) = (0, false, false);
+    let mut last = None;
+    let version = query(connection, range, beyond, |row| {
+        if stopped || handed_over == rows {
+            more = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        let id = PlantId::new(row.get(1)?);
+        stopped = each(0, id, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?).is_break();
+        handed_over += 1;
+        last = Some(id);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    *range = last.map_or(*range, |last| range.past(last));
+    Ok(ListStep { more, versions: vec![version] })
+}
+
+fn list_many(
+    connection: &Connection,
+    ranges: &mut [PlantRange],
+    rows: usize,
+    each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
+) -> rusqlite::Result<ListStep> {
+    let moment = connection.unchecked_transaction()?;
+    let mut versions = Vec::with_capacity(ranges.len());
+    let mut runs = Vec::with_capacity(ranges.len());
+    for (range, page_size) in ranges.iter().zip(page_sizes(ranges, rows)) {
+        let mut plants = Vec::new();
+        versions.push(query(&moment, range, i64::try_from(page_size + 1).unwrap_or(i64::MAX), |row| {
+            plants.push(PlantRow { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
+            Ok(ControlFlow::Continue(()))
+        })?);
+        runs.push(Run::new(plants, page_size));
+    }
+    Ok(ListStep { more: merge(ranges, &runs, rows, each), versions })
+}

@@ -1,0 +1,102 @@
+//! A new file, filled with what another store holds. Until it is complete it has another name, and needs no journal: what
+//! is interrupted is thrown away.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params_from_iter};
+
+use super::connection::connect_writer;
+use super::database_error::{describe, store_error};
+use super::schema;
+use super::snapshot::{check_integrity, snapshot};
+use crate::error::{OpenError, RestoreError, StoreError};
+use crate::new_file::{NewFile, beside};
+use crate::transfer::{Chunk, Record, Selection, Snapshot, names};
+use crate::url::StoreUrl;
+
+/// A file that is being filled.
+pub struct RestoreTarget {
+    /// Stands before the file, and so is closed before that is removed.
+    connection: Option<Connection>,
+    file: NewFile,
+    path: PathBuf,
+}
+
+#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+impl RestoreTarget {
+    pub(crate) fn begin(path: &Path) -> Result<Self, RestoreError> {
+        let url = || StoreUrl::Sqlite(path.to_owned());
+        reject_leftovers(path)?;
+        let file = NewFile::begin(path, false)?;
+        let connection = prepare(file.partial());
+        let connection = connection.map_err(|error| OpenError::Unusable(url(), describe(&error)))?;
+        Ok(Self { connection: Some(connection), file, path: path.to_owned() })
+    }
+
+    pub(crate) async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
+        match &self.connection {
+            Some(connection) => insert(connection, chunk).map_err(|error| store_error(&error)),
+            None => Err(StoreError::Internal("the file is complete already".to_owned())),
+        }
+    }
+
+    pub(crate) async fn contents(&mut self) -> Result<Snapshot, StoreError> {
+        if let Some(connection) = self.connection.take() {
+            connection.execute_batch("COMMIT").map_err(|error| store_error(&error))?;
+            connection.close().map_err(|(_, error)| store_error(&error))?;
+        }
+        check_integrity(self.file.partial())?;
+        snapshot(self.file.partial(), Selection::Everything).map_err(|error| StoreError::Internal(error.to_string()))
+    }
+
+    pub(crate) async fn finish(self) -> Result<(), RestoreError> {
+        // Another process may have come meanwhile.
+        reject_leftovers(&self.path)?;
+        Ok(self.file.finish()?)
+    }
+}
+
+/// Rejects what is left of another file of this name: it would be taken for the newest writes to this one.
+fn reject_leftovers(path: &Path) -> Result<(), RestoreError> {
+    if ["-wal", "-journal"].iter().any(|ending| beside(path, ending).exists()) {
+        let found = "a write-ahead log or journal beside it";
+        return Err(RestoreError::Occupied(StoreUrl::Sqlite(path.to_owned()), found));
+    }
+    Ok(())
+}
+
+fn prepare(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = connect_writer(path)?;
+    connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
+    // Synced as a whole before it gets its name.
+    connection.pragma_update(None, "synchronous", "OFF")?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    schema::create(&connection)?;
+    Ok(connection)
+}
+
+fn insert(connection: &Connection, chunk: &Chunk) -> rusqlite::Result<()> {
+    match chunk {
+        Chunk::Total(_) => Ok(()),
+        Chunk::LastIds(ids) => {
+            // The row of a table in `sqlite_sequence` moves only forward from here, with the rows that follow.
+            let mut statement = connection.prepare("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)")?;
+            [("users", ids.user), ("tokens", ids.token)]
+                .into_iter()
+                .try_for_each(|last| statement.execute(last).map(|_| ()))
+        }
+        Chunk::Users(rows) => insert_rows(connection, rows),
+        Chunk::Tokens(rows) => insert_rows(connection, rows),
+        Chunk::Shares(rows) => insert_rows(connection, rows),
+        Chunk::Keys(rows) => insert_rows(connection, rows),
+        Chunk::Plants(rows) => insert_rows(connection, rows),
+    }
+}
+
+fn insert_rows<T: Record>(connection: &Connection, rows: &[T]) -> rusqlite::Result<()> {
+    let columns = T::TABLE.columns;
+    let values = (1..=columns.len()).map(|place| format!("?{place}")).collect::<Vec<_>>().join(", ");
+    let insert = format!("INSERT INTO {} ({}) VALUES ({values})", T::TABLE.name, names(columns));
+    let mut statement = connection.prepare_cached(&insert)?;
+    rows.iter().try_for_each(|row| statement.execute(params_from_iter(row.values())).map(|_| ()))
+}

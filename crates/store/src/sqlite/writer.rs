@@ -1,0 +1,321 @@
+//! The one writer: a thread that drains its queue into one transaction and replies after the commit is on disk.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+
+use super::checkpoint::Checkpointer;
+use super::connection::connect_writer;
+use super::database_error::{describe, end_process, is_failed_sync, store_error};
+use super::database_file::DatabaseFile;
+use super::metrics::SqliteMetrics;
+use crate::error::StoreError;
+use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
+use crate::options::OpenOptions;
+use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::version::next_version;
+use crate::write_queue::{BATCH_MAX, Job, KeyOutcome, Outcome, Queue, Timeouts, settle};
+use plantstore_model::plant::{NewPlant, PlantId, Tag};
+use plantstore_model::user::{UserId, UserName};
+
+/// Timeout for a commit that has begun (a disk that hangs).
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// The handle on the writer thread.
+pub(super) struct Writer {
+    queue: Queue,
+    /// Resolves when the thread has ended and its connection is closed.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        path: &Path,
+        file: &Arc<DatabaseFile>,
+        options: &OpenOptions,
+        metrics: &Arc<SqliteMetrics>,
+    ) -> rusqlite::Result<Self> {
+        let connection = connect_writer(path)?;
+        connection.busy_timeout(options.timeout)?;
+        let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
+        let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
+        let (queue, jobs) = Queue::new(options.write_queue, timeouts);
+        let (end, ended) = oneshot::channel();
+        let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
+        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
+            let work = AssertUnwindSafe(|| run(connection, jobs, &file, checkpointer, &metrics));
+            if catch_unwind(work).is_err() {
+                end_process("the writer failed", "panic");
+            }
+            let _ = end.send(());
+        });
+        if let Err(error) = started {
+            end_process("cannot start the writer", &error.to_string());
+        }
+        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Closes the queue and waits until all jobs in it have their replies.
+    pub(super) async fn finish(&self) {
+        self.queue.stop().await;
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+    }
+}
+
+fn run(
+    mut connection: Connection,
+    mut jobs: mpsc::Receiver<Job>,
+    file: &DatabaseFile,
+    mut checkpointer: Checkpointer,
+    metrics: &SqliteMetrics,
+) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while let Some(first) = jobs.blocking_recv() {
+        batch.push(first);
+        // What has queued up during the last commit shares this one; no job waits for a timer.
+        while batch.len() < BATCH_MAX
+            && let Ok(job) = jobs.try_recv()
+        {
+            batch.push(job);
+        }
+        if batch.iter().any(|job| matches!(job, Job::Stop)) {
+            jobs.close();
+        }
+        settle(&mut batch, |jobs| {
+            let begun = Instant::now();
+            let result = commit(&mut connection, file, jobs);
+            metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
+            result
+        });
+        checkpointer.after_commit(&connection);
+    }
+    checkpointer.finish();
+}
+
+/// Does all jobs in one transaction, or none of them. They begin once the write lock is held: a caller that gives up
+/// before has nothing done.
+fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Result<Vec<Outcome>, StoreError> {
+    let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
+        if let Err(error) = file.check_not_lost() {
+            return Ok(Err(error));
+        }
+        batch.retain(Job::begin);
+        let outcomes = apply(&transaction, batch)?;
+        transaction.commit()?;
+        Ok(Ok(outcomes))
+    });
+    let result = result.map_err(|error| {
+        if is_failed_sync(&error) {
+            end_process("the disk failed to keep what was written", &describe(&error));
+        }
+        // Dropping the transaction has rolled it back; if even that failed, the connection's state is unknown.
+        if !connection.is_autocommit() {
+            end_process("a failed transaction could not be rolled back", &describe(&error));
+        }
+        let error = store_error(&error);
+        tracing::warn!(%error, writes = batch.len(), "a commit failed and was rolled back");
+        error
+    });
+    let outcomes = result??;
+    file.confirm(connection)?;
+    Ok(outcomes)
+}
+
+fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {
+    let mut versions = Versions::default();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    let now = Timestamp::now().as_second();
+    for job in batch {
+        let known = match job.key() {
+            // A deleted user gets no other outcome than that.
+            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => lookup(transaction, user, key, now)?,
+            _ => None,
+        };
+        let outcome = match known {
+            Some(known) => Outcome::KnownKey(known),
+            None => perform(transaction, &mut versions, job)?,
+        };
+        if let Some(key_outcome) = job.key_outcome(&outcome) {
+            store_key_outcome(transaction, &key_outcome, now)?;
+        }
+        outcomes.push(outcome);
+    }
+    versions.store(transaction)?;
+    Ok(outcomes)
+}
+
+fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) -> rusqlite::Result<Outcome> {
+    Ok(match job {
+        Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, versions, *actor, plant)?),
+        Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, versions, *actor, *id)?),
+        Job::StoreRejection { user, .. } => {
+            let exists = versions.next_of(transaction, *user)?.is_some();
+            if exists { Outcome::Rejected } else { Outcome::Nothing }
+        }
+        Job::CreateUser { name, now, .. } => Outcome::User(create_user(transaction, name, *now)?),
+        Job::RecordTokenUse { token, day } => {
+            transaction
+                .prepare_cached(
+                    "UPDATE tokens SET last_used_at = ?2
+                     WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                )?
+                .execute([token.get(), day.as_second()])?;
+            Outcome::Nothing
+        }
+        Job::Stop => Outcome::Nothing,
+    })
+}
+
+/// Finds what is stored under a key. What has expired counts as absent, and is removed.
+fn lookup(
+    transaction: &Transaction<'_>,
+    user: UserId,
+    key: &IdempotencyKey,
+    now: i64,
+) -> rusqlite::Result<Option<KnownKey>> {
+    let found = transaction
+        .prepare_cached(
+            "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
+        )?
+        .query_row(params![user.get(), key.hash], |row| {
+            let known = key.lookup(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            Ok((row.get::<_, i64>(0)?, known))
+        })
+        .optional()?;
+    match found {
+        Some((expires_at, _)) if expires_at <= now => {
+            transaction
+                .prepare_cached("DELETE FROM idempotency_keys WHERE user_id = ?1 AND key = ?2")?
+                .execute(params![user.get(), key.hash])?;
+            Ok(None)
+        }
+        found => Ok(found.map(|(_, known)| known)),
+    }
+}
+
+fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>, now: i64) -> rusqlite::Result<()> {
+    let KeyOutcome { user, key, outcome, message } = key_outcome;
+    transaction
+        .prepare_cached(
+            "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![user.get(), key.hash, key.fingerprint, outcome, message, now + KEY_LIFETIME_SECONDS])?;
+    Ok(())
+}
+
+fn create(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    actor: Actor,
+    plant: &NewPlant,
+) -> rusqlite::Result<CreateOutcome> {
+    if versions.next_of(transaction, actor.user)?.is_none() {
+        return Ok(CreateOutcome::NoUser);
+    }
+    let Some(version) = versions.next_of(transaction, actor.owner)? else {
+        return Ok(CreateOutcome::NoOwner);
+    };
+    let inserted = transaction
+        .prepare_cached(
+            "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            actor.owner.get(),
+            plant.id.get(),
+            plant.name.as_str(),
+            plant.tag.as_ref().map(Tag::as_str),
+            version
+        ])?;
+    versions.changed(actor.owner, inserted);
+    Ok(if inserted == 1 { CreateOutcome::Created } else { CreateOutcome::Duplicate })
+}
+
+fn delete(
+    transaction: &Transaction<'_>,
+    versions: &mut Versions,
+    actor: Actor,
+    id: PlantId,
+) -> rusqlite::Result<DeleteOutcome> {
+    if versions.next_of(transaction, actor.user)?.is_none() {
+        return Ok(DeleteOutcome::NoUser);
+    }
+    if versions.next_of(transaction, actor.owner)?.is_none() {
+        return Ok(DeleteOutcome::NoOwner);
+    }
+    let deleted = transaction
+        .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+        .execute([actor.owner.get(), id.get()])?;
+    versions.changed(actor.owner, deleted);
+    Ok(if deleted == 1 { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
+}
+
+fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+    transaction
+        .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
+        .execute(params![name.as_str(), now.as_second()])?;
+    transaction
+        .prepare_cached("SELECT user_id FROM users WHERE name = ?1")?
+        .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
+}
+
+/// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
+#[derive(Default)]
+struct Versions {
+    users: BTreeMap<UserId, Touched>,
+}
+
+struct Touched {
+    next: i64,
+    changed: bool,
+}
+
+impl Versions {
+    /// The version that a change in this batch gets; `None` when there is no such user.
+    fn next_of(&mut self, transaction: &Transaction<'_>, user: UserId) -> rusqlite::Result<Option<i64>> {
+        if let Some(touched) = self.users.get(&user) {
+            return Ok(Some(touched.next));
+        }
+        let version: Option<i64> = transaction
+            .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
+            .query_row([user.get()], |row| row.get(0))
+            .optional()?;
+        let next = version.map(next_version);
+        if let Some(next) = next {
+            self.users.insert(user, Touched { next, changed: false });
+        }
+        Ok(next)
+    }
+
+    fn changed(&mut self, user: UserId, rows: usize) {
+        if let Some(touched) = self.users.get_mut(&user) {
+            touched.changed |= rows > 0;
+        }
+    }
+
+    fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        for (user, touched) in self.users.iter().filter(|(_, touched)| touched.changed) {
+            transaction
+                .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
+                .execute([user.get(), touched.next])?;
+        }
+        Ok(())
+    }
+}

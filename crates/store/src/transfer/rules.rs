@@ -1,0 +1,123 @@
+//! Rules for the rows of a store that is copied: those that the service and an import apply to every value. A row that another
+//! program wrote is found here, before the service meets it.
+
+use jiff::Timestamp;
+
+use super::records::{Chunk, KeyRecord, LastIds, PlantRecord, Record, ShareRecord, TokenRecord, UserRecord};
+use crate::error::BadRow;
+use plantstore_model::plant::{PlantName, Tag};
+use plantstore_model::token::{Label, Scope};
+use plantstore_model::user::{Role, UserName};
+
+impl Chunk {
+    /// Checks every row by the rules of the service; reports the first that breaks one.
+    pub fn check(&self) -> Result<(), BadRow> {
+        match self {
+            Self::Total(_) => Ok(()),
+            Self::LastIds(ids) => last_ids(*ids),
+            Self::Users(rows) => check(rows, user),
+            Self::Tokens(rows) => check(rows, token),
+            Self::Shares(rows) => check(rows, share),
+            Self::Keys(rows) => check(rows, key),
+            Self::Plants(rows) => check(rows, plant),
+        }
+    }
+}
+
+fn check<T: Record>(rows: &[T], rules: fn(&T) -> Result<(), String>) -> Result<(), BadRow> {
+    rows.iter().try_for_each(|row| {
+        rules(row).map_err(|fault| {
+            let key: Vec<_> = row.values()[..T::TABLE.key_columns].iter().map(|value| value.describe()).collect();
+            T::TABLE.bad_row(&key, fault)
+        })
+    })
+}
+
+/// The last id that there is would leave none for the next user or token.
+fn last_ids(LastIds { user, token }: LastIds) -> Result<(), BadRow> {
+    for (table, last) in [(UserRecord::TABLE, user), (TokenRecord::TABLE, token)] {
+        if !(0..i64::MAX).contains(&last) {
+            let fault = format!("must be at least 0 and less than {}", i64::MAX);
+            return Err(BadRow::new(table.name, format!("last number given out {last}"), fault));
+        }
+    }
+    Ok(())
+}
+
+fn user(row: &UserRecord) -> Result<(), String> {
+    id("user_id", row.id)?;
+    UserName::parse(&row.name).map_err(|fault| fault.to_string())?;
+    version(row.version)?;
+    time("created_at", Some(row.created_at))
+}
+
+fn token(row: &TokenRecord) -> Result<(), String> {
+    id("token_id", row.id)?;
+    digest("hash", &row.hash)?;
+    Label::parse(&row.label).map_err(|fault| fault.to_string())?;
+    if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
+        return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
+    }
+    time("created_at", Some(row.created_at))?;
+    time("expires_at", row.expires_at)?;
+    time("revoked_at", row.revoked_at)?;
+    time("last_used_at", row.last_used_at)
+}
+
+fn share(row: &ShareRecord) -> Result<(), String> {
+    if row.grantee_id == row.owner_id {
+        return Err("a user cannot share with themselves".to_owned());
+    }
+    if Role::from_name(&row.role).is_none() {
+        return Err(format!("`role` is `{}`, which is none of reader and editor", row.role.escape_debug()));
+    }
+    time("created_at", Some(row.created_at))
+}
+
+fn key(row: &KeyRecord) -> Result<(), String> {
+    digest("key", &row.key)?;
+    digest("fingerprint", &row.fingerprint)?;
+    // The status of a success, or an error code, which starts with its status.
+    let (outcomes, message) = match &row.message {
+        None => (200..300, ""),
+        Some(message) => (40_000..60_000, message.as_str()),
+    };
+    if !outcomes.contains(&row.outcome) {
+        return Err(format!("`outcome` is {}, must be from {} to {}", row.outcome, outcomes.start, outcomes.end - 1));
+    }
+    if message.chars().any(char::is_control) {
+        return Err("`message` must not hold control characters".to_owned());
+    }
+    time("expires_at", Some(row.expires_at))
+}
+
+fn plant(row: &PlantRecord) -> Result<(), String> {
+    PlantName::check(&row.name).map_err(|fault| format!("`name` {fault}"))?;
+    row.tag.as_deref().map_or(Ok(()), Tag::check).map_err(|fault| format!("`tag` {fault}"))?;
+    version(row.version)
+}
+
+/// Ids are given out from 1; the last one there is would leave none for the next.
+fn id(column: &str, value: i64) -> Result<(), String> {
+    if (1..i64::MAX).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("`{column}` must be at least 1 and less than {}", i64::MAX))
+}
+
+/// Versions are microseconds since 1970. One beyond the calendar would soon have none after it.
+fn version(value: i64) -> Result<(), String> {
+    let last = Timestamp::MAX.as_microsecond();
+    if (0..=last).contains(&value) { Ok(()) } else { Err(format!("`version` is {value}, must be from 0 to {last}")) }
+}
+
+fn time(column: &str, seconds: Option<i64>) -> Result<(), String> {
+    match seconds.map(Timestamp::from_second) {
+        Some(Err(_)) => Err(format!("`{column}` is beyond what a calendar can tell")),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}
+
+fn digest(column: &str, bytes: &[u8]) -> Result<(), String> {
+    if bytes.len() == 32 { Ok(()) } else { Err(format!("`{column}` has {} bytes, must have 32", bytes.len())) }
+}

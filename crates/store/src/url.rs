@@ -1,0 +1,88 @@
+//! URLs of stores, as operators write them.
+
+mod postgres;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+pub(crate) use self::postgres::Trust;
+pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+
+/// Characters of an unknown scheme that are repeated to the operator.
+const SCHEME_SHOWN_CHARS: usize = 20;
+
+/// URL of a store: `sqlite:PATH` or `postgres://…`. Shown without a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    Sqlite(PathBuf),
+    Postgres(Box<PostgresUrl>),
+}
+
+impl FromStr for StoreUrl {
+    type Err = StoreUrlFault;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlFault> {
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(StoreUrlFault::NoScheme);
+        };
+        if scheme == "postgres" || scheme == "postgresql" {
+            return Ok(Self::Postgres(Box::new(text.parse()?)));
+        }
+        if scheme != "sqlite" {
+            // Only the scheme is repeated: the rest may hold a password.
+            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
+        }
+        match rest.strip_prefix("//").unwrap_or(rest) {
+            "" => Err(StoreUrlFault::NoPath),
+            ":memory:" => Err(StoreUrlFault::BoundedCache),
+            path => Ok(Self::Sqlite(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(formatter, "sqlite:{}", path.display()),
+            Self::Postgres(url) => url.fmt(formatter),
+        }
+    }
+}
+
+/// Reasons why a text is no [`StoreUrl`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreUrlFault {
+    #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
+    NoScheme,
+    #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
+    UnknownScheme(String),
+    /// `sqlite:` alone.
+    #[error("the path is missing: use sqlite:PATH, for example sqlite:plantstore.db")]
+    NoPath,
+    /// `sqlite::memory:`.
+    #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
+    BoundedCache,
+    #[error(transparent)]
+    Postgres(#[from] PostgresUrlFault),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_urls() {
+        let path = |text: &str| match text.parse()? {
+            StoreUrl::Sqlite(path) => Ok(path),
+            StoreUrl::Postgres(url) => panic!("{url}"),
+        };
+        assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
+        assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
+        assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));
+        assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
+        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
+        assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::BoundedCache));
+    }
+}

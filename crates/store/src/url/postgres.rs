@@ -1,0 +1,297 @@
+//! URLs of databases, and passwords that are in files.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{ChannelBinding, Host, SslMode};
+
+const EXAMPLE: &str = "postgres://user@host:5432/database?sslmode=verify-full";
+const PORT: u16 = 5432;
+
+/// The check of the database's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Encrypted, with whatever certificate (`prefer`, `require`).
+    Anybody,
+    /// A certificate of a known authority, whatever its name (`verify-ca`).
+    Authority,
+    /// A certificate of a known authority for this very host (`verify-full`).
+    Host,
+}
+
+/// A database of PostgreSQL: one or more hosts of one cluster. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresUrl {
+    pub(crate) config: Config,
+    pub(crate) trust: Trust,
+    /// A file of certificates to trust instead of the system's.
+    pub(crate) authorities: Option<PathBuf>,
+    /// True when the system's were asked for by name.
+    system: bool,
+}
+
+/// Faults of a URL. Never repeats any of it: a part of a password may stand anywhere in a URL that is
+/// malformed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresUrlFault {
+    #[error(
+        "not a URL of a database: write it as {EXAMPLE} (with characters such as @ : / ? # % in a password percent-encoded)"
+    )]
+    Malformed,
+    #[error("the host is missing: write it as {EXAMPLE}")]
+    NoHost,
+    #[error("give every host its port, or all of them one: host1:5432,host2:5432")]
+    Ports,
+    #[error(
+        "unknown parameter: known are sslmode, sslrootcert, target_session_attrs, host, port, user, password, dbname, options, application_name, channel_binding"
+    )]
+    Parameter,
+    #[error("{0}")]
+    Value(&'static str),
+}
+
+impl FromStr for PostgresUrl {
+    type Err = PostgresUrlFault;
+
+    fn from_str(text: &str) -> Result<Self, PostgresUrlFault> {
+        let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
+        let mut config: Config = address.parse().map_err(|_| PostgresUrlFault::Malformed)?;
+        config.ssl_mode(SslMode::Prefer);
+        let mut url = Self { config, trust: Trust::Anybody, authorities: None, system: false };
+        for (name, value) in form_urlencoded::parse(parameters.as_bytes()) {
+            url.set(&name, &value)?;
+        }
+        let (hosts, ports) = (url.config.get_hosts().len(), url.config.get_ports().len());
+        match (hosts, ports) {
+            (0, _) => Err(PostgresUrlFault::NoHost),
+            (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlFault::Ports),
+            _ if url.system && url.trust != Trust::Host => {
+                Err(PostgresUrlFault::Value("sslrootcert=system needs sslmode=verify-full"))
+            }
+            _ => Ok(url),
+        }
+    }
+}
+
+impl PostgresUrl {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlFault> {
+        let config = &mut self.config;
+        match name {
+            "sslmode" => self.set_ssl_mode(value)?,
+            // As elsewhere: trust in the system's authorities needs a check of the name, too, because they vouch for all.
+            "sslrootcert" if value == "system" => (self.authorities, self.system) = (None, true),
+            "sslrootcert" => self.authorities = Some(value.into()),
+            // Nothing else is ever asked for: only the primary can do what is needed.
+            "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => {}
+            "target_session_attrs" => {
+                return Err(PostgresUrlFault::Value(
+                    "target_session_attrs must be read-write: only the primary will do",
+                ));
+            }
+            "host" => value.split(',').for_each(|host| {
+                config.host(host);
+            }),
+            "port" => {
+                for port in value.split(',') {
+                    config
+                        .port(port.parse().map_err(|_| PostgresUrlFault::Value("port must be a number up to 65535"))?);
+                }
+            }
+            "user" => {
+                config.user(value);
+            }
+            "password" => {
+                config.password(value);
+            }
+            "dbname" => {
+                config.dbname(value);
+            }
+            "options" => {
+                config.options(value);
+            }
+            "application_name" => {
+                config.application_name(value);
+            }
+            "channel_binding" => {
+                config.channel_binding(match value {
+                    "disable" => ChannelBinding::Disable,
+                    "prefer" => ChannelBinding::Prefer,
+                    "require" => ChannelBinding::Require,
+                    _ => return Err(PostgresUrlFault::Value("channel_binding must be disable, prefer or require")),
+                });
+            }
+            _ => return Err(PostgresUrlFault::Parameter),
+        }
+        Ok(())
+    }
+
+    fn set_ssl_mode(&mut self, value: &str) -> Result<(), PostgresUrlFault> {
+        let (mode, trust) = match value {
+            "disable" => (SslMode::Disable, Trust::Anybody),
+            "prefer" => (SslMode::Prefer, Trust::Anybody),
+            "require" => (SslMode::Require, Trust::Anybody),
+            "verify-ca" => (SslMode::Require, Trust::Authority),
+            "verify-full" => (SslMode::Require, Trust::Host),
+            _ => {
+                return Err(PostgresUrlFault::Value(
+                    "sslmode must be disable, prefer, require, verify-ca or verify-full",
+                ));
+            }
+        };
+        self.config.ssl_mode(mode);
+        self.trust = trust;
+        Ok(())
+    }
+
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
+        let ports = self.config.get_ports();
+        let port = move |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
+        self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
+    }
+
+    /// Returns whether the URL itself holds a password.
+    pub fn has_password(&self) -> bool {
+        self.config.get_password().is_some()
+    }
+
+    pub fn set_password(&mut self, password: &str) {
+        self.config.password(password);
+    }
+
+    /// Takes the password that a password file has for this database, if it has one. The file is in PostgreSQL's own
+    /// format: `host:port:database:user:password` a line, `*` for anything.
+    pub fn set_password_from(&mut self, file: &Path) -> Result<(), PasswordFileFault> {
+        let unreadable = |error: std::io::Error| PasswordFileFault::Unreadable {
+            path: file.display().to_string(),
+            why: error.to_string(),
+        };
+        let mode = fs::metadata(file).map_err(unreadable)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(PasswordFileFault::Open(file.display().to_string()));
+        }
+        let text = fs::read_to_string(file).map_err(unreadable)?;
+        let user = self.config.get_user().unwrap_or_default().to_owned();
+        let database = self.config.get_dbname().unwrap_or(&user).to_owned();
+        let found = self.hosts().find_map(|(host, port)| {
+            let host = match host {
+                Host::Tcp(host) => host.as_str(),
+                Host::Unix(_) => "localhost",
+            };
+            find_password(&text, &[host, &port.to_string(), &database, &user])
+        });
+        if let Some(password) = found {
+            self.config.password(password);
+        }
+        Ok(())
+    }
+}
+
+/// Reasons why a password file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordFileFault {
+    #[error("cannot read the password file {path}: {why}")]
+    Unreadable { path: String, why: String },
+    #[error("others can read the password file {0}: make it private with chmod 600")]
+    Open(String),
+}
+
+fn find_password(text: &str, wanted: &[&str; 4]) -> Option<String> {
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let fields = fields(line);
+        let (known, password) = (fields.get(..4)?, fields.get(4)?);
+        let fits = known.iter().zip(wanted).all(|(known, wanted)| known == "*" || known == wanted);
+        fits.then(|| password.clone())
+    })
+}
+
+/// The fields of a line: separated by colons, a backslash takes the next character as it is.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            character => {
+                let taken = if character == '\\' { characters.next().unwrap_or('\\') } else { character };
+                fields.last_mut().expect("there is always a last field").push(taken);
+            }
+        }
+    }
+    fields
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("postgres://")?;
+        if let Some(user) = self.config.get_user() {
+            write!(formatter, "{user}@")?;
+        }
+        for (index, (host, port)) in self.hosts().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            match host {
+                Host::Tcp(host) => write!(formatter, "{comma}{host}:{port}")?,
+                Host::Unix(path) => write!(formatter, "{comma}{}:{port}", path.display())?,
+            }
+        }
+        write!(formatter, "/{}", self.config.get_dbname().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<PostgresUrl, PostgresUrlFault> {
+        text.parse()
+    }
+
+    #[test]
+    fn urls() {
+        let url =
+            parse("postgres://ada:s%40cret@one:5433,two:5434/plants?sslmode=verify-full&sslrootcert=ca.pem").unwrap();
+        assert_eq!(url.to_string(), "postgres://ada@one:5433,two:5434/plants");
+        assert_eq!(format!("{url:?}"), "postgres://ada@one:5433,two:5434/plants");
+        assert_eq!(url.config.get_password(), Some(&b"s@cret"[..]));
+        assert_eq!((url.trust, url.config.get_ssl_mode()), (Trust::Host, SslMode::Require));
+        assert_eq!(url.authorities, Some("ca.pem".into()));
+        assert_eq!(parse("postgresql:///plants?host=/run/postgresql&user=ada").unwrap().hosts().count(), 1);
+        assert_eq!(parse("postgres://h/d?target_session_attrs=read-write").unwrap().to_string(), "postgres://h:5432/d");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_repeating_it() {
+        let wrong = [
+            "postgres://",
+            "postgres:///plants",
+            "postgres://u:s3cret?x@h/d",
+            "postgres://u:s3cret@h:port/d",
+            "postgres://u:s3cret@h/d?sslmode=s3cret",
+            "postgres://u:s3cret@h/d?s3cret=1",
+            "postgres://u:s3cret@h/d?target_session_attrs=read-only",
+            "postgres://u:s3cret@a:1,b:2,c:3/d?port=7",
+            "postgres://u:s3cret@h/d?sslmode=require&sslrootcert=system",
+        ];
+        for text in wrong {
+            let words = parse(text).expect_err(text).to_string();
+            assert!(!words.contains("s3cret"), "{text}: {words}");
+        }
+    }
+
+    #[test]
+    fn password_files() {
+        let file = "# comment\nother:5432:*:*:wrong\ndb:5432:plants:ada:p\\:w\\\\d:x\n*:*:*:*:any";
+        assert_eq!(find_password(file, &["db", "5432", "plants", "ada"]), Some("p:w\\d:x".to_owned()));
+        assert_eq!(find_password(file, &["db", "5432", "plants", "bob"]), Some("any".to_owned()));
+        assert_eq!(find_password("db:1:a:b\n\n", &["db", "1", "a", "b"]), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! What the system tells of the process, under the names that dashboards know.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+use super::page::{Page, float};
+
+/// This process.
+#[derive(Debug)]
+pub struct Process {
+    started: f64,
+}
+
+impl Process {
+    /// The process that asks; where the system does not say when it started, it has started now.
+    pub fn this() -> Self {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        Self { started: started().unwrap_or_else(now) }
+    }
+
+    /// Writes what is known; what the system does not tell is left out.
+    pub fn write_metrics(&self, page: &mut Page) {
+        page.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.")
+            .sample(&[], self.started);
+        if let Some(seconds) = cpu_seconds() {
+            page.counter("process_cpu_seconds_total", "Processor time used.").sample(&[], seconds);
+        }
+        if let Some((virtual_bytes, resident_bytes)) = memory() {
+            page.gauge("process_virtual_memory_bytes", "Memory addressed.").sample(&[], virtual_bytes);
+            page.gauge("process_resident_memory_bytes", "Memory in use.").sample(&[], resident_bytes);
+        }
+        if let Ok(open) = fs::read_dir("/proc/self/fd") {
+            page.gauge("process_open_fds", "Open file descriptors.").sample(&[], open.count());
+        }
+        if let Some(most) = getrlimit(Resource::Nofile).current {
+            page.gauge("process_max_fds", "File descriptors that may be open.").sample(&[], most);
+        }
+    }
+}
+
+/// When the process started, in seconds since 1970.
+fn started() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())?;
+    let [after_boot] = ticks(22)?;
+    Some(float(boot) + after_boot)
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let [user, system] = ticks(14)?;
+    Some(user + system)
+}
+
+/// Fields of /proc/self/stat from this one on, numbered as in proc(5), which are told in ticks of the clock: in seconds.
+fn ticks<const N: usize>(first: usize) -> Option<[f64; N]> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the second, the name of the program, which may hold anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let ticks: Vec<u64> = fields.split(' ').skip(first - 3).take(N).map_while(|field| field.parse().ok()).collect();
+    let seconds: Vec<f64> = ticks.into_iter().map(|ticks| float(ticks) / float(clock_ticks_per_second())).collect();
+    seconds.try_into().ok()
+}
+
+fn memory() -> Option<(u64, u64)> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let mut bytes = statm.split(' ').map_while(|pages| Some(pages.parse::<u64>().ok()? * page_size() as u64));
+    Some((bytes.next()?, bytes.next()?))
+}

@@ -1,0 +1,88 @@
+//! The messages of a service that has started.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+
+use super::first_token::FirstToken;
+use super::monitoring::MetricsListener;
+use super::tls::TlsOptions;
+use crate::cli::style::{Style, Styler};
+use plantstore_store::StoreUrl;
+
+/// Prints and logs where the service listens and where the first token is. The token itself is printed on a terminal alone
+/// and never logged.
+pub(super) fn announce(
+    socket: SocketAddr,
+    tls: &TlsOptions,
+    url: &StoreUrl,
+    first: Option<&FirstToken>,
+    console: bool,
+    metrics: Option<&MetricsListener>,
+) -> anyhow::Result<()> {
+    let address = format!("{}://{socket}", tls.scheme());
+    let terminal = io::stderr().is_terminal();
+    if terminal {
+        let styler = Styler::new(&io::stderr());
+        let name = styler.apply(Style::Strong, concat!("plantstore ", env!("CARGO_PKG_VERSION")));
+        writeln!(io::stderr(), "{name} keeps its plants in {}", styler.apply(Style::Address, &url.to_string()))?;
+        if console {
+            let page = styler.apply(Style::Address, &format!("{address}/"));
+            writeln!(io::stderr(), "and shows them in a browser at {page}")?;
+        }
+        if first.is_none() {
+            writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;
+        }
+    }
+    let mut file_note = String::new();
+    match first {
+        Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
+        Some(FirstToken { user, file: Some(file), .. }) => {
+            let file = file.display().to_string();
+            file_note = format!("\nThe first token, for the user {user}, is in {file}");
+            tracing::info!(user = user.as_str(), file, "a new store was made; its first token is in this file");
+        }
+        Some(FirstToken { file: None, .. }) | None => {}
+    }
+    // Printed last, because a process that waits for this line goes on to use all of the above. No reader is no failure.
+    let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+    let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
+    tracing::info!(address, store = %url, "listening");
+    if !socket.ip().is_loopback() && !tls.is_enabled() {
+        tracing::warn!(
+            "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
+             TLS in front"
+        );
+    }
+    if let Some(metrics) = metrics {
+        metrics.log();
+    }
+    Ok(())
+}
+
+fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
+    let file_note = first.file.as_ref().map_or_else(String::new, |file| {
+        format!(
+            "\nIt is also in the file {}, which only its owner can read.\n\
+             Delete the file once the token is stored elsewhere.\n",
+            file.display()
+        )
+    });
+    format!(
+        r#"
+A new store was made, with the user {user} and this token, shown only this once:
+
+  export TOKEN={token}
+{file_note}
+Create, list and delete a plant:
+
+  curl {address}/plants -H "Authorization: Bearer $TOKEN" \
+    -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
+  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
+  curl -X DELETE {address}/plants/1 -H "Authorization: Bearer $TOKEN"
+{hint}
+"#,
+        user = first.user,
+        token = first.token.reveal(),
+        hint = tls.trust_hint(),
+    )
+}

@@ -1,0 +1,41 @@
+//! The standard streams: results on standard output, errors and warnings on standard error, `-` in place of a file.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::format::strip_os_error_codes;
+use super::style::{Style, Styler};
+
+/// Writes a command's results to standard output. A reader that closes the pipe early is no failure.
+pub(super) fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    match write(&mut output).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    print(|output| writeln!(output, "{text}"))
+}
+
+pub(super) fn print_error(message: &str) {
+    let mut errors = io::stderr();
+    let label = Styler::new(&errors).apply(Style::Error, "error:");
+    let _ = writeln!(errors, "{label} {}", strip_os_error_codes(message));
+}
+
+pub(super) fn print_warning(message: &str) {
+    let mut errors = io::stderr();
+    let label = Styler::new(&errors).apply(Style::Warning, "warning:");
+    let _ = writeln!(errors, "{label} {message}");
+}
+
+/// Reports whether a path is `-`, which stands for standard input or output.
+pub(super) fn is_dash(path: &Path) -> bool {
+    path == Path::new("-")
+}

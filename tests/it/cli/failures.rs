@@ -1,0 +1,202 @@
+//! Errors of the command line: one clear line and an exit code.
+
+use super::{errors, text, tokens};
+use crate::support::{Engine, Server, Site, assert_snapshot, wait_for};
+
+/// Messages are for people: no terms of libraries, no numbers of the operating system.
+#[track_caller]
+fn assert_no_internals(message: &str) {
+    for internal in ["os error", "invalid digit", "..=", "is not in", "expected ident", "EOF while"] {
+        assert!(!message.contains(internal), "{internal}: {message}");
+    }
+}
+
+#[test]
+fn wrong_use_is_one_clear_line_and_exit_code_2() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let wrong: &[(&[&str], &str)] = &[
+        (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
+        (&["serve", "--store", "plants.db"], "a store is written as sqlite:PATH"),
+        (&["serve", "--store", "sqlite:"], "the path is missing"),
+        (&["serve", "--store", "postgres://u:secret@"], "the host is missing"),
+        (&["serve", "--store", "postgres://u:secret@h/d?secret=1"], "unknown parameter: known are sslmode,"),
+        (&["migrate", "--store", "postgres://u:secret@h/d?sslmode=secret"], "sslmode must be disable, prefer, require"),
+        (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
+        (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
+        (
+            &["serve", "--listen", "localhost"],
+            "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone",
+        ),
+        (&["serve", "--max-body-bytes", "0"], "'--max-body-bytes <BYTES>': write a whole number from 1 to 16,777,216"),
+        (&["serve", "--max-in-flight", "many"], "write a whole number from 1 to 100,000"),
+        (&["serve", "--list-cache-bytes", "x"], "write a whole number from 0 to 4,294,967,295"),
+        (&["import", "--from-line", "x"], "write a whole number, 1 or more"),
+        (&["serve", "--nonsense"], "--nonsense"),
+        (&["token", "create"], "--user"),
+        (&["token", "create", "--user", "a b"], "no white space"),
+        (&["token", "create", "--user", ""], "1 to 255 characters"),
+        (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
+        (&["serve", "--listen", "127.0.0.1:99999"], "ports go up to 65535"),
+        (&["backup", "-"], "a store is a file, and cannot go through a pipe"),
+        (&["restore", "-"], "a store is a file, and cannot go through a pipe"),
+        (&["serv"], "unrecognized subcommand 'serv'; tip: "),
+        (
+            &["token", "create", "--user", "ada", "--expires", "soon"],
+            "for example 500ms, 10s, 5m, 2h or 90d; or write never",
+        ),
+        (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than nothing"),
+        (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
+        (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
+        (&["token", "revoke", "x"], "a token is named by its number"),
+        (&["nonsense"], "nonsense"),
+    ];
+    for (arguments, words) in wrong {
+        let output = site.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
+        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+        assert_no_internals(&errors(&output));
+        assert!(!errors(&output).contains("secret"));
+        assert_eq!(text(&output), "");
+    }
+    assert_eq!(tokens(&site).len(), 1, "nothing was done");
+}
+
+#[test]
+fn failure_is_one_clear_line_and_exit_code_1() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    let taken = server.address().to_string();
+    let server_url = format!("http://{taken}");
+    let new = Site::new(Engine::Sqlite);
+    std::fs::write(new.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
+    std::fs::create_dir(new.directory().join("directory.db")).unwrap();
+    let failures: &[(&[&str], &str)] = &[
+        (&["serve", "--listen", &taken], "is in use: stop what listens there, or choose another address with --listen"),
+        (&["serve", "--listen", "192.0.2.1:80"], "this machine has no address 192.0.2.1:80"),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:no/such/directory/p.db"],
+            "name a file in a directory that exists",
+        ),
+        (&["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:directory.db"], "cannot open sqlite:directory.db"),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:text.db"],
+            "is not a plantstore file (it is not an SQLite database)",
+        ),
+        (
+            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:/proc/plants.db"],
+            "cannot open sqlite:/proc/plants.db",
+        ),
+        (
+            &["token", "list", "--store", "sqlite:missing.db"],
+            "missing.db): name yours with --store; `plantstore serve` makes a new one",
+        ),
+        (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
+        (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),
+        (&["import", "missing.ndjson"], "cannot read missing.ndjson: No such file or directory"),
+        (&["export", "--store", &site.url(), "--output", "no/such/directory/x"], "cannot write no/such/directory/x"),
+        (&["backup", "--store", &site.url(), "no/such/directory/x.db"], "cannot write no/such/directory/x.db"),
+        (&["check", &server_url, "--token-file", "missing"], "cannot read the token from missing"),
+        (&["man", "--output", "/dev/null/man"], "cannot write the manual into /dev/null/man"),
+    ];
+    for (arguments, words) in failures {
+        let output = new.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
+        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
+        assert_no_internals(&errors(&output));
+    }
+    assert!(!new.file().exists(), "no store is made for a server that cannot start");
+    let unknown = site.run(&["token", "revoke", "77"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
+}
+
+#[test]
+fn a_bad_value_of_a_variable_is_reported_by_its_name() {
+    let site = Site::new(Engine::Sqlite);
+    let wrong: &[(&str, &str, &str)] = &[
+        ("PLANTSTORE_LISTEN", "localhost", "error: invalid value 'localhost' for PLANTSTORE_LISTEN: write HOST:PORT"),
+        ("PLANTSTORE_LISTEN", "", "PLANTSTORE_LISTEN"),
+        ("PLANTSTORE_MAX_BODY_BYTES", "0", "for PLANTSTORE_MAX_BODY_BYTES: write a whole number from 1 to 16,777,216"),
+        ("PLANTSTORE_HEADER_TIMEOUT", "10", "for PLANTSTORE_HEADER_TIMEOUT: write a whole number and a unit"),
+        ("PLANTSTORE_LOG_LEVEL", "loud", "for PLANTSTORE_LOG_LEVEL"),
+        ("PLANTSTORE_RATE_LIMIT", "x", "for PLANTSTORE_RATE_LIMIT"),
+        ("PLANTSTORE_STORE", "mysql://u:secret@h/d", "error: PLANTSTORE_STORE: unknown store scheme `mysql`"),
+        ("PLANTSTORE_CORS_ORIGIN", "nonsense", "error: PLANTSTORE_CORS_ORIGIN: "),
+        ("PLANTSTORE_RATE_BURST", "5", "error: PLANTSTORE_RATE_BURST needs a --rate-limit"),
+    ];
+    for (variable, value, words) in wrong {
+        let output = site.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{variable}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{variable}: {}", errors(&output));
+        assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
+    }
+    let typed = site.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
+    assert!(errors(&typed).contains("'--listen <[HOST:]PORT>'"), "the option counts: {}", errors(&typed));
+}
+
+#[test]
+fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
+    let site = Site::new(Engine::Sqlite);
+    site.token("ada", &[]);
+    let output = site
+        .command(&["user", "list"])
+        .env("PLANTSTORE_LISTN", "127.0.0.1:8081")
+        .env("PLANTSTORE_COLOUR_OF_THE_SHED", "red")
+        .env("PLANTSTORE_TOKEN", "known to check")
+        // What Kubernetes sets for a service of this name.
+        .env("PLANTSTORE_PORT", "tcp://10.0.0.1:8080")
+        .env("PLANTSTORE_SERVICE_HOST", "10.0.0.1")
+        .env("PLANTSTORE_PORT_8080_TCP_ADDR", "10.0.0.1")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let mut warnings: Vec<String> = errors(&output).lines().map(str::to_owned).collect();
+    warnings.sort();
+    assert_eq!(
+        warnings,
+        [
+            "warning: the variable PLANTSTORE_COLOUR_OF_THE_SHED is ignored: there is no such option (see plantstore serve --help)",
+            "warning: the variable PLANTSTORE_LISTN is ignored: there is no such option; did you mean PLANTSTORE_LISTEN?",
+        ]
+    );
+    let mut command = site.command(&["serve", "--listen", "0"]);
+    command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
+    let server = Server::start(command);
+    wait_for("the warning in the log", || {
+        server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?").then_some(())
+    });
+}
+
+#[test]
+fn restore_names_its_argument() {
+    let site = Site::new(Engine::Sqlite);
+    std::fs::write(site.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
+    for (file, words) in [
+        ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
+        ("text.db", "sqlite:text.db is not a plantstore file (it is not an SQLite database): name another as FILE"),
+    ] {
+        let output = site.run(&["restore", file, "--store", "sqlite:new.db"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).contains(words), "{}", errors(&output));
+        assert!(!errors(&output).contains("--store"), "{}", errors(&output));
+    }
+}
+
+#[test]
+fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
+    let site = Site::new(Engine::Sqlite);
+    for (line, words) in [
+        ("nope\n", "line 1: it is not JSON: a word other than true, false and null at column 2\n"),
+        ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
+    ] {
+        std::fs::write(site.directory().join("plants.ndjson"), line).unwrap();
+        let output = site.run(&["import", "--check", "plants.ndjson"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(errors(&output).starts_with(words), "{}", errors(&output));
+        assert_no_internals(&errors(&output));
+    }
+}

@@ -1,0 +1,106 @@
+//! The command line on a terminal, and without one.
+
+use std::process::Stdio;
+
+use rstest::rstest;
+
+use super::{errors, text};
+use crate::support::{Client, Connection, Engine, Site, Terminal, free_port, wait_for};
+
+// Whoever started the service may have stopped listening to what it says.
+#[rstest]
+fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    wait_for("an answer", || {
+        let mut connection = Connection::try_open(free).ok()?;
+        connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
+        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Somebody who closes the window of their terminal does not want the service to go on in secret.
+#[test]
+fn the_service_ends_with_its_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve(&site, &[]);
+    terminal.signal("HUP");
+    wait_for("its word on a hangup while the terminal is there", || {
+        terminal.screen().contains("there is no certificate to read again").then_some(())
+    });
+    assert!(!terminal.service_has_ended());
+    terminal.close();
+    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
+    assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
+}
+
+#[test]
+fn the_service_goes_on_without_its_terminal_if_it_is_to() {
+    let site = Site::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve_for_good(&site);
+    let anybody = Client { address: terminal.address().unwrap(), token: None };
+    terminal.close();
+    for _ in 0..50 {
+        assert_eq!(anybody.get("/livez").status, 200);
+    }
+    assert!(!terminal.service_has_ended());
+}
+
+/// Closing the window of a service that is about to stop is no wish to cut anybody off.
+#[test]
+fn what_is_in_flight_is_finished_without_the_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let mut terminal = Terminal::serve(&site, &["--shutdown-grace", "100d"]);
+    let client = Client { address: terminal.address().unwrap(), token: Some(token) };
+    let mut connection = client.connect();
+    let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
+    connection.send(client.bytes("POST", "/plants", &headers, None));
+    assert_eq!(connection.answer(false).status, 100);
+    terminal.signal("TERM");
+    wait_for("the beginning of the end", || terminal.screen().contains("stopping: finishing").then_some(()));
+    terminal.close();
+    connection.send(r#"{"id":1,"name":"a"}"#);
+    assert_eq!(connection.answer(false).status, 200);
+    drop(connection);
+    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
+}
+
+/// What a command writes to a terminal.
+fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
+    let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(site.directory()).stdin(Stdio::null());
+    text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
+}
+
+#[test]
+fn errors_are_coloured_on_a_terminal_alone() {
+    let site = Site::new(Engine::Sqlite);
+    for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
+        let coloured = on_a_terminal(&site, arguments, "");
+        assert!(coloured.starts_with("\x1b[31;1merror:\x1b[0m "), "{coloured:?}");
+        let plain = on_a_terminal(&site, arguments, "1");
+        assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
+        let words: Vec<&str> = arguments.split(' ').collect();
+        assert!(!errors(&site.run(&words)).contains('\x1b'), "not on a terminal");
+    }
+}
+
+#[test]
+fn the_banner_is_coloured_on_a_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let terminal = Terminal::serve(&site, &[]);
+    assert!(terminal.raw_screen().contains(concat!("\x1b[1mplantstore ", env!("CARGO_PKG_VERSION"), "\x1b[0m")));
+    assert!(terminal.screen().contains(concat!(
+        "plantstore ",
+        env!("CARGO_PKG_VERSION"),
+        " keeps its plants in sqlite:"
+    )));
+}

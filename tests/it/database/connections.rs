@@ -1,0 +1,238 @@
+//! Connections to the database: TLS, several hosts, sockets and passwords.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Operator, PASSWORD, errors, refusal, succeeded, works};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
+
+/// What needs no second look is not tried a second time.
+#[track_caller]
+fn refused_at_once(operator: &Operator, arguments: &[&str]) -> String {
+    let output = operator.command(arguments).output().unwrap();
+    assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
+    refusal(&output)
+}
+
+#[test]
+fn what_is_wrong_with_a_database_is_said_at_once() {
+    let site = Site::new(Engine::Postgres);
+    let right = site.url();
+    let database = right.rsplit('/').next().unwrap();
+    let wrong = [
+        (right.replace(PASSWORD, "wr0ng"), "password authentication failed for user \"plantstore\" (28P01)"),
+        (right.replace("plantstore:", "nobody:"), "password authentication failed for user \"nobody\" (28P01)"),
+        (right.replace(database, "no_such_one"), "database \"no_such_one\" does not exist (3D000)"),
+        (right.replace(&format!(":{PASSWORD}"), ""), "password missing"),
+        (format!("{right}?sslmode=require"), "server does not support TLS"),
+        (format!("{right}?sslmode=verify-full&sslrootcert=missing.pem"), "cannot use the certificates in missing.pem"),
+    ];
+    for (url, expected) in wrong {
+        let node = Operator::at(url);
+        for words in
+            [refused_at_once(&node, &["serve", "--listen", "127.0.0.1:0"]), refused_at_once(&node, &["migrate"])]
+        {
+            assert!(words.contains(expected), "{words}");
+            assert!(!words.contains("wr0ng"), "{words}");
+        }
+    }
+    assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
+}
+
+#[test]
+fn a_database_that_does_not_listen_is_waited_for_and_then_given_up() {
+    let cluster = Cluster::shared();
+    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).refusal_to_serve(&[]);
+    assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
+    assert!(words.contains("Connection refused"), "{words}");
+}
+
+/// How the connections of the nodes to this database are made: `t` for each that is encrypted, `f` for others.
+fn encrypted(cluster: &Cluster, database: &str) -> String {
+    let sql = "SELECT string_agg(DISTINCT ssl::text, ' ') FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+               WHERE application_name = 'plantstore' AND datname = ";
+    cluster.psql("postgres", &format!("{sql}'{database}'"))
+}
+
+/// An authority that has given the database nothing.
+fn another_authority(directory: &Path) -> String {
+    let file = directory.join("other.crt").display().to_string();
+    let arguments =
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=other -days 2 -keyout other.key";
+    let made = Command::new("openssl")
+        .args(arguments.split(' '))
+        .args(["-out", &file])
+        .current_dir(directory)
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.unwrap().success());
+    file
+}
+
+#[test]
+fn connections_are_as_safe_as_the_url_asks() {
+    let cluster = Cluster::start(&["ssl=on", "fsync=off", "listen_addresses=127.0.0.1,127.0.0.2"]);
+    let database = cluster.create_database();
+    let directory = tempfile::tempdir().unwrap();
+    let other = another_authority(directory.path());
+    let root = cluster.data_directory().join("root.crt").display().to_string();
+    let url = cluster.url(&database);
+    // The certificate is for 127.0.0.1.
+    let elsewhere = cluster.url_at(([127, 0, 0, 2], cluster.port()).into(), &database);
+
+    let accepted = [
+        (format!("{url}?sslmode=disable"), "false"),
+        (url.clone(), "true"),
+        (format!("{url}?sslmode=prefer"), "true"),
+        (format!("{url}?sslmode=require"), "true"),
+        (format!("{url}?sslmode=require&channel_binding=require"), "true"),
+        (format!("{url}?sslmode=require&sslrootcert={root}"), "true"),
+        (format!("{url}?sslmode=verify-ca&sslrootcert={root}"), "true"),
+        (format!("{url}?sslmode=verify-full&sslrootcert={root}"), "true"),
+        (format!("{elsewhere}?sslmode=require"), "true"),
+        (format!("{elsewhere}?sslmode=verify-ca&sslrootcert={root}"), "true"),
+    ];
+    for (url, expected) in accepted {
+        let node = Operator::at(url);
+        let mut server = node.serve(&[]);
+        works(&server, &node.run(&["token", "create", "--user", "ada"]));
+        assert_eq!(encrypted(&cluster, &database), expected, "{}", node.url);
+        assert_eq!(server.stop().code(), Some(0));
+        wait_for("the connections to be gone", || encrypted(&cluster, &database).is_empty().then_some(()));
+    }
+
+    let unknown = "invalid peer certificate: UnknownIssuer";
+    let refused = [
+        (format!("{url}?sslmode=require&sslrootcert={other}"), unknown),
+        (format!("{url}?sslmode=verify-ca&sslrootcert={other}"), unknown),
+        (format!("{url}?sslmode=verify-full&sslrootcert={other}"), unknown),
+        // Nobody's system trusts the authority of the tests.
+        (format!("{url}?sslmode=verify-full"), "certificate"),
+        (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
+        (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),
+    ];
+    for (url, expected) in refused {
+        let words = refused_at_once(&Operator::at(url), &["token", "list"]);
+        assert!(words.contains(expected), "{words}");
+    }
+}
+
+#[test]
+fn of_several_hosts_the_one_that_takes_writes_is_used() {
+    let (primary, standby) = (Cluster::shared(), Cluster::start(&["fsync=off"]));
+    let name = "on_several_hosts";
+    for cluster in [primary, &standby] {
+        cluster.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
+    }
+    // All that tells it from a standby is that nothing is replicated.
+    standby.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
+    wait_for("it to be read-only", || {
+        (standby.psql("postgres", "SHOW default_transaction_read_only") == "on").then_some(())
+    });
+    let url = |hosts: &[std::net::SocketAddr]| {
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        format!("postgres://plantstore:{PASSWORD}@{}/{name}?target_session_attrs=read-write", hosts.join(","))
+    };
+    let ways = [
+        url(&[CLOSED_ADDRESS, primary.address()]),
+        url(&[standby.address(), primary.address()]),
+        url(&[primary.address(), standby.address(), CLOSED_ADDRESS]),
+    ];
+    for way in ways {
+        let node = Operator::at(way);
+        let server = node.serve(&[]);
+        works(&server, &node.run(&["token", "create", "--user", "ada"]));
+    }
+    assert_eq!(primary.psql(name, "SELECT count(*) FROM plantstore.tokens"), "3");
+    let words = Operator::at(url(&[standby.address()])).refusal_to_serve(&[]);
+    assert!(words.contains("database does not allow writes"), "{words}");
+    assert_eq!(standby.psql(name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
+}
+
+#[test]
+fn a_socket_is_a_host_too() {
+    let cluster = Cluster::shared();
+    let (database, directory) = (cluster.create_database(), cluster.data_directory().parent().unwrap().display());
+    let node = Operator::at(format!("postgres:///{database}?host={directory}&port={}&user=postgres", cluster.port()));
+    let server = node.serve(&[]);
+    works(&server, &node.run(&["token", "create", "--user", "ada"]));
+}
+
+#[test]
+fn the_password_is_found_where_other_programs_find_it() {
+    let site = Site::new(Engine::Postgres);
+    let token = site.token("ada", &[]);
+    let bare = Operator::at(site.url().replace(&format!(":{PASSWORD}"), ""));
+    let whole = Operator::at(site.url());
+    let list = |operator: &Operator, variables: &[(&str, &str)]| {
+        operator.command(&["token", "list"]).envs(variables.iter().copied()).output().unwrap()
+    };
+    let files = bare.site.directory();
+    let write = |name: &str, mode: u32, password: &str| {
+        let file = files.join(name);
+        let line = format!("# of the tests\n127.0.0.1:1:*:*:other\n127.0.0.1:*:*:plantstore:{password}\n");
+        fs::write(&file, line).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        file.display().to_string()
+    };
+    let (private, open) = (write("private", 0o600, PASSWORD), write("open", 0o644, PASSWORD));
+    let wrong = write("wrong", 0o600, "wr0ng");
+
+    succeeded(&list(&bare, &[("PGPASSWORD", PASSWORD)]));
+    succeeded(&list(&bare, &[("PGPASSFILE", &private)]));
+    succeeded(&list(&bare, &[("PGPASSWORD", PASSWORD), ("PGPASSFILE", &wrong)]));
+    succeeded(&list(&whole, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &wrong)]));
+    let refused = [
+        (list(&bare, &[]), "password missing"),
+        (list(&bare, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &private)]), "password authentication failed"),
+        (list(&bare, &[("PGPASSFILE", &wrong)]), "password authentication failed"),
+        (list(&bare, &[("PGPASSFILE", &open)]), "make it private with chmod 600"),
+        (list(&bare, &[("PGPASSFILE", "missing")]), "cannot read the password file missing"),
+    ];
+    for (output, expected) in refused {
+        let words = refusal(&output);
+        assert!(words.contains(expected) && !words.contains("wr0ng"), "{words}");
+    }
+    write(".pgpass", 0o600, PASSWORD);
+    let server = bare.serve(&[]);
+    works(&server, &token);
+}
+
+#[test]
+fn the_password_is_never_told() {
+    let site = Site::new(Engine::Postgres);
+    let token = site.token("ada", &[]);
+    let (url, bare) = (site.url(), site.url().replace(&format!(":{PASSWORD}"), ""));
+    let by_parameter = format!("{bare}?password={PASSWORD}");
+    let joined = format!("--store={url}");
+    let warning = "can be seen by everybody on this machine";
+    // The store in the environment and in the arguments, and whether the second is worth a warning.
+    let ways: [(&str, &[&str], bool); 5] = [
+        (&url, &[], false),
+        (&by_parameter, &[], false),
+        (&bare, &["--store", &url], true),
+        (&bare, &[&joined], true),
+        (&bare, &["--store", &by_parameter], true),
+    ];
+    for (environment, arguments, warned) in ways {
+        let node = Operator::at(environment);
+        let mut server = node.serve(&[&["--log-level", "trace"], arguments].concat());
+        works(&server, &token);
+        server.stop();
+        assert!(server.log().contains("listening"), "{}", server.log());
+        assert!(!server.log().contains(PASSWORD), "{}", server.log());
+        assert_eq!(server.log().contains(warning), warned, "{}", server.log());
+        let output = node.command(&[&["token", "list"], arguments].concat()).output().unwrap();
+        succeeded(&output);
+        assert!(!errors(&output).contains(PASSWORD), "{}", errors(&output));
+        assert_eq!(errors(&output).contains(warning), warned, "{}", errors(&output));
+    }
+    let node = Operator::at(&bare);
+    let mut command = node.command(&["serve", "--listen", "127.0.0.1:0", "--store", &bare]);
+    command.env("PGPASSWORD", PASSWORD);
+    let server = Server::start(command);
+    works(&server, &token);
+    assert!(!server.log().contains(warning), "{}", server.log());
+}

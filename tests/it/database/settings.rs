@@ -1,0 +1,129 @@
+//! Settings of the database that differ from the usual ones.
+
+use super::works;
+use crate::support::{Engine, Site, wait_for};
+
+/// What every session on the database of this site starts with.
+fn set_for_all(site: &Site, settings: &[&str]) {
+    for setting in settings {
+        let setting = setting.replace('\'', "''");
+        site.execute(&format!(
+            "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET {setting}', current_database()); END $do$"
+        ));
+    }
+}
+
+/// Settings that somebody may have given the database, and that the service must not depend on.
+const ODD: &[&str] = &[
+    "default_transaction_isolation = 'serializable'",
+    "default_transaction_deferrable = on",
+    "search_path = ''",
+    "standard_conforming_strings = off",
+    "backslash_quote = off",
+    "bytea_output = 'escape'",
+    "datestyle = 'German'",
+    "timezone = 'NPT-5:45'",
+    "client_encoding = 'LATIN1'",
+    "client_min_messages = 'debug1'",
+    "transform_null_equals = on",
+    "enable_indexscan = off",
+    "statement_timeout = '5s'",
+    "lock_timeout = '5s'",
+    "idle_in_transaction_session_timeout = '5s'",
+    "idle_session_timeout = '1s'",
+    "synchronous_commit = off",
+];
+
+#[test]
+fn odd_defaults_of_the_database_do_no_harm() {
+    let site = Site::new(Engine::Postgres);
+    set_for_all(&site, ODD);
+    let token = site.token("ada", &[]);
+    let servers = [site.serve(&[]), site.serve(&[])];
+    std::thread::scope(|scope| {
+        for (number, server) in (0..).zip(&servers) {
+            let token = &token;
+            scope.spawn(move || (0..20).for_each(|id| server.client(token).plant(number * 20 + id, "Ångström 🌵")));
+        }
+    });
+    for server in &servers {
+        assert_eq!(server.client(&token).ids(), (0..40).collect::<Vec<_>>());
+        works(server, &token);
+    }
+    // Those that nobody needs at the moment stay.
+    wait_for("connections that have been idle for long", || {
+        let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                    AND application_name = 'plantstore' AND state_change < now() - interval '2s'";
+        (site.rows(idle)[0] >= 4).then_some(())
+    });
+    assert!(servers.iter().all(|server| !server.log().contains("was lost")), "{}", servers[0].log());
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_eq!(site.rows("SELECT count(*) FROM plants"), [0]);
+}
+
+/// At this level a transaction sees what was there when it began to wait, unless it asks for another.
+#[test]
+fn many_may_start_together_on_a_new_database_that_is_serializable() {
+    let site = Site::new(Engine::Postgres);
+    set_for_all(&site, &["default_transaction_isolation = 'serializable'"]);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let site = &site;
+            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+        }
+    });
+    assert_eq!(site.rows("SELECT count(*) FROM users"), [8]);
+}
+
+#[test]
+fn times_are_the_same_wherever_the_database_is() {
+    let site = Site::new(Engine::Postgres);
+    site.token("ada", &[]);
+    site.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
+    let list = || String::from_utf8(site.run(&["token", "list", "--json"]).stdout).unwrap();
+    let before = list();
+    for time in ["2023-11-14T22:13:20Z", "2099-12-31T23:59:59Z", "2023-11-14T22:13:21Z"] {
+        assert!(before.contains(time), "{before}");
+    }
+    set_for_all(&site, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
+    assert_eq!(list(), before);
+}
+
+/// What is acknowledged is durable, whatever the database's default; a trigger tells what the sessions are set to.
+#[test]
+fn commits_are_durable_whatever_the_default() {
+    for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {
+        let site = Site::new(Engine::Postgres);
+        assert!(site.run(&["migrate"]).status.success());
+        set_for_all(&site, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
+        site.execute(SEE);
+        let server = site.serve(&[]);
+        works(&server, &site.token("ada", &[]));
+        let seen = format!(
+            "SELECT count(*) FROM public.seen WHERE synchronous_commit = '{expected}'
+               AND statement_timeout = '0' AND level = 'read committed'
+               AND waits = CASE place WHEN 'plants' THEN '1600ms 2s' ELSE '1min 1min' END"
+        );
+        assert_eq!(site.rows("SELECT count(DISTINCT place) FROM public.seen"), [2], "{default}");
+        assert_eq!(site.rows(&seen), site.rows("SELECT count(*) FROM public.seen"), "{default}");
+    }
+}
+
+const SEE: &str = "
+    CREATE TABLE public.seen (place text, synchronous_commit text, statement_timeout text, level text, waits text);
+    CREATE FUNCTION public.see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $see$ BEGIN
+      INSERT INTO public.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'),
+        current_setting('statement_timeout'), current_setting('transaction_isolation'),
+        current_setting('lock_timeout') || ' ' || current_setting('idle_in_transaction_session_timeout'));
+      RETURN NULL;
+    END $see$;
+    CREATE TRIGGER see AFTER INSERT ON plants EXECUTE FUNCTION public.see();
+    CREATE TRIGGER see AFTER INSERT ON tokens EXECUTE FUNCTION public.see()";
+
+/// Longer than the database's own settings can be.
+#[test]
+fn the_longest_time_that_the_option_takes_is_taken() {
+    let site = Site::new(Engine::Postgres);
+    let server = site.serve(&["--store-timeout", "365000d"]);
+    works(&server, &site.token("ada", &[]));
+}

@@ -1,0 +1,189 @@
+//! Clients that misuse HTTP/2: silent, slow or flooding.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::{WHOLE, logged, serves_others, site};
+use crate::support::http2::{
+    ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, GOAWAY, HEADERS,
+    INITIAL_WINDOW, NO_ERROR, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head, setting,
+};
+use crate::support::{Connection, JSON, wait_for};
+
+#[test]
+fn half_a_preface_is_half_a_head() {
+    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut connection = Connection::open(server.address());
+    connection.send(&PREFACE[..10]);
+    assert_eq!(connection.answer(false).error(), 40800);
+    assert!(connection.is_closed_by_server());
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed_and_pings_do_not_change_that() {
+    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let mut silent = Frames::open(server.address(), &[]);
+    assert_eq!(silent.ending(), Some(NO_ERROR));
+    let mut pinging = Frames::open(server.address(), &[]);
+    let ping = frame(PING, 0, 0, b"eightful");
+    wait_for("the server to hang up", || pinging.try_send(&ping).is_err().then_some(()));
+    // Only what follows the first bytes is missing.
+    let mut mute = TcpStream::connect(server.address()).unwrap();
+    mute.write_all(PREFACE).unwrap();
+    let mut frames = Vec::new();
+    mute.read_to_end(&mut frames).unwrap();
+    assert_eq!(frames[3], SETTINGS);
+}
+
+#[test]
+fn an_idle_connection_is_closed_and_its_client_told() {
+    let server = site().serve(&["--idle-timeout", "300ms"]);
+    let mut connection = Frames::open(server.address(), &[]);
+    for stream in [1, 3] {
+        connection.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
+        assert!(connection.body(stream).contains("live"));
+    }
+    assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR);
+    let ping = connection.next_of(PING);
+    connection.send(PING, ACK, 0, &ping.payload);
+    assert_eq!(connection.ending(), Some(NO_ERROR));
+}
+
+#[test]
+fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
+    let site = site();
+    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s", "--request-timeout", "60s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let block = head(&ada, "GET", "/plants", &[]);
+    let whole = frame(HEADERS, WHOLE, 3, &block);
+    // Half a frame, and a whole one that is only half the head.
+    for unfinished in [&whole[..whole.len() - 1], &whole[..5], &frame(HEADERS, END_STREAM, 3, &block)] {
+        let mut connection = Frames::open(server.address(), &[]);
+        connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+        connection.send(PING, 0, 0, b"eightful");
+        connection.next_of(PING);
+        connection.try_send(unfinished).unwrap();
+        assert_eq!(connection.ending(), None, "{unfinished:?}");
+    }
+    // A body may take its time.
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    let body = frame(DATA, END_STREAM, 1, br#"{"id":1,"name":"slow"}"#);
+    let (first, last) = body.split_at(20);
+    connection.try_send(first).unwrap();
+    let mut other = Frames::open(server.address(), &[]);
+    assert_eq!(other.ending(), Some(NO_ERROR), "as long as it takes another to be closed");
+    connection.try_send(last).unwrap();
+    assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
+}
+
+/// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
+#[test]
+fn half_a_first_head_is_cut_off_once() {
+    let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(PING, 0, 0, b"eightful");
+    connection.next_of(PING);
+    connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
+    connection.ending();
+    metrics.wait_for("plantstore_http_connections", &[], 0);
+    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
+}
+
+/// A request that is sent and taken back costs its sender nothing; whoever does nothing else is sent away.
+#[test]
+fn requests_that_are_taken_back_at_once_end_the_connection() {
+    let site = site();
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    let block = head(&ada, "GET", "/plants", &[]);
+    let mut flood = Vec::new();
+    for number in 0..20_000_u32 {
+        flood.extend(frame(HEADERS, WHOLE, 2 * number + 1, &block));
+        flood.extend(frame(RST_STREAM, 0, 2 * number + 1, &CANCEL.to_be_bytes()));
+    }
+    // It may hang up before all of it is sent.
+    let _ = connection.try_send(&flood);
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
+    serves_others(&server);
+    assert!(logged(&server) < 5_000, "{} of them were begun", logged(&server));
+}
+
+#[test]
+fn a_head_in_endless_pieces_ends_the_connection() {
+    let site = site();
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_STREAM, 1, &head(&ada, "GET", "/plants", &[]));
+    let mut flood = Vec::new();
+    for _ in 0..20_000 {
+        flood.extend(frame(CONTINUATION, 0, 1, &field("x-more", "and more")));
+    }
+    let _ = connection.try_send(&flood);
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
+    serves_others(&server);
+    assert_eq!(server.log().matches(r#""route":"/plants""#).count(), 0, "it never became a request");
+}
+
+#[test]
+fn a_body_in_empty_pieces_ends_the_connection() {
+    let site = site();
+    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let mut connection = Frames::open(server.address(), &[]);
+    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    let _ = connection.try_send(&frame(DATA, 0, 1, b"").repeat(20_000));
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
+    server.metrics().wait_for("plantstore_http_connections_cut_total", &[("why", "misuse")], 1);
+    serves_others(&server);
+}
+
+/// A few bytes that stand for many: a large field is put into the table of the compression and named again and again.
+#[test]
+fn a_head_that_unpacks_to_much_more_ends_the_connection() {
+    let server = site().serve(&[]);
+    let before = server.resident();
+    let mut connection = Frames::open(server.address(), &[]);
+    let mut block = head(&server.anonymous(), "GET", "/livez", &[]);
+    // With the first bit pattern for "to be remembered"; 0x3e is the first place in the table.
+    let mut bomb = field("x-bomb", &"x".repeat(4_000));
+    bomb[0] = 0x40;
+    block.extend(bomb);
+    block.resize(16_000, 0x80 | 0x3e);
+    connection.send(HEADERS, WHOLE, 1, &block);
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM), "48 MB in 16 KB");
+    assert!(server.resident() < before + 16 * 1024);
+    serves_others(&server);
+}
+
+#[test]
+fn floods_of_small_frames_hold_nobody_up() {
+    let site = site();
+    let server = site.serve(&["--header-timeout", "2s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    let post = frame(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    let floods = [
+        (vec![], frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1))),
+        (vec![], frame(PING, 0, 0, b"eightful")),
+        (vec![], frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
+        // A body that goes on and on without a byte.
+        (post, frame(DATA, 0, 1, b"")),
+    ]
+    .map(|(first, frame)| (first, frame.repeat(2_000)));
+    std::thread::scope(|scope| {
+        for (first, flood) in &floods {
+            scope.spawn(|| {
+                let mut connection = Frames::open(server.address(), &[]);
+                connection.try_send(first).expect("the beginning sent");
+                // Nobody reads what it answers.
+                wait_for("the server to hang up", || connection.try_send(flood).is_err().then_some(()));
+            });
+        }
+        for _ in 0..50 {
+            serves_others(&server);
+        }
+    });
+}

@@ -1,0 +1,119 @@
+//! Keys on several nodes of one database.
+
+use super::{
+    KEPT, LOCKS, PATIENT, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant, post,
+};
+use crate::support::{Client, Engine, Server, Site, wait_for};
+
+/// Two nodes on one database, and a client of each.
+fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
+    let nodes = [site.serve(PATIENT), site.serve(PATIENT)];
+    let token = site.token("ada", &[]);
+    let clients = [nodes[0].client(&token), nodes[1].client(&token)];
+    // What every request needs is there.
+    for client in &clients {
+        assert_eq!(client.ids(), [0_i64; 0]);
+    }
+    (nodes, clients)
+}
+
+#[test]
+fn what_is_in_flight_on_one_node_is_so_on_all() {
+    let site = Site::new(Engine::Postgres);
+    let (_nodes, [one, other]) = two_nodes(&site);
+    let held = site.hold_writes();
+    let mut first = in_flight(&one, &other, create_bytes("k1", plant(1, "Rose")));
+    for client in [&one, &other] {
+        assert_eq!(post(client, "k1", &plant(1, "Rose")).error(), 40901);
+        assert_eq!(post(client, "k1", "nonsense").error(), 40901);
+        assert_eq!(delete(client, "k1", 1).error(), 40901);
+    }
+    drop(held);
+    let answer = first.answer(false);
+    assert_eq!(answer.status, 200, "{}", answer.wire());
+    for client in [&one, &other] {
+        assert_replays(&answer, &post(client, "k1", &plant(1, "Rose")));
+        assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
+    }
+    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+}
+
+/// Whoever has an answer gets it again from every node, and is not told to wait for a lock that is about to go.
+#[test]
+fn what_was_answered_by_one_node_is_repeated_by_all() {
+    let site = Site::new(Engine::Postgres);
+    let (_nodes, [one, other]) = two_nodes(&site);
+    for id in 0..100 {
+        let key = format!("key {id}");
+        let answer = post(&one, &key, &plant(id, "Rose"));
+        assert_eq!(answer.status, 200, "{}", answer.wire());
+        assert_replays(&answer, &post(&other, &key, &plant(id, "Rose")));
+    }
+}
+
+/// What it had begun never happens, and does not keep others from the key.
+#[test]
+fn a_node_that_is_killed_lets_go_of_its_keys() {
+    let site = Site::new(Engine::Postgres);
+    let ([mut node, _other_node], [one, other]) = two_nodes(&site);
+    let held = site.hold_writes();
+    // Of two by the same node: so it is that node which has it.
+    let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
+    wait_for("its lock", || (site.rows(LOCKS) == [1]).then_some(()));
+    assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
+    node.kill();
+    drop(cut);
+    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+    let mut second = other.connect();
+    second.send(create_bytes("k1", plant(1, "Rose"))(&other));
+    wait_for("it to be in flight", || (site.rows(LOCKS) == [1]).then_some(()));
+    drop(held);
+    let answer = second.answer(false);
+    assert!(answer.status == 200 && !is_replayed(&answer), "{}", answer.wire());
+    assert_eq!(other.ids(), [1]);
+    assert_replays(&answer, &post(&other, "k1", &plant(1, "Rose")));
+}
+
+/// No node does this, and if one did: what is kept under a key is never replaced, and nothing happens without its key.
+#[test]
+fn a_key_that_comes_out_of_nowhere_stops_the_write() {
+    const APPEAR: &str = "
+        CREATE FUNCTION appear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
+          VALUES (1, sha256('k1'), sha256(''), 200, 9999999999) ON CONFLICT DO NOTHING;
+          RETURN NEW;
+        END $$;
+        GRANT EXECUTE ON FUNCTION appear() TO plantstore;
+        CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
+    let site = Site::new(Engine::Postgres);
+    let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
+    let ada = server.client(&site.token("ada", &[]));
+    site.execute(APPEAR);
+    let refused = post(&ada, "k1", &plant(1, "Rose"));
+    assert_eq!(refused.error(), 50300, "{}", refused.wire());
+    assert_eq!((ada.ids(), site.rows(KEPT)), (vec![], vec![0]), "{}", server.log());
+    site.execute("DROP TRIGGER appear ON plants");
+    let created = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
+    assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
+}
+
+/// The database asks after the connection that holds the locks: otherwise a machine that lost its power would hold them for
+/// hours.
+#[test]
+fn a_node_that_vanishes_is_missed_within_seconds() {
+    const HOLDER: &str = "SELECT client_port FROM pg_stat_activity WHERE datname = current_database() AND \
+                          query LIKE 'SELECT pg_advisory_unlock%'";
+    let site = Site::new(Engine::Postgres);
+    let (_nodes, [one, _]) = two_nodes(&site);
+    assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
+    let port = wait_for("the connection", || site.rows(HOLDER).first().copied());
+    // The server's end of it, with the timer that the kernel shows: 02 is that of keepalives, in hundredths of a second.
+    let from = format!(":{port:04X} 01 ");
+    let timer = wait_for("the timer", || {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        let socket = sockets.lines().find(|line| line.contains(&from))?.to_owned();
+        let timer = socket.split_whitespace().nth(5)?.strip_prefix("02:")?.to_owned();
+        i64::from_str_radix(&timer, 16).ok()
+    });
+    assert!(timer <= 500, "{timer}");
+}

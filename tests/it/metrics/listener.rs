@@ -1,0 +1,161 @@
+//! The listener of the metrics: its port, its slow and idle clients, its addresses.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use rstest::rstest;
+
+use super::LISTEN;
+use crate::support::{Connection, Engine, JSON, Server, Site, wait_for};
+
+/// The addresses that a process listens on, as the kernel has them.
+fn listening(server: &Server) -> BTreeSet<String> {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+    let sockets: BTreeSet<String> = targets
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    ["tcp", "tcp6"]
+        .iter()
+        .flat_map(|table| {
+            let table = std::fs::read_to_string(format!("/proc/{}/net/{table}", server.id())).unwrap();
+            table
+                .lines()
+                .skip(1)
+                .map(|line| line.split_whitespace().map(str::to_owned).collect())
+                .collect::<Vec<Vec<_>>>()
+        })
+        // Of a line: the local address, the state (0A is listening), the socket.
+        .filter(|line| line[3] == "0A" && sockets.contains(&line[9]))
+        .map(|line| line[1].clone())
+        .collect()
+}
+
+fn hexadecimal(port: u16) -> String {
+    let address = u32::from_le_bytes(Ipv4Addr::LOCALHOST.octets());
+    format!("{address:08X}:{port:04X}")
+}
+
+#[rstest]
+fn it_is_served_on_its_own_port_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    assert_eq!(listening(&server), BTreeSet::from([hexadecimal(server.address().port())]), "off unless asked for");
+    let mut server = site.serve(&LISTEN);
+    let ada = server.client(&site.token("ada", &[]));
+    assert_eq!(ada.get("/metrics").error(), 40401, "not on the port for everybody");
+    assert_eq!(server.anonymous().get("/metrics").error(), 40100);
+    let metrics = server.metrics();
+    let ports = [server.address().port(), metrics.client().address.port()];
+    assert_eq!(listening(&server), ports.map(hexadecimal).into(), "on this machine unless told otherwise");
+    let answer = metrics.answer();
+    assert_eq!(answer.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    let plain = metrics.client().get("/metrics");
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(
+        plain.text().contains("# TYPE plantstore_http_requests_total counter\n") && !plain.text().contains("# EOF")
+    );
+    let head = metrics.client().call("HEAD", "/metrics", &[], None);
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    let client = metrics.client();
+    assert_eq!(client.get("/").error(), 40401);
+    assert_eq!(client.get("/plants").message(), "there is nothing at this address: the metrics are at /metrics");
+    let refused = client.call("POST", "/metrics", &[], None);
+    assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
+    assert_eq!(metrics.value("plantstore_http_requests_total", &[("status", "404")]), 1, "it does not count itself");
+}
+
+#[rstest]
+fn it_is_served_to_the_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    let mut unfinished = ada.connect();
+    let head = ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "19"), ("Expect", "100-continue")], None);
+    unfinished.send(head);
+    assert_eq!(unfinished.answer(false).status, 100);
+    server.signal("TERM");
+    metrics.wait_for("plantstore_draining", &[], 1);
+    wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
+    assert_eq!(metrics.value("plantstore_http_requests_in_flight", &[]), 1);
+    unfinished.send(r#"{"id":1,"name":"n"}"#);
+    assert_eq!(unfinished.answer(false).status, 200);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// Slow clients, silent ones and too many of them hold up neither the service nor each other.
+#[test]
+fn slow_clients_are_cut_off() {
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&LISTEN);
+    let metrics = server.metrics();
+    let address = metrics.client().address;
+    let mut slow = Connection::open(address);
+    slow.send("GET /metrics HTTP/1.1\r\nHost: x\r\n");
+    let mut others: Vec<Connection> = (0..15).map(|_| Connection::open(address)).collect();
+    let turned_away = wait_for("one too many", || {
+        let mut one_more = Connection::open(address);
+        one_more.stream().set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        one_more.try_answer(false).ok()
+    });
+    assert_eq!(turned_away.error(), 50300);
+    assert_eq!(slow.answer(false).error(), 40800);
+    assert!(slow.is_closed_by_server());
+    assert!(others.iter_mut().all(Connection::is_closed_by_server));
+    assert_eq!(metrics.value("plantstore_http_connections_accepted_total", &[]), 0, "none of it concerns the service");
+}
+
+#[test]
+fn idle_connections_do_not_shut_out_scrapes() {
+    let site = Site::new(Engine::Sqlite);
+    let mut server = site.serve(&LISTEN);
+    let metrics = server.metrics();
+    let client = metrics.client();
+    let mut idle: Vec<Connection> = Vec::new();
+    for _ in 0..16 {
+        let mut connection = client.connect();
+        connection.send(client.bytes("GET", "/metrics", &[], None));
+        assert_eq!(connection.answer(false).status, 200);
+        idle.push(connection);
+    }
+    wait_for("a scrape beside them", || {
+        let mut one_more = client.connect();
+        one_more.try_send(client.bytes("GET", "/metrics", &[], None)).ok()?;
+        one_more.try_answer(false).is_ok_and(|answer| answer.status == 200).then_some(())
+    });
+    assert!(idle.iter_mut().all(Connection::is_closed_by_server));
+}
+
+#[test]
+fn an_address_that_cannot_be_used_is_an_error() {
+    let site = Site::new(Engine::Sqlite);
+    let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let cases = [
+        (port.as_str(), 1, "is in use: stop what listens there, or choose another address with --metrics-listen"),
+        ("192.0.2.1:9464", 1, "this machine has no address 192.0.2.1:9464: choose one it has with --metrics-listen"),
+        ("65536", 2, "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone"),
+        (":9464", 2, "write HOST:PORT"),
+        ("nonsense", 2, "write HOST:PORT"),
+    ];
+    for (listen, code, words) in cases {
+        let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.contains(words)), (Some(code), true), "{listen}: {errors}");
+        assert!(!site.file().exists(), "nothing was made for a server that cannot start");
+    }
+}
+
+/// In a network of its own, where nobody else is.
+#[test]
+fn beyond_this_machine_is_worth_a_warning() {
+    let site = Site::new(Engine::Sqlite);
+    let serve = |listen| {
+        let options = ["serve", "--listen", "0.0.0.0:0", "--no-first-token", "--metrics-listen", listen];
+        Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
+    };
+    let server = serve("0.0.0.0:0");
+    wait_for("a warning", || server.log().contains("metrics are served beyond this machine").then_some(()));
+}

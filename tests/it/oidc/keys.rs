@@ -1,0 +1,366 @@
+//! Keys of the issuer: how they are fetched, change and end, and what is not believed of them.
+
+use std::time::Instant;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{call, lines, occurrences, serve, users, wait_for_log, with};
+use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
+use crate::support::{Engine, Site, assert_snapshot, wait_for};
+
+const FAILED: &str = "cannot fetch the issuer's keys";
+const BACK: &str = "the issuer answers again";
+
+// The same name for another key: an issuer should not, but what was refused must not stay so.
+#[rstest]
+fn what_was_refused_is_verified_anew_with_new_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let [old, new] = [SigningKey::p256("e"), SigningKey::p256("e")];
+    let issuer = Issuer::start(&[&old]);
+    let server = serve(site, &issuer, &[]);
+    let of_new = new.token(&issuer.claims("ada"));
+    assert_eq!(call(&server, &of_new).status, 401);
+    issuer.publish(&[&new]);
+    // Makes the service ask, and waits for the answer.
+    assert_eq!(call(&server, &SigningKey::p256("unknown").token(&issuer.claims("ada"))).status, 401);
+    assert_eq!(call(&server, &of_new).status, 200);
+}
+
+#[rstest]
+fn a_new_key_works_at_once_and_a_removed_one_no_more(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (old, new) = (SigningKey::p256("old"), SigningKey::rsa("new"));
+    let issuer = Issuer::start(&[&old]);
+    let server = serve(site, &issuer, &[]);
+    let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
+    assert_eq!(call(&server, &of_old).status, 200);
+    assert_eq!(call(&server, &of_new).status, 401, "not published yet");
+    // The service has just asked for it in vain, and asks again when it may.
+    issuer.publish(&[&old, &new]);
+    wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
+    assert_eq!(call(&server, &of_old).status, 200, "both work during the change");
+
+    issuer.publish(&[&new]);
+    issuer.wait_for_fetch();
+    wait_for("the end of the old key", || (call(&server, &of_old).status == 401).then_some(()));
+    assert_eq!(call(&server, &of_new).status, 200);
+}
+
+// A key that nobody has asked for in vain is there with the first token that needs it. With it the old one ends, although
+// its token has been believed a moment ago.
+#[rstest]
+fn the_first_token_of_a_new_key_is_not_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
+    let issuer = Issuer::start(&[&old]);
+    let server = serve(site, &issuer, &[]);
+    let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
+    assert_eq!(call(&server, &of_old).status, 200);
+    issuer.publish(&[&new]);
+    assert_eq!(call(&server, &of_new).status, 200);
+    assert_eq!(call(&server, &of_old).status, 401);
+}
+
+#[rstest]
+fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (kept, removed) = (SigningKey::p256("kept"), SigningKey::p256("removed"));
+    let issuer = Issuer::start(&[&kept, &removed]);
+    let server = serve(site, &issuer, &[]);
+    let token = removed.token(&issuer.claims("ada"));
+    assert_eq!(call(&server, &token).status, 200);
+    issuer.publish(&[&kept]);
+    let start = Instant::now();
+    wait_for("its end", || (call(&server, &token).status == 401).then_some(()));
+    assert!(start.elapsed().as_secs() < 30, "the documented 30 seconds");
+    assert_eq!(call(&server, &kept.token(&issuer.claims("ada"))).status, 200);
+    issuer.publish(&[]);
+    wait_for("the end of all", || (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(()));
+    wait_for_log(&server, "the issuer has no key that can be used");
+}
+
+#[rstest]
+fn unknown_keys_do_not_make_the_service_a_nuisance(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
+    let (before, start) = (issuer.fetches(), Instant::now());
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (server, issuer) = (&server, &issuer);
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let unknown = SigningKey::ed25519(&format!("{thread}-{number}"));
+                    assert_eq!(call(server, &unknown.token(&issuer.claims("ada"))).error(), 40101);
+                }
+            });
+        }
+    });
+    // Once for every 5 seconds begun, and once for every 20 seconds of its own accord.
+    let allowed = 2 + usize::try_from(start.elapsed().as_secs()).unwrap() / 4;
+    let asked = issuer.fetches() - before;
+    assert!((1..=allowed).contains(&asked), "{asked} fetches for 200 tokens");
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
+}
+
+#[rstest]
+fn many_who_need_a_new_key_wait_for_one_fetch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
+    let issuer = Issuer::start(&[&old]);
+    let server = serve(site, &issuer, &[]);
+    assert_eq!(call(&server, &old.token(&issuer.claims("ada"))).status, 200);
+    issuer.publish(&[&old, &new]);
+    let before = issuer.fetches();
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (server, token) = (&server, new.token(&issuer.claims(&format!("user-{number}"))));
+            scope.spawn(move || assert_eq!(call(server, &token).status, 200));
+        }
+    });
+    // One of the two would be of its own accord.
+    assert!(issuer.fetches() - before <= 2, "{} fetches", issuer.fetches() - before);
+}
+
+#[rstest]
+fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (key, later) = (SigningKey::p256("e"), SigningKey::p256("later"));
+    let mut issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    let ada = server.client(&key.token(&issuer.claims("ada")));
+    ada.plant(1, "Rose");
+    issuer.server.stop();
+    assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key stays unknown");
+    wait_for_log(&server, FAILED);
+    // Past the time for which anything is remembered, and past more than one attempt.
+    let start = Instant::now();
+    wait_for("some time to pass", || {
+        assert_eq!(ada.ids(), [1]);
+        (start.elapsed().as_secs() >= 12).then_some(())
+    });
+    assert_eq!(server.client(&key.token(&issuer.claims("bob"))).get("/plants").status, 200, "newcomers included");
+    issuer.publish(&[&key, &later]);
+    issuer.server.restart();
+    wait_for("the new key", || (call(&server, &later.token(&issuer.claims("ada"))).status == 200).then_some(()));
+    assert_eq!(ada.ids(), [1]);
+    wait_for_log(&server, BACK);
+    assert_eq!(occurrences(&server, FAILED), 1, "said once, not at every attempt");
+}
+
+#[rstest]
+fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let key = SigningKey::p256("e");
+    let mut issuer = Issuer::start(&[&key]);
+    issuer.server.stop();
+    let server = serve(site, &issuer, &[]);
+    let token = key.token(&issuer.claims("ada"));
+    let answer = call(&server, &token);
+    assert_snapshot!(answer.wire(), @r#"
+    503 Service Unavailable
+    content-type: application/json
+    cache-control: no-store
+    retry-after: 1
+    content-length: 112
+    x-request-id: (an id)
+    x-content-type-options: nosniff
+    date: (a date)
+
+    {"error":50300,"message":"the keys of the access token's issuer are not known yet, nothing was done: try again"}
+    "#);
+    assert_eq!(answer.error(), 50300);
+    assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200, "our own tokens do not depend on it");
+    assert_eq!(server.anonymous().get("/readyz").status, 200);
+    let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
+    assert_eq!(call(&server, &elsewhere).error(), 40101, "no key could make it valid");
+    wait_for_log(&server, FAILED);
+    issuer.server.restart();
+    wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
+}
+
+#[rstest]
+fn a_silent_issuer_holds_up_nobody_for_long(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    issuer.server.be_silent(true);
+    let server = serve(site, &issuer, &[]);
+    assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200);
+    let token = key.token(&issuer.claims("ada"));
+    assert_eq!(call(&server, &token).error(), 50300);
+    issuer.server.be_silent(false);
+    wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
+    wait_for_log(&server, "the issuer did not answer in time");
+    issuer.server.be_silent(true);
+    assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101, "after a while");
+    assert_eq!(call(&server, &token).status, 200);
+}
+
+#[rstest]
+fn over_tls_the_issuer_is_who_its_authority_says(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::rsa("r");
+    let (authority, other) = (Authority::new(), Authority::new());
+    let issuer = Issuer::start_with_tls(&authority, &[&key]);
+    let token = key.token(&issuer.claims("ada"));
+    let (file, wrong) = (authority.file().display().to_string(), other.file().display().to_string());
+
+    let trusting = serve(site, &issuer, &["--oidc-ca", &file]);
+    trusting.client(&token).plant(1, "Rose");
+    for more in [&["--oidc-ca", wrong.as_str()][..], &[]] {
+        let server = serve(site, &issuer, more);
+        assert_eq!(call(&server, &token).error(), 50300, "{more:?}");
+        wait_for_log(&server, "certificate");
+    }
+    // The certificate is for 127.0.0.1.
+    let elsewhere = issuer.url().replace("127.0.0.1", "localhost");
+    let server = site.serve(&["--oidc-issuer", &elsewhere, "--oidc-audience", AUDIENCE, "--oidc-ca", &file]);
+    let named = key.token(&with(issuer.claims("ada"), json!({ "iss": elsewhere })));
+    assert_eq!(call(&server, &named).error(), 50300);
+    wait_for_log(&server, "not valid for name");
+}
+
+#[rstest]
+fn an_issuer_may_have_a_path_and_its_name_is_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start_below("/realms/garden/", &[&key]);
+    let server = serve(site, &issuer, &[]);
+    server.client(&key.token(&issuer.claims("ada"))).plant(1, "Rose");
+    let bare = issuer.url().trim_end_matches('/');
+    let other = key.token(&with(issuer.claims("ada"), json!({ "iss": bare })));
+    assert_eq!(call(&server, &other).error(), 40101);
+    let server = site.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
+    assert_eq!(call(&server, &other).error(), 50300, "the issuer has another name");
+    wait_for_log(&server, "set --oidc-issuer to exactly that");
+    let line = lines(&server, FAILED).remove(0);
+    let error = line["error"].as_str().expect("an error");
+    assert!(
+        error.contains(&format!("{bare:?}")) && error.contains(&format!("{:?}", issuer.url())),
+        "both names: {error}"
+    );
+}
+
+/// What an issuer says is not believed blindly.
+#[test]
+fn an_issuer_that_talks_nonsense_is_like_none() {
+    let site = Site::new(Engine::Sqlite);
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    let token = key.token(&issuer.claims("ada"));
+    let keys_at = |address: &str| ok(&json!({ "issuer": issuer.url(), "jwks_uri": address }).to_string());
+    let moved = format!("HTTP/1.1 302 Found\r\nLocation: {}/keys\r\nContent-Length: 0\r\n\r\n", issuer.url());
+    let nonsense = [
+        (DISCOVERY, ok("{}"), "holds no `issuer` or no `jwks_uri`"),
+        (DISCOVERY, ok("nonsense"), "holds no `issuer` or no `jwks_uri`"),
+        (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "to exactly that"),
+        (DISCOVERY, keys_at("http://keys.example/keys"), "`jwks_uri` cannot be used"),
+        (DISCOVERY, keys_at("ftp://127.0.0.1/keys"), "`jwks_uri` cannot be used"),
+        (DISCOVERY, keys_at("/keys"), "`jwks_uri` cannot be used"),
+        (DISCOVERY, moved.clone().into_bytes(), "answers 302"),
+        (DISCOVERY, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(), "answers 500"),
+        (DISCOVERY, b"nonsense\r\n\r\n".to_vec(), "no usable answer"),
+        (DISCOVERY, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec(), "breaks off"),
+        (DISCOVERY, Vec::new(), "no usable answer"),
+        (KEYS, moved.into_bytes(), "answers 302"),
+        (KEYS, ok("[]"), "no set of keys"),
+        (KEYS, ok("{}"), "no set of keys"),
+        (KEYS, ok(&format!(r#"{{"keys":[],"x":"{}"}}"#, "x".repeat(2 << 20))), "larger than"),
+    ];
+    for (path, answer, expected) in nonsense {
+        issuer.answer_with(path, Some(answer));
+        let server = serve(&site, &issuer, &[]);
+        assert_eq!(call(&server, &token).error(), 50300, "{expected}");
+        wait_for_log(&server, expected);
+        issuer.answer_with(path, None);
+    }
+    assert_eq!(users(&site), [""; 0]);
+}
+
+/// What it has said before stays in use when it begins to talk nonsense.
+#[test]
+fn nonsense_takes_no_key_away() {
+    let site = Site::new(Engine::Sqlite);
+    let (key, new) = (SigningKey::p256("e"), SigningKey::p256("new"));
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(&site, &issuer, &[]);
+    let [token, of_new] = [&key, &new].map(|key| key.token(&issuer.claims("ada")));
+    assert_eq!(call(&server, &token).status, 200);
+    issuer.answer_with(KEYS, Some(ok("{}")));
+    assert_eq!(call(&server, &of_new).error(), 40101);
+    wait_for_log(&server, "no set of keys");
+    assert_eq!(call(&server, &token).status, 200);
+    issuer.publish(&[&key, &new]);
+    issuer.answer_with(KEYS, None);
+    wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
+    wait_for_log(&server, BACK);
+}
+
+/// A set may hold keys that are of no use here: they are left out, and do no harm to the others.
+#[test]
+fn keys_that_cannot_be_used_are_left_out() {
+    let site = Site::new(Engine::Sqlite);
+    let good =
+        [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d"), SigningKey::rsa_of("large", 4_096)];
+    let weak = SigningKey::rsa_of("weak", 1_024);
+    let changed = |key: &SigningKey, others: Value| with(key.jwk.clone(), others);
+    let (for_encryption, for_another) = (SigningKey::p256("enc"), SigningKey::rsa("ps"));
+    let (for_wrapping, misnamed) = (SigningKey::p256("ops"), SigningKey::p256("misnamed"));
+    let mut jwks = vec![
+        json!(null),
+        json!("nonsense"),
+        json!({}),
+        json!({ "kty": "oct", "kid": "h", "k": encode("secret") }),
+        json!({ "kty": "RSA", "kid": "empty" }),
+        json!({ "kty": "EC", "crv": "P-256", "kid": "short", "x": "AA", "y": "AA" }),
+        json!({ "kty": "EC", "crv": "P-384", "kid": "p384", "x": encode([1; 48]), "y": encode([1; 48]) }),
+        json!({ "kty": "OKP", "crv": "X25519", "kid": "x", "x": encode([1; 32]) }),
+        json!({ "kty": "OKP", "crv": "Ed25519", "kid": "n", "x": "!" }),
+        weak.jwk.clone(),
+        changed(&for_encryption, json!({ "use": "enc" })),
+        changed(&for_another, json!({ "alg": "PS256" })),
+        changed(&for_wrapping, json!({ "key_ops": ["wrapKey"] })),
+        changed(&misnamed, json!({ "alg": "RS256" })),
+        // Not on the curve.
+        json!({ "kty": "EC", "crv": "P-256", "kid": "off", "x": encode([1; 32]), "y": encode([1; 32]) }),
+    ];
+    jwks.extend(good.iter().map(|key| key.jwk.clone()));
+    // As other formats write a number that is not negative.
+    let padded = SigningKey::rsa("padded");
+    let modulus =
+        base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, padded.jwk["n"].as_str().unwrap())
+            .unwrap();
+    jwks.push(changed(&padded, json!({ "n": encode([&[0], &modulus[..]].concat()), "key_ops": ["verify"] })));
+    let issuer = Issuer::start(&[]);
+    issuer.publish_jwks(jwks);
+    let server = serve(&site, &issuer, &[]);
+    for key in good.iter().chain([&padded]) {
+        assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200, "{}", key.id);
+    }
+    for key in [&weak, &for_encryption, &for_another, &for_wrapping, &misnamed] {
+        assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 401, "{}", key.id);
+    }
+    for (key, id) in [(&good[1], "off"), (&good[1], "short"), (&good[2], "x"), (&good[2], "n")] {
+        let header = with(key.header(), json!({ "kid": id }));
+        assert_eq!(call(&server, &key.token_with(&header, &issuer.claims("ada"))).status, 401, "{id}");
+    }
+    let ambiguous = with(good[0].header(), json!({ "kid": null }));
+    assert_eq!(call(&server, &good[0].token_with(&ambiguous, &issuer.claims("ada"))).status, 401, "which of its keys?");
+}
+
+/// However many keys there are, a hundred are taken.
+#[test]
+fn a_set_has_a_hundred_keys_at_the_most() {
+    let site = Site::new(Engine::Sqlite);
+    let keys: Vec<SigningKey> = (0..101).map(|number| SigningKey::ed25519(&format!("key-{number}"))).collect();
+    let issuer = Issuer::start(&keys.iter().collect::<Vec<_>>());
+    let server = serve(&site, &issuer, &[]);
+    let status = |key: &SigningKey| call(&server, &key.token(&issuer.claims("ada"))).status;
+    assert_eq!((status(&keys[0]), status(&keys[99]), status(&keys[100])), (200, 200, 401));
+}

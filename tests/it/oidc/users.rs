@@ -1,0 +1,123 @@
+//! Users that a token of the issuer names: created at its first use.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{call, serve, users, with};
+use crate::support::issuer::{Issuer, SigningKey};
+use crate::support::{Client, Engine, Site, wait_for};
+
+#[rstest]
+fn a_user_is_made_at_the_first_use_and_only_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (server, issuer, key) = (&server, &issuer, &key);
+            // Different tokens of one user, so that none rests on what another has found.
+            let claims = with(issuer.claims("newcomer"), json!({ "jti": number }));
+            scope.spawn(move || server.client(&key.token(&claims)).plant(number, "Rose"));
+        }
+    });
+    assert_eq!(users(site), ["newcomer"]);
+    assert_eq!(server.client(&key.token(&issuer.claims("newcomer"))).ids(), (0..8).collect::<Vec<_>>());
+    assert_eq!(site.rows("SELECT count(*) FROM users"), [1]);
+}
+
+#[rstest]
+fn a_local_user_of_the_same_name_is_the_same_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    let ours = server.client(&site.token("ada", &[]));
+    ours.plant(1, "Rose");
+    let theirs = server.client(&key.token(&issuer.claims("ada")));
+    assert_eq!(theirs.ids(), [1]);
+    assert_eq!(theirs.delete(1).status, 204);
+    assert_eq!(ours.ids(), [0_i64; 0], "both kinds of token work side by side");
+    assert_eq!(server.client(&key.token(&issuer.claims("bob"))).post(r#"{"id":1,"name":"Fern"}"#).status, 200);
+    assert_eq!(ours.ids(), [0_i64; 0], "and others are others");
+}
+
+#[rstest]
+fn a_deleted_user_with_a_valid_token_starts_anew(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    let ada = server.client(&key.token(&issuer.claims("ada")));
+    ada.plant(1, "Rose");
+    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    wait_for("another user of the name", || {
+        let answer = ada.post(r#"{"id":2,"name":"Fern"}"#);
+        assert!([200, 401].contains(&answer.status), "{}", answer.text());
+        (answer.status == 200).then_some(())
+    });
+    assert_eq!(ada.ids(), [2], "nothing of the old one");
+    assert_eq!(users(site), ["ada"]);
+}
+
+#[rstest]
+fn the_claim_that_names_the_user_is_an_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &["--oidc-user-claim", "email"]);
+    let claims = with(issuer.claims("7c8ec7"), json!({ "email": "ada@example.com" }));
+    server.client(&key.token(&claims)).plant(1, "Rose");
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).error(), 40101, "without it there is no user");
+    let twice = claims.to_string().replace(r#""email":"#, r#""email":"eve","email":"#);
+    assert_eq!(call(&server, &key.token_of(&key.header().to_string(), &twice)).error(), 40101);
+    assert_eq!(users(site), ["ada@example.com"]);
+}
+
+#[rstest]
+fn who_cannot_be_made_yet_is_told_to_come_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    let known = server.client(&key.token(&issuer.claims("known")));
+    known.plant(1, "Rose");
+    let held = site.hold_writes();
+    let newcomer = server.client(&key.token(&issuer.claims("newcomer")));
+    let answer = newcomer.get("/plants");
+    assert_eq!(answer.error(), 50300);
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(known.ids(), [1], "who is there already is not held up");
+    drop(held);
+    wait_for("the newcomer", || (newcomer.get("/plants").status == 200).then_some(()));
+}
+
+/// Nodes that meet the same newcomer at the same time make one user of them.
+#[test]
+fn two_nodes_make_one_user() {
+    let site = Site::new(Engine::Postgres);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let nodes = [0, 1].map(|_| serve(&site, &issuer, &[]));
+    for node in &nodes {
+        assert_eq!(call(node, &key.token(&issuer.claims("first"))).status, 200);
+    }
+    let clients: Vec<Vec<Client>> = (0..20)
+        .map(|user| {
+            let token = key.token(&issuer.claims(&format!("newcomer-{user}")));
+            nodes.iter().map(|node| node.client(&token)).collect()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for clients in &clients {
+            for (id, client) in (0..).zip(clients) {
+                scope.spawn(move || client.plant(id, "Rose"));
+            }
+        }
+    });
+    for clients in &clients {
+        assert!(clients.iter().all(|client| client.ids() == [0, 1]), "both see what both have planted");
+    }
+    assert_eq!(site.rows("SELECT count(*) FROM users"), [21]);
+    assert_eq!(site.rows("SELECT count(*) FROM collections"), [21]);
+}

@@ -1,0 +1,34 @@
+//! Drawing of the module graph in the architecture document.
+
+use std::collections::BTreeSet;
+
+use super::rooms::{self, ROOT};
+use super::source::read;
+use super::workspace::crates;
+
+const DOCUMENT: &str = "ARCHITECTURE.md";
+const BEGIN: &str = "<!-- module graph -->\n";
+const END: &str = "<!-- end of module graph -->";
+
+/// Draws the crates, and the rooms of the server, as a Mermaid flowchart: an arrow leads from the importer to the imported.
+fn draw() -> String {
+    let imports = rooms::server_imports();
+    let rooms: BTreeSet<_> = imports.keys().flat_map(|(from, to)| [*from, *to]).collect();
+    let label = |room: &'static str| if room == ROOT { "lib.rs" } else { room };
+    let mut lines = vec!["```mermaid".to_owned(), "flowchart TD".to_owned(), "  subgraph server".to_owned()];
+    lines.extend(rooms.into_iter().map(|room| format!("    server_{room}[{}]", label(room))));
+    lines.extend(imports.keys().map(|(from, to)| format!("    server_{from} --> server_{to}")));
+    lines.push("  end".to_owned());
+    for package in crates() {
+        lines.extend(package.dependencies.iter().map(|dependency| format!("  {} --> {dependency}", package.name)));
+    }
+    lines.join("\n") + "\n```\n"
+}
+
+#[test]
+fn the_module_graph_is_drawn_as_it_is() {
+    let document = read(DOCUMENT);
+    let drawn = document.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(block, _)| block);
+    let expected = draw();
+    assert!(drawn == Some(&expected), "{DOCUMENT} is to have:\n{BEGIN}{expected}{END}\n");
+}

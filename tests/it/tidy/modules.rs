@@ -1,0 +1,238 @@
+//! Module tree of a crate, and the resolution of paths to the file that defines the item.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::Item;
+
+use super::source::{Files, Found, parse, scan_item};
+
+/// Crate as its module tree. The first module is the crate's root.
+pub(super) struct Crate {
+    modules: Vec<Module>,
+}
+
+struct Module {
+    file: String,
+    parent: Option<usize>,
+    names: BTreeMap<String, BTreeSet<Definition>>,
+    found: Vec<Found>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Definition {
+    Item,
+    Module(usize),
+    Import(Vec<String>),
+}
+
+/// Definition that a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    Module(usize),
+    /// Item of this name, defined in this module.
+    Item(usize, String),
+    /// Path into another crate, a local variable or a keyword.
+    External(Vec<String>),
+}
+
+/// Dependencies between files: importing file, defining file, and the names of the items.
+pub(super) type Edges = BTreeMap<(String, String), BTreeSet<String>>;
+
+impl Crate {
+    /// Parses the file and every file below it that it declares with `mod`.
+    pub(super) fn parse(root: &str, files: &Files) -> Self {
+        let mut parsed = Self { modules: Vec::new() };
+        let directory = root.rsplit_once('/').map_or("", |(directory, _)| directory);
+        parsed.add_file(root, directory, None, files);
+        parsed
+    }
+
+    fn add_file(&mut self, file: &str, directory: &str, parent: Option<usize>, files: &Files) -> usize {
+        let text = files.get(file).unwrap_or_else(|| panic!("{file} is declared as a module and does not exist"));
+        self.add_module(file, directory, parent, &parse(file, text), files)
+    }
+
+    /// `directory` holds the files of the module's children.
+    fn add_module(
+        &mut self,
+        file: &str,
+        directory: &str,
+        parent: Option<usize>,
+        items: &[Item],
+        files: &Files,
+    ) -> usize {
+        let index = self.modules.len();
+        self.modules.push(Module { file: file.to_owned(), parent, names: BTreeMap::new(), found: Vec::new() });
+        for item in items {
+            if let Item::Mod(module) = item {
+                assert!(!module.attrs.iter().any(|attribute| attribute.path().is_ident("path")), "{file}: #[path]");
+                let name = module.ident.to_string();
+                let below = format!("{directory}/{name}");
+                let child = match &module.content {
+                    Some((_, items)) => self.add_module(file, &below, Some(index), items, files),
+                    None => self.add_file(&format!("{below}.rs"), &below, Some(index), files),
+                };
+                self.define(index, name, Definition::Module(child));
+                continue;
+            }
+            if let Some(name) = item_name(item) {
+                self.define(index, name, Definition::Item);
+            }
+            for found in scan_item(item) {
+                if let Found::Import(path, name) = &found {
+                    self.define(index, name.clone(), Definition::Import(path.clone()));
+                }
+                self.modules[index].found.push(found);
+            }
+        }
+        index
+    }
+
+    fn define(&mut self, module: usize, name: String, definition: Definition) {
+        self.modules[module].names.entry(name).or_default().insert(definition);
+    }
+
+    /// Files of the crate, with what they hold.
+    pub(super) fn contents(&self) -> impl Iterator<Item = (usize, &str, &[Found])> {
+        self.modules.iter().enumerate().map(|(index, module)| (index, &*module.file, &*module.found))
+    }
+
+    /// Resolves a path that stands in a module. A name can stand for a module and a function at once.
+    pub(super) fn resolve(&self, module: usize, path: &[String]) -> BTreeSet<Target> {
+        self.resolve_path(module, path, &mut Vec::new())
+    }
+
+    /// `pending` holds the names whose import is being followed, because imports can be circular.
+    fn resolve_path(
+        &self,
+        module: usize,
+        path: &[String],
+        pending: &mut Vec<(usize, Vec<String>)>,
+    ) -> BTreeSet<Target> {
+        let is_local = matches!(&*path[0], "self" | "super") || !self.look_up(module, &path[0], pending).is_empty();
+        match &*path[0] {
+            "crate" => self.descend(0, &path[1..], pending),
+            _ if is_local => self.descend(module, path, pending),
+            // `std::io::{self}` is `std::io`.
+            _ => {
+                BTreeSet::from([Target::External(path.iter().filter(|segment| *segment != "self").cloned().collect())])
+            }
+        }
+    }
+
+    fn descend(&self, module: usize, path: &[String], pending: &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target> {
+        let Some((name, rest)) = path.split_first() else {
+            return BTreeSet::from([Target::Module(module)]);
+        };
+        let mut targets = match &**name {
+            "self" => BTreeSet::from([Target::Module(module)]),
+            "super" => BTreeSet::from([Target::Module(self.modules[module].parent.expect("a parent"))]),
+            _ => self.look_up(module, name, pending),
+        };
+        if targets.is_empty() {
+            // Defined by a macro of this module.
+            return BTreeSet::from([Target::Item(module, name.clone())]);
+        }
+        if rest.is_empty() {
+            return targets;
+        }
+        if targets.iter().any(|target| matches!(target, Target::Module(_))) {
+            targets.retain(|target| matches!(target, Target::Module(_)));
+        }
+        let continued = targets.into_iter().flat_map(|target| match target {
+            Target::Module(module) => self.descend(module, rest, pending),
+            Target::External(path) => BTreeSet::from([Target::External([&path, rest].concat())]),
+            item @ Target::Item(..) => BTreeSet::from([item]),
+        });
+        continued.collect()
+    }
+
+    /// Finds what a name of a module stands for, through imports.
+    fn look_up(&self, module: usize, name: &str, pending: &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target> {
+        let mut targets = BTreeSet::new();
+        for definition in self.modules[module].names.get(name).into_iter().flatten() {
+            match definition {
+                Definition::Item => _ = targets.insert(Target::Item(module, name.to_owned())),
+                Definition::Module(child) => _ = targets.insert(Target::Module(*child)),
+                Definition::Import(path) => {
+                    targets.extend(
+                        self.follow(module, path, pending, |crate_, pending| {
+                            crate_.resolve_path(module, path, pending)
+                        }),
+                    );
+                }
+            }
+        }
+        if !targets.is_empty() {
+            return targets;
+        }
+        for found in &self.modules[module].found {
+            let Found::Glob(path) = found else { continue };
+            targets.extend(self.follow(module, path, pending, |crate_, pending| {
+                let sources = crate_.resolve_path(module, path, pending);
+                let names = sources.into_iter().map(|source| match source {
+                    Target::Module(source) => crate_.look_up(source, name, pending),
+                    _ => BTreeSet::new(),
+                });
+                names.flatten().collect()
+            }));
+        }
+        targets
+    }
+
+    fn follow(
+        &self,
+        module: usize,
+        path: &[String],
+        pending: &mut Vec<(usize, Vec<String>)>,
+        resolve: impl FnOnce(&Self, &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target>,
+    ) -> BTreeSet<Target> {
+        let import = (module, path.to_vec());
+        if pending.contains(&import) {
+            return BTreeSet::new();
+        }
+        pending.push(import);
+        let targets = resolve(self, pending);
+        pending.pop();
+        targets
+    }
+
+    /// Finds which file uses items that which other file defines.
+    pub(super) fn edges(&self) -> Edges {
+        let mut edges = Edges::new();
+        for (module, file, found) in self.contents() {
+            for found in found {
+                let (Found::Path(path) | Found::Macro(path) | Found::Import(path, _) | Found::Glob(path)) = found
+                else {
+                    continue;
+                };
+                for target in self.resolve(module, path) {
+                    if let Target::Item(definer, name) = target
+                        && self.modules[definer].file != file
+                    {
+                        let edge = (file.to_owned(), self.modules[definer].file.clone());
+                        edges.entry(edge).or_default().insert(name);
+                    }
+                }
+            }
+        }
+        edges
+    }
+}
+
+fn item_name(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Macro(item) => item.ident.as_ref()?,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::TraitAlias(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
+}
