@@ -1,4 +1,4 @@
-//! Users: whom a token acts for, and what they may do with the plants of others.
+//! Users: their names, their ids, and their roles for the plants of other users.
 
 mod unseen;
 
@@ -69,7 +69,7 @@ pub enum UserNameFault {
     Unseen(u32),
 }
 
-/// What somebody may do with the plants of another who shares them.
+/// What a user may do with plants that another user shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// List them.

@@ -1,4 +1,4 @@
-//! The HTTP service, in five rooms; imports point from right to left:
+//! The HTTP service, in five top-level modules ("rooms"); imports point from right to left:
 //!
 //! [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
 //!

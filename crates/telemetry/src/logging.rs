@@ -1,8 +1,8 @@
 //! Logs: one event a line on standard error, for people on a terminal and as JSON otherwise.
 //!
-//! Lines are gathered in memory and written by a thread of their own, so that a request never waits for whoever reads the
-//! log; errors are waited for, for a moment, because the process may end with them. Only events of this crate are shown below the level of a warning: what
-//! other crates say of headers and bodies never reaches the log.
+//! Lines are buffered in memory and written by a thread of their own, so that a request never waits for the reader of the
+//! log; the writer of an error waits for a moment, because the process may end with it. Below the level of a warning only events
+//! of this workspace are logged: what other crates log of headers and bodies never reaches the log.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
@@ -19,7 +19,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// Bytes that may wait to be written; past that, lines are dropped and counted.
 const BACKLOG_MAX: usize = 8 << 20;
-/// How long whoever logs an error, or ends, waits for the log.
+/// Longest wait for the log after an error, and at the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long lines gather before they are written.
 const GATHER: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ pub fn start(format: Format, level: Level) -> Guard {
 pub struct Guard(Arc<Sink>);
 
 impl Guard {
-    /// Tells, at any later time, how many lines were dropped because nobody read the log.
+    /// Returns a function for the number of lines that were dropped because the log was not read.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let sink = Arc::clone(&self.0);
         move || sink.waiting().dropped_in_all
@@ -82,14 +82,14 @@ struct Sink {
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
-    /// Since they were last told of.
+    /// Since the last report of them.
     dropped: u64,
     dropped_in_all: u64,
-    /// Whether somebody waits for the lines to be written.
+    /// A thread waits for the lines to be written.
     urgent: bool,
-    /// Whether lines are being written at the moment.
+    /// Lines are being written at the moment.
     writing: bool,
-    /// Whether nobody reads the log: then nobody waits for it either, until it moves again.
+    /// The log is not read: no thread waits for it until it moves again.
     stuck: bool,
 }
 
@@ -115,7 +115,7 @@ impl Sink {
         waiting.lines.extend_from_slice(line.as_bytes());
     }
 
-    /// Waits until all that was pushed is written, but not for long: a log that nobody reads must not stop the service.
+    /// Waits until all lines are written, but not for long: a log that is not read must not stop the service.
     fn wait_until_written(&self) {
         let mut waiting = self.waiting();
         if waiting.stuck {
@@ -144,7 +144,7 @@ impl Sink {
             if dropped > 0 {
                 lines.extend_from_slice(self.note_of_dropped(dropped).as_bytes());
             }
-            // Nobody is left to be told when the log itself cannot be written.
+            // There is no other place to report that the log cannot be written.
             let _ = io::stderr().lock().write_all(&lines);
             waiting = self.waiting();
             waiting.writing = false;

@@ -1,4 +1,4 @@
-//! What a request spends its time on, noted by whoever spends it. Nearly always nobody asks, and noting costs a look.
+//! Records the spans of a request in a task-local list. Without a recorder, a span costs one look-up.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,14 +49,14 @@ pub fn begin() -> Begun {
     Begun(is_noted().then(Instant::now))
 }
 
-/// Whether anybody asks.
+/// Returns true if the spans of the current request are recorded.
 pub fn is_noted() -> bool {
     NOTES.try_with(|_| ()).is_ok()
 }
 
 /// Notes something that is over.
 pub fn note(name: &'static str, begun: Instant, ended: Instant) {
-    // Fails when nobody asks.
+    // Fails when the request is not recorded.
     let _ = NOTES.try_with(|notes| {
         let mut notes = notes.notes();
         if notes.len() < NOTES_MAX {
@@ -70,7 +70,7 @@ pub fn note(name: &'static str, begun: Instant, ended: Instant) {
 pub struct Begun(Option<Instant>);
 
 impl Begun {
-    /// When, if anybody asks.
+    /// Returns the start, if the request is recorded.
     pub fn at(self) -> Option<Instant> {
         self.0
     }

@@ -1,8 +1,8 @@
 //! Pages of other origins: the CORS protocol of the Fetch standard, for the origins that the operator lists.
 //!
-//! Browsers keep a page from reading answers of another origin unless the answers allow it. Nothing here guards the
-//! service: whoever has no token gets nothing, from whatever origin. There is no credentials mode, because scripts send
-//! the token themselves and nothing is ever done on behalf of a browser that just happens to be logged in.
+//! Browsers do not let a page read responses of another origin unless the responses allow it. This does not protect the
+//! service: a request without a token is rejected, from any origin. There is no credentials mode, because scripts send the
+//! token themselves, and the service never acts for a browser that happens to be signed in.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

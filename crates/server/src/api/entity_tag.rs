@@ -29,7 +29,7 @@ impl EntityTag {
     pub(crate) fn of(state: impl Iterator<Item = (UserId, Option<Version>)>) -> Self {
         let mut hash = Sha256::new();
         for (owner, version) in state {
-            // Numbers of users are nobody's business but the store's: what goes out is a hash.
+            // Ids of users are internal to the store: clients see a hash.
             hash.update(owner.get().to_be_bytes());
             hash.update(version.map_or(i64::MIN, Version::get).to_be_bytes());
         }

@@ -12,7 +12,7 @@ const KEYS_MAX: usize = 65_536;
 /// Parts of the memory, each with a lock of its own, so that neither requests nor forgetting hold up many others.
 const SHARDS: usize = 16;
 const SHARD_MAX: usize = KEYS_MAX / SHARDS;
-/// Keys forgotten together when a part is full: few enough to matter to nobody, so many that it is rarely done.
+/// Keys that are evicted together when a shard is full: few of them, but enough that evictions are rare.
 const FORGOTTEN: usize = SHARD_MAX / 8;
 /// The most that a rate may allow in its unit of time.
 const RATE_MAX: u32 = 1_000_000;
@@ -91,11 +91,11 @@ pub(crate) struct Level {
     pub(super) more_in: u64,
 }
 
-/// A token bucket for each key, kept as the one moment at which it will be full again (GCRA).
+/// A token bucket for each key, stored as the time at which it will be full again (GCRA).
 ///
-/// Memory is bounded: a bucket that is full again is the same as one that was never used, and is forgotten first. Should
-/// more keys than fit be in use, those nearest to full are: they get back the few tokens they lack, while whoever has
-/// used up theirs stays limited, and nobody ever loses one by what others do.
+/// Memory is bounded: a bucket that is full again equals one that was never used, and is evicted first. If more keys than fit
+/// are in use, those nearest to full are evicted: they regain the few tokens they lack, while exhausted keys stay limited. No
+/// key ever loses a token because of others.
 pub(crate) struct RateLimiter<K> {
     shards: [Mutex<HashMap<K, Instant>>; SHARDS],
     hasher: RandomState,

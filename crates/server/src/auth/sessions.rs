@@ -23,13 +23,13 @@ use plantstore_store::{Collection, Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 use plantstore_telemetry::spans;
 
-/// How long the store's word on a token is believed, or a signature.
+/// Time for which a look-up or a verified signature is valid.
 const FRESH: Duration = Duration::from_secs(2);
-/// Collections that the valid tokens remembered may read, all together, at the most. A token whose user nobody shares with
+/// Capacity of the session cache, in collections that the sessions may read. A session with the user's own collection alone
 /// counts as one.
 const COLLECTIONS_MAX: u64 = 100_000;
-/// Valid tokens that this is usually enough for, which decides into how many parts the memory is divided: few enough for each
-/// to hold users with whom everybody shares.
+/// Expected number of sessions, which decides the number of shards: few enough for each to hold a session with the most
+/// collections.
 const SESSIONS_USUAL: usize = 10_000;
 /// Refused tokens remembered at the most.
 const REFUSED_MAX: usize = 10_000;
@@ -211,7 +211,7 @@ impl Sessions {
         Ok(Session { identity: Arc::new(identity), scopes, collections, proof, until })
     }
 
-    /// Whom a token of the issuer acts for, who is made at the first use.
+    /// Returns the user of an issuer's token, who is created at the first use.
     async fn signed(&self, store: &Store, text: &str) -> Result<Holder, NoSession> {
         let Some(verifier) = &self.verifier else {
             return Err(NoSession::Refused(Cacheable::Always));
@@ -271,7 +271,7 @@ impl Sessions {
     }
 }
 
-/// Whom a token of ours acts for.
+/// Returns the user of a token in the store.
 async fn stored(store: &Store, token: &TokenHash) -> Result<Holder, NoSession> {
     let Some(token) = store.find_token(token).await?.filter(|token| token.revoked.is_none()) else {
         return Err(NoSession::Refused(Cacheable::Always));
@@ -316,7 +316,7 @@ impl Proof {
 }
 
 impl Holder {
-    /// Notes that the token is used today, unless that is noted already, perhaps by somebody who looked it up at the same time.
+    /// Records that the token is used today, unless that is recorded already, perhaps by a concurrent request.
     fn note_use(&mut self, store: &Store, known: Option<&Session>, now: Timestamp) {
         let Proof::Stored { token, noted } = &mut self.proof else {
             return;

@@ -30,7 +30,7 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 const HANDSHAKE: u8 = 22;
 /// Bytes of a response that wait encrypted for a client to take them.
 const ENCRYPTED_BUFFER_MAX: usize = 16 * 1024;
-/// The right of everybody to read a file.
+/// Permission of all users to read a file.
 const READABLE_BY_ALL: u32 = 0o004;
 
 /// Why there is no certificate to show. The messages are for operators and say what to do.
@@ -122,7 +122,7 @@ impl Tls {
         }
     }
 
-    /// Whether everybody on this machine may read the key.
+    /// Returns true if all users of this machine may read the key.
     pub fn key_is_readable_by_all(&self) -> bool {
         fs::metadata(&self.files.key).is_ok_and(|metadata| metadata.permissions().mode() & READABLE_BY_ALL != 0)
     }
@@ -163,7 +163,7 @@ fn server_config(shown: Arc<Shown>) -> Result<ServerConfig, rustls::Error> {
     let config = ServerConfig::builder_with_provider(trust::cryptography()).with_protocol_versions(&versions)?;
     let mut config = config.with_no_client_auth().with_cert_resolver(shown);
     config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1_1.to_vec()];
-    // Whoever comes back brings its session along: nothing is kept for it here.
+    // Clients bring their session along when they reconnect: nothing is stored here.
     config.ticketer = Ticketer::new()?;
     Ok(config)
 }

@@ -73,9 +73,9 @@ statements! {
          WHERE shares.grantee_id = $1",
     find_user:
         "SELECT user_id FROM plantstore.users WHERE name = $1",
-    // In the order of their names, so that two nodes that make users wait for each other, never in a circle. Whom another
-    // node has just made is touched without being changed, because only then the number comes back; and not in a column of
-    // a key, because that would wait for everybody who refers to the user. With a deletion of the same user there may be a
+    // In the order of their names, so that two nodes that make users wait for each other, never in a circle. A user
+    // that another node has just made is updated without a change, because only then the id is returned; and not in a column of
+    // a key, because that would wait for every transaction that refers to the user. With a deletion of the same user there may be a
     // circle even so: PostgreSQL breaks it up, and the writer tries again.
     create_users:
         "WITH made AS (

@@ -11,7 +11,7 @@ const WRITER_GONE: i64 = 86_400;
 
 impl Postgres {
     pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
-        // By the database's own clock: a node that has just started does not know when others deleted whom.
+        // By the database's own clock: a node that has just started does not know when other nodes deleted users.
         const DEPARTED: &str = "
             SELECT user_id FROM plantstore.departed_users
             WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1 LIMIT 1";

@@ -1,7 +1,7 @@
 //! Counting on many threads without making them wait for each other.
 //!
-//! Threads that write to one place in memory pass it to and fro between their processors, and each waits until it is there.
-//! What every request counts is therefore kept once for each thread, and added up when somebody asks.
+//! Threads that write to one cache line contend for it. What every request counts is therefore stored once per thread, and
+//! summed when it is read.
 
 use std::num::NonZero;
 use std::sync::LazyLock;

@@ -69,7 +69,7 @@ impl KeyCache {
         page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by what became of them.")
             .sample(&[("outcome", "ok".into())], fetched.get())
             .sample(&[("outcome", "failed".into())], failed.get());
-        // Before the first there is no such time, and whoever subtracts it from now is not to find decades.
+        // Before the first fetch there is no such time: the age computed from zero would be decades.
         if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
             let help = "When the issuer's keys were last fetched, in seconds since 1970.";
             page.gauge("plantstore_oidc_keys_timestamp_seconds", help).sample(&[], last);
@@ -167,7 +167,7 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
             () = sleep(if failed { RETRY } else { REFRESH }) => {}
             _ = asked.wait_for(|state| state.fetching) => {}
         }
-        // Nobody needs to be told: who wants to know looks.
+        // No notification is needed: the state is read where it is used.
         state.send_if_modified(|state| {
             state.fetching = true;
             false

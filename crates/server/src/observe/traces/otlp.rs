@@ -18,7 +18,7 @@ const ERROR: u8 = 2;
 const SAMPLED: u32 = 0x001;
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
-/// Methods by their own names; others have one in common, so that nobody makes up names for our spans.
+/// Methods that spans are named after; all others share one name, so that clients cannot choose the names of spans.
 const METHODS: [Method; 5] = [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::OPTIONS];
 
 /// A whole request to the collector.

@@ -70,7 +70,7 @@ impl Frames {
 impl Drop for Frames {
     fn drop(&mut self) {
         if let (Some(stream), Some(give_back)) = (self.stream.take(), self.give_back.take()) {
-            // Whoever does not want it back closes it.
+            // Without a receiver, the stream is closed.
             let _ = give_back.send(stream);
         }
     }
