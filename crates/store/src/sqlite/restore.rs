@@ -26,8 +26,9 @@ pub struct RestoreTarget {
 impl RestoreTarget {
     pub(crate) fn begin(path: &Path) -> Result<Self, RestoreError> {
         let url = || StoreUrl::Sqlite(path.to_owned());
-        reject_leftovers(path)?;
+        // First, because a store that exists may have a write-ahead log, too.
         let file = NewFile::begin(path, false)?;
+        reject_leftovers(path)?;
         let connection = prepare(file.partial());
         let connection = connection.map_err(|error| OpenError::Unusable(url(), describe(&error)))?;
         Ok(Self { connection: Some(connection), file, path: path.to_owned() })
