@@ -178,7 +178,7 @@ fn a_body_that_breaks_a_rule_is_refused(#[values(Engine::Sqlite, Engine::Postgre
             40002,
             "`id` is given more than once; `name` is given more than once; `tag` is given more than once; `a` is",
         ),
-        // A key given twice, even with the same value, even one nobody knows.
+        // A key given twice, even with the same value, even an unknown one.
         (r#"{"id":1,"id":1,"name":"a"}"#, 40002, "`id` is given more than once"),
         (r#"{"id":1,"name":"a","name":"b"}"#, 40002, "`name` is given more than once"),
         (r#"{"id":1,"name":"a","n\u0061me":"b"}"#, 40002, "`name` is given more than once"),

@@ -307,7 +307,7 @@ fn keys_are_a_users_own(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
     assert_eq!(names(&bob), r#"[{"name":"Fern"}]"#);
 }
 
-// Whoever is let in the next time, or finds the service well again, is served.
+// A request that is allowed the next time, or that finds the service available again, is served.
 #[rstest]
 fn what_depends_on_the_caller_or_the_moment_is_not_kept(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -449,7 +449,7 @@ fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
     }
 }
 
-// With keys or without, in one commit: of all who want the same one gets it, and everybody is told the same again.
+// With keys or without, in one commit: of all requests for one id exactly one wins, and every retry gets the same response.
 #[rstest]
 fn those_who_share_a_commit_are_told_apart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -228,7 +228,7 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away(
     wait_for("a free place", || ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(()));
 }
 
-// What waits for a writer that is held up is bounded; the rest is told to come back, and nothing is lost.
+// What waits for a writer that is held up is bounded; the rest is rejected with `Retry-After`, and nothing is lost.
 #[rstest]
 fn a_full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -368,7 +368,7 @@ fn a_list_whose_user_is_deleted_meanwhile_is_cut(#[values(Engine::Sqlite, Engine
     wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
 }
 
-// Breaks the store under a list that is being sent: whoever reads it must notice.
+// Breaks the store under a list that is being sent: the client must notice.
 #[rstest]
 fn a_list_that_cannot_be_finished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::support::{Connection, Engine, Server, Site, wait_for};
 
-// Nobody reads the log, and its pipe is full: the service goes on, errors and all, and ends when told to.
+// The log is not read and its pipe is full: the service goes on, also with errors, and stops on a signal.
 #[rstest]
 fn a_log_that_nobody_reads_does_not_stop_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

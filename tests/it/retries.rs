@@ -95,7 +95,7 @@ fn every_write_happens_once_though_the_service_is_killed(#[values(Engine::Sqlite
     campaign.check(site);
 }
 
-// What the above would find: the same clients without keys are told what is not so.
+// A control for the test above: the same clients without keys get responses that are not true.
 #[rstest]
 fn without_keys_some_writes_happen_twice(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

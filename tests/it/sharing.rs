@@ -333,7 +333,7 @@ fn deleting_a_user_ends_what_they_share_and_what_is_shared_with_them(
     let mut deletion =
         site.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
     wait_for("bob to be gone", || site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(()));
-    // Servers still believe bob's token: nothing is written for somebody who is gone, and not in their name.
+    // Servers still accept bob's token from their cache: nothing is written for a deleted user, nor in their name.
     assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40101);
     assert_eq!(post_to(&cyd, "bob", 3, "Moss").error(), 40400);

@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::{errors, text};
 use crate::support::{Client, Connection, Engine, Site, Terminal, free_port, wait_for};
 
-// Whoever started the service may have stopped listening to what it says.
+// The parent process may have closed the pipe of the standard output.
 #[rstest]
 fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -25,7 +25,7 @@ fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Post
     child.wait().unwrap();
 }
 
-/// Somebody who closes the window of their terminal does not want the service to go on in secret.
+/// Closing the window of the terminal (SIGHUP) ends the service: it does not go on in the background.
 #[test]
 fn the_service_ends_with_its_terminal() {
     let site = Site::new(Engine::Sqlite);

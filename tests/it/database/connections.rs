@@ -108,7 +108,7 @@ fn connections_are_as_safe_as_the_url_asks() {
         (format!("{url}?sslmode=require&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-ca&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-full&sslrootcert={other}"), unknown),
-        // Nobody's system trusts the authority of the tests.
+        // No system trusts the authority of the tests.
         (format!("{url}?sslmode=verify-full"), "certificate"),
         (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
         (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),

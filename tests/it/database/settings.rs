@@ -13,7 +13,7 @@ fn set_for_all(site: &Site, settings: &[&str]) {
     }
 }
 
-/// Settings that somebody may have given the database, and that the service must not depend on.
+/// Settings that an administrator may have given the database, and that the service must not depend on.
 const ODD: &[&str] = &[
     "default_transaction_isolation = 'serializable'",
     "default_transaction_deferrable = on",
@@ -50,7 +50,7 @@ fn odd_defaults_of_the_database_do_no_harm() {
         assert_eq!(server.client(&token).ids(), (0..40).collect::<Vec<_>>());
         works(server, &token);
     }
-    // Those that nobody needs at the moment stay.
+    // Idle connections stay.
     wait_for("connections that have been idle for long", || {
         let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                     AND application_name = 'plantstore' AND state_change < now() - interval '2s'";

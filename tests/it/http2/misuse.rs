@@ -91,7 +91,7 @@ fn half_a_first_head_is_cut_off_once() {
     assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
 }
 
-/// A request that is sent and taken back costs its sender nothing; whoever does nothing else is sent away.
+/// A request that is sent and reset costs its sender nothing; a client that does nothing else is disconnected.
 #[test]
 fn requests_that_are_taken_back_at_once_end_the_connection() {
     let site = site();
@@ -178,7 +178,7 @@ fn floods_of_small_frames_hold_nobody_up() {
             scope.spawn(|| {
                 let mut connection = Frames::open(server.address(), &[]);
                 connection.try_send(first).expect("the beginning sent");
-                // Nobody reads what it answers.
+                // The responses are not read.
                 wait_for("the server to hang up", || connection.try_send(flood).is_err().then_some(()));
             });
         }

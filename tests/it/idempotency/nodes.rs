@@ -38,7 +38,7 @@ fn what_is_in_flight_on_one_node_is_so_on_all() {
     wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
 }
 
-/// Whoever has an answer gets it again from every node, and is not told to wait for a lock that is about to go.
+/// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
 #[test]
 fn what_was_answered_by_one_node_is_repeated_by_all() {
     let site = Site::new(Engine::Postgres);

@@ -148,7 +148,7 @@ fn an_address_that_cannot_be_used_is_an_error() {
     }
 }
 
-/// In a network of its own, where nobody else is.
+/// In a network namespace of its own.
 #[test]
 fn beyond_this_machine_is_worth_a_warning() {
     let site = Site::new(Engine::Sqlite);

@@ -47,7 +47,7 @@ fn a_new_key_works_at_once_and_a_removed_one_no_more(#[values(Engine::Sqlite, En
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
-// A key that nobody has asked for in vain is there with the first token that needs it. With it the old one ends, although
+// A key that no token has asked for yet is there with the first token that needs it. With it the old one ends, although
 // its token has been believed a moment ago.
 #[rstest]
 fn the_first_token_of_a_new_key_is_not_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {

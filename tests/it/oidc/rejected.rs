@@ -37,7 +37,7 @@ fn whatever_is_wrong_with_a_token_the_answer_is_one_and_the_same(
     }
 }
 
-/// Tokens that somebody made who does not have the issuer's key but knows all that is public.
+/// Tokens of an attacker who does not have the issuer's key but knows all that is public.
 fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     let good = key.token(claims);
@@ -117,7 +117,7 @@ fn malformed(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     add("twice", format!("{good} {good}"));
     add("padded", format!("{header}.{payload}.{signature}="));
     add("a header that is padded", format!("{header}=.{payload}.{signature}"));
-    // The same bytes, with a bit at the end that nobody reads.
+    // The same bytes, with a bit at the end that decoders ignore.
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (last, rest) = signature.as_bytes().split_last().unwrap();
     let at = alphabet.iter().position(|known| known == last).unwrap();
@@ -186,7 +186,7 @@ fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
     bad
 }
 
-/// Tokens of the issuer that are not for us, not for now, or for nobody.
+/// Tokens of the issuer with another audience, another time, or no user.
 fn claiming_too_much(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let issuer = claims["iss"].as_str().unwrap();
     [
