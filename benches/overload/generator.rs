@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,6 +12,9 @@ use clap::ValueEnum;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
+/// Connections opened per millisecond, so that they do not overflow the server's queue of connections to accept: the system
+/// would repeat each of those a second later.
+const CONNECTS_PER_MS: usize = 5;
 /// Events taken from the system at once.
 const EVENTS: usize = 512;
 /// How long the last responses may take after the load has ended.
@@ -87,6 +91,9 @@ impl Generator {
         let random = getrandom::u64()? | 1;
         let mut generator = Self { address, tokens: tokens.to_vec(), epoll, connections, idle, random };
         for place in 0..count {
+            if place % CONNECTS_PER_MS == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
             let connection = generator.open(place).context("a connection")?;
             generator.connections.push(connection);
         }

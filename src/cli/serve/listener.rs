@@ -1,15 +1,20 @@
 //! Listening sockets.
 
 use std::io;
+use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 use crate::cli::environment::origin;
+
+/// Connections that may wait to be accepted. The system drops the first packet of those beyond it, and their clients try
+/// again only after a second. The system may have a lower maximum (`net.core.somaxconn` on Linux: 4,096 by default).
+const BACKLOG: u32 = 4_096;
 
 /// Binds an address. `option` is the option that it was given with, for messages.
 pub(super) async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {
     let option = origin(option);
-    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+    listen_on_first(listen).await.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             anyhow::anyhow!("{listen} is in use: stop what listens there, or choose another address with {option}")
         }
@@ -21,4 +26,24 @@ pub(super) async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListen
         }
         _ => anyhow::anyhow!("cannot listen on {listen}: {error}; choose another address with {option}"),
     })
+}
+
+/// Listens on the first address of `host:port` that can be bound.
+async fn listen_on_first(listen: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+    for address in lookup_host(listen).await? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restarted server can listen at once, although connections of the previous process are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use super::error::RETRY_AFTER;
 
 /// Delay of the second rejection in a row; each further one doubles it.
-const DELAY_MIN: Duration = Duration::from_millis(100);
-/// Longest delay of a rejection.
-const DELAY_MAX: Duration = RETRY_AFTER;
+const DELAY_MIN: Duration = Duration::from_secs(2);
+/// Longest delay of a rejection. A rejection costs about as much as a cached list, so the number of connections divided by
+/// this time must be a small part of the requests per second that can be served.
+const DELAY_MAX: Duration = Duration::from_secs(4);
 
 /// Delays the responses of one connection that is rejected again and again.
 #[derive(Default)]
@@ -58,7 +59,7 @@ mod tests {
         let delay = RejectionDelay::default();
         let start = Instant::now();
         let delays: Vec<u128> = (0..7).map(|_| delay.next(start).as_millis()).collect();
-        assert_eq!(delays, [0, 100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(delays, [0, 2_000, 4_000, 4_000, 4_000, 4_000, 4_000]);
     }
 
     #[test]
