@@ -17,6 +17,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_plantstore");
 /// Directory of the package for an embedded database.
 const STATE: &str = "var/lib/plantstore";
 const OPTIONS: &str = "etc/plantstore/environment";
+/// Search path of a system with all its programs, which dpkg asks for.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Packages that all tests share.
 static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -113,10 +115,9 @@ impl ScratchRoot {
 
     /// Runs dpkg as root of a user namespace. Maintainer scripts run with the tools of this machine, on the scratch root.
     fn dpkg(&self, arguments: &[&str]) -> String {
-        let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
         let mut dpkg = Command::new("unshare");
         dpkg.args(["--map-root-user", "dpkg", "--force-script-chrootless", "--root"]).arg(self.0.path());
-        succeed(dpkg.args(arguments).env("PATH", path).env("LC_ALL", "C"))
+        succeed(dpkg.args(arguments).env("PATH", PATH).env("LC_ALL", "C"))
     }
 
     /// Starts the service as the installed unit does, with `%S` in the scratch root.
@@ -211,7 +212,7 @@ fn commands_of(script: &str, arguments: &[&str], invoke_status: &str) -> (Vec<St
     command.args(["--map-root-user", "--mount", "sh", "-c"]);
     command.arg("mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec \"$@\" 2>&1").arg("sh");
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/debian").join(script)).args(arguments);
-    command.env("PATH", format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap()));
+    command.env("PATH", format!("{}:{PATH}", directory.path().display()));
     let said = succeed(command.env("CALLS", &calls).env_remove("DPKG_ROOT"));
     (fs::read_to_string(&calls).unwrap().lines().map(str::to_owned).collect(), said)
 }
