@@ -105,7 +105,8 @@ fn listen(end: EndSignal) -> anyhow::Result<(EndSignal, Signal)> {
     Ok((end, stream))
 }
 
-/// Reports whether the process ignores this signal. Must be called before listening for it, which changes that.
+/// Reports whether the process ignores this signal. Must be called before listening for it, which changes that. Systems
+/// without Linux's `/proc` do not tell: there the answer is no.
 pub(super) fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,7 @@
 //! What operators run the service with: the systemd unit, the image, the probe.
 
 use std::collections::BTreeSet;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output};
 
 use rstest::rstest;
@@ -121,7 +120,14 @@ fn variables_in_deploy_are_options() {
     // Without its line breaks.
     let serve = text(&serve.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = 0;
-    for path in ["deploy/plantstore.service", "deploy/Dockerfile", "deploy/compose.yaml", "docs/operations.md"] {
+    for path in [
+        "deploy/plantstore.service",
+        "deploy/environment",
+        "deploy/Dockerfile",
+        "deploy/compose.yaml",
+        "docs/operations.md",
+        "docs/how-to/install.md",
+    ] {
         for (at, _) in file(path).match_indices("PLANTSTORE_") {
             let text = &file(path)[at..];
             let end = text.find(|character: char| !character.is_ascii_uppercase() && character != '_');
@@ -170,7 +176,15 @@ fn a_supervisor_is_told() {
     let messages = supervised(&site, path.to_str().unwrap(), &socket, "20000");
     assert_eq!(messages[..4], ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]);
     assert_eq!(messages.last().unwrap(), "STOPPING=1");
+}
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_supervisor_with_an_abstract_address_is_told() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::SocketAddr;
+
+    let site = Site::new(Engine::Sqlite);
     let name = format!("plantstore-test-{}", site.directory().file_name().unwrap().display());
     let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     assert_eq!(supervised(&site, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);

@@ -10,7 +10,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// The last part of a partial file's name; a random number stands before it.
@@ -95,9 +94,9 @@ impl NewFile {
 
     /// Takes the name unless it is in use, which the system decides.
     fn rename_to_unused(&self) -> io::Result<()> {
-        match renameat_with(CWD, &self.partial, CWD, &self.path, RenameFlags::NOREPLACE) {
-            // Not every file system knows how.
-            Err(Errno::INVAL) => {
+        match rename_exclusively(&self.partial, &self.path) {
+            // Neither every file system nor every operating system supports it.
+            Err(Errno::INVAL | Errno::NOTSUP) => {
                 fs::hard_link(&self.partial, &self.path)?;
                 fs::remove_file(&self.partial)
             }
@@ -151,6 +150,19 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
+}
+
+/// Renames a file unless the new name is in use.
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+fn rename_exclusively(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
+/// Reports that the system has no such call.
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+fn rename_exclusively(_: &Path, _: &Path) -> rustix::io::Result<()> {
+    Err(Errno::NOTSUP)
 }
 
 fn is_at(file: &File, path: &Path) -> bool {

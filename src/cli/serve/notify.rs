@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
@@ -68,7 +67,7 @@ impl NotifySocket {
     /// Opens a socket. A name that starts with `@` is an abstract address instead of a file.
     fn open(name: &OsString) -> io::Result<Self> {
         let address = match name.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
+            Some(name) => abstract_address(name)?,
             None => SocketAddr::from_pathname(name)?,
         };
         let socket = UnixDatagram::unbound()?;
@@ -76,6 +75,17 @@ impl NotifySocket {
         socket.set_nonblocking(true)?;
         Ok(Self { socket, address })
     }
+}
+
+#[cfg(target_os = "linux")]
+fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
+    use std::os::linux::net::SocketAddrExt as _;
+    SocketAddr::from_abstract_name(name)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux has abstract socket addresses"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "names that systemd has given; they are no options of ours")]
