@@ -1,4 +1,4 @@
-//! Three nodes with PostgreSQL, Patroni and etcd, the proxy in front of them, and the faults that strike them.
+//! Cluster of three nodes with PostgreSQL, Patroni and etcd behind a proxy, and the faults that are injected into it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,21 +14,21 @@ use rustix::process::Signal;
 use crate::machine::{self, Machine, run, wait};
 use crate::settings::{self, ETCD, NODES, PATRONI, Replication};
 
-/// How long the cluster may take to come up, to fail over, and to be whole again.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout for the cluster to start, to fail over, and to recover.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What happens to the leader.
+/// Fault that is injected into the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Fault {
+pub(crate) enum ClusterFault {
     PrimaryKilled,
     NodeDead,
     Partitioned,
     Frozen,
 }
 
-impl Fault {
-    /// How long it lasts at least. A frozen leader wakes up after its time is over, or it would not be the old leader.
-    pub(crate) fn lasts(self) -> Duration {
+impl ClusterFault {
+    /// Returns the minimum duration. A frozen leader resumes after its lease has expired, when another node leads.
+    pub(crate) fn min_duration(self) -> Duration {
         match self {
             Self::PrimaryKilled | Self::NodeDead | Self::Partitioned => Duration::ZERO,
             Self::Frozen => Duration::from_secs(settings::TTL + 5),
@@ -36,7 +36,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ClusterFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::PrimaryKilled => "primary killed",
@@ -47,20 +47,20 @@ impl fmt::Display for Fault {
     }
 }
 
-pub(crate) struct Cluster {
+pub(crate) struct FailoverCluster {
     directory: PathBuf,
     replication: Replication,
-    /// None is a node that is dead.
+    /// `None` for a node that is down.
     nodes: [Option<Machine>; NODES],
-    /// How often a node was started so far.
+    /// Number of node starts so far.
     boots: usize,
     proxy: Child,
 }
 
-impl Cluster {
-    /// Sets everything up in an empty directory and waits until it is ready.
+impl FailoverCluster {
+    /// Starts a cluster in an empty directory and waits until it is ready.
     pub(crate) fn start(directory: &Path, replication: Replication) -> Result<Self> {
-        machine::lay_network(settings::CLIENTS)?;
+        machine::create_network(settings::CLIENTS)?;
         let file = directory.join("haproxy.cfg");
         fs::write(&file, settings::haproxy())?;
         let log = File::create(directory.join("haproxy.log"))?;
@@ -76,39 +76,39 @@ impl Cluster {
         let mut cluster =
             Self { directory: directory.to_owned(), replication, nodes: [const { None }; NODES], boots: 0, proxy };
         for node in 0..NODES {
-            let own = cluster.home(node);
-            fs::create_dir(&own)?;
-            run("chown", &["postgres:postgres", &own.display().to_string()])?;
-            fs::write(own.join("patroni.json"), settings::patroni(node, &own, replication).to_string())?;
+            let directory = cluster.directory_of(node);
+            fs::create_dir(&directory)?;
+            run("chown", &["postgres:postgres", &directory.display().to_string()])?;
+            fs::write(directory.join("patroni.json"), settings::patroni(node, &directory, replication).to_string())?;
             cluster.boot(node)?;
         }
-        let leader = cluster.wait_until_whole()?;
-        for statement in settings::preparation() {
+        let leader = cluster.wait_until_healthy()?;
+        for statement in settings::setup_statements() {
             cluster.query(leader, &statement)?;
         }
         Ok(cluster)
     }
 
-    /// Where a node keeps everything.
-    fn home(&self, node: usize) -> PathBuf {
+    /// Returns the directory of a node.
+    fn directory_of(&self, node: usize) -> PathBuf {
         self.directory.join(settings::name(node))
     }
 
     fn boot(&mut self, node: usize) -> Result<()> {
         self.boots += 1;
         let port = format!("port{}", self.boots);
-        let machine = Machine::boot(&self.home(node), &port, settings::address(node), &settings::script(node))?;
+        let machine = Machine::boot(&self.directory_of(node), &port, settings::address(node), &settings::script(node))?;
         self.nodes[node] = Some(machine);
         Ok(())
     }
 
     fn machine(&self, node: usize) -> Result<&Machine> {
-        self.nodes[node].as_ref().with_context(|| format!("{} is dead", settings::name(node)))
+        self.nodes[node].as_ref().with_context(|| format!("{} is down", settings::name(node)))
     }
 
-    /// Waits until nothing is missing: a leader, its standbys, every member of etcd. Gives the leader.
-    pub(crate) fn wait_until_whole(&self) -> Result<usize> {
-        wait("the whole cluster", PATIENCE, || {
+    /// Waits for a leader, its standbys and all members of etcd. Returns the leader.
+    pub(crate) fn wait_until_healthy(&self) -> Result<usize> {
+        wait("a healthy cluster", TIMEOUT, || {
             for node in 0..NODES {
                 let health = get(node, ETCD, "/health")?;
                 ensure!(health.contains(r#""health":"true""#), "etcd on {}: {health}", settings::name(node));
@@ -117,36 +117,36 @@ impl Cluster {
             let streaming =
                 "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND application_name ~ '^n'";
             let standbys = self.query(leader, streaming)?;
-            ensure!(standbys == (NODES - 1).to_string(), "{standbys} standbys stream");
+            ensure!(standbys == (NODES - 1).to_string(), "{standbys} standbys are streaming");
             if self.replication == Replication::Synchronous {
                 let synchronous = self.query(leader, &format!("{streaming} AND sync_state = 'sync'"))?;
                 ensure!(synchronous == "1", "{synchronous} standbys are synchronous");
-                // That it may be promoted is written down in etcd, which comes after it is synchronous.
+                // Patroni records in etcd that the standby may be promoted, after it is synchronous.
                 ensure!((0..NODES).any(|node| get(node, PATRONI, "/synchronous").is_ok()), "no synchronous standby");
             }
             Ok(leader)
         })
     }
 
-    /// Runs a statement on one node, past the proxy and the network.
+    /// Runs a statement on one node, through its Unix socket.
     fn query(&self, node: usize, statement: &str) -> Result<String> {
-        let socket = self.home(node).display().to_string();
+        let socket = self.directory_of(node).display().to_string();
         run("psql", &["-XAtq", "-h", &socket, "-U", "postgres", "-d", "postgres", "-c", statement])
     }
 
-    pub(crate) fn strike(&mut self, fault: Fault, node: usize) -> Result<()> {
+    pub(crate) fn inject(&mut self, fault: ClusterFault, node: usize) -> Result<()> {
         let machine = self.machine(node)?;
         match fault {
-            Fault::PrimaryKilled => {
+            ClusterFault::PrimaryKilled => {
                 ensure!(machine.signal(&["postgres"], Signal::KILL)? > 0, "no PostgreSQL to kill");
             }
-            Fault::NodeDead => {
-                let machine = self.nodes[node].take().context("it is dead")?;
+            ClusterFault::NodeDead => {
+                let machine = self.nodes[node].take().context("the node is down")?;
                 machine.kill()?;
             }
-            Fault::Partitioned => machine.unplug()?,
-            Fault::Frozen => {
-                // Patroni first, so that it does not see what happens to the other.
+            ClusterFault::Partitioned => machine.disconnect()?,
+            ClusterFault::Frozen => {
+                // Patroni first, so that it does not react to the stopped PostgreSQL.
                 let stopped = machine.signal(&["patroni"], Signal::STOP)?;
                 ensure!(stopped > 0 && machine.signal(&["postgres"], Signal::STOP)? > 0, "nothing to freeze");
             }
@@ -154,24 +154,24 @@ impl Cluster {
         Ok(())
     }
 
-    pub(crate) fn heal(&mut self, fault: Fault, node: usize) -> Result<()> {
+    pub(crate) fn heal(&mut self, fault: ClusterFault, node: usize) -> Result<()> {
         match fault {
-            // Patroni does it.
-            Fault::PrimaryKilled => {}
-            Fault::NodeDead => self.boot(node)?,
-            Fault::Partitioned => self.machine(node)?.plug_in()?,
-            Fault::Frozen => {
+            // Patroni restarts it.
+            ClusterFault::PrimaryKilled => {}
+            ClusterFault::NodeDead => self.boot(node)?,
+            ClusterFault::Partitioned => self.machine(node)?.connect()?,
+            ClusterFault::Frozen => {
                 self.machine(node)?.signal(&["postgres", "patroni"], Signal::CONT)?;
             }
         }
         Ok(())
     }
 
-    /// Keeps what this node commits from the others, while clients and etcd notice nothing.
-    pub(crate) fn hold_back_replication(&self, node: usize) -> Result<()> {
-        // What stays on the node goes on: Patroni talks to its own PostgreSQL.
+    /// Blocks replication from this node, but not its clients and etcd.
+    pub(crate) fn block_replication(&self, node: usize) -> Result<()> {
+        // Patroni can still connect to PostgreSQL on its own node.
         let rules = format!(
-            "table ip held {{ chain output {{ type filter hook output priority 0; \
+            "table ip blocked {{ chain output {{ type filter hook output priority 0; \
              oifname eth0 tcp sport {} ip daddr != {} drop; }}; }}",
             settings::POSTGRES,
             settings::CLIENTS
@@ -179,16 +179,16 @@ impl Cluster {
         self.machine(node)?.run("nft", &[&rules]).map(drop)
     }
 
-    pub(crate) fn let_replication_go_on(&self, node: usize) -> Result<()> {
-        // Of a node that died, the rules died too.
+    pub(crate) fn unblock_replication(&self, node: usize) -> Result<()> {
+        // The rules end with the network of a node.
         if let Some(machine) = &self.nodes[node] {
-            machine.run("nft", &["delete table ip held"])?;
+            machine.run("nft", &["delete table ip blocked"])?;
         }
         Ok(())
     }
 }
 
-impl Drop for Cluster {
+impl Drop for FailoverCluster {
     fn drop(&mut self) {
         for machine in self.nodes.iter_mut().filter_map(Option::take) {
             let _ = machine.kill();
@@ -198,29 +198,29 @@ impl Drop for Cluster {
     }
 }
 
-/// The node that holds the leader's lock, other than the one that held it.
-fn leader(but: Option<usize>) -> Result<usize> {
-    let mut others = (0..NODES).filter(|node| but != Some(*node));
+/// Returns the node that holds the leader lock, unless it is `except`.
+fn leader(except: Option<usize>) -> Result<usize> {
+    let mut others = (0..NODES).filter(|node| except != Some(*node));
     others.find(|node| get(*node, PATRONI, "/primary").is_ok()).context("no leader")
 }
 
-/// Waits until another node leads.
+/// Waits until another node is the leader.
 pub(crate) fn wait_for_successor(of: usize) -> Result<usize> {
-    wait("another leader", PATIENCE, || leader(Some(of)))
+    wait("another leader", TIMEOUT, || leader(Some(of)))
 }
 
-/// The body of an answer with status 200.
+/// Returns the body of a response with status 200.
 fn get(node: usize, port: u16, path: &str) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(1);
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from((settings::address(node), port)), LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer cut short")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    let (head, body) = response.split_once("\r\n\r\n").context("an incomplete response")?;
     let status = head.lines().next().unwrap_or_default();
     if status.split(' ').nth(1) != Some("200") {
-        bail!("{} answers {path} with {status}", settings::name(node));
+        bail!("{} responds to {path} with {status}", settings::name(node));
     }
     Ok(body.to_owned())
 }

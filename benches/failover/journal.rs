@@ -1,5 +1,5 @@
-//! Plants that are created once and then left alone. Whatever of them is missing was lost: to see that, nobody has to
-//! know in which order things happened, and nothing that is written later hides it.
+//! Plants that are created once and never changed. A missing one was lost: later writes cannot hide that, and no ordering of
+//! operations has to be reconstructed to detect it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use crate::machine::pause;
 use crate::support::{Answer, Client, Connection};
 
-/// The time between two entries.
+/// Pause between two creates.
 const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub(crate) struct Journal {
     last: i64,
-    /// By id, with their names.
+    /// Names by id.
     acknowledged: BTreeMap<i64, String>,
     lost: usize,
 }
 
 impl Journal {
-    /// Writes through all nodes in turn.
+    /// Creates plants through all nodes in turn until `stop` is set.
     pub(crate) fn write(&mut self, nodes: &[SocketAddr], token: &str, stop: &AtomicBool) {
         for node in nodes.iter().cycle() {
             if stop.load(Ordering::Relaxed) {
@@ -30,14 +30,14 @@ impl Journal {
             }
             self.last += 1;
             let name = format!("entry {}", self.last);
-            if create(*node, token, self.last, &name).is_ok_and(|answer| answer.status == 200) {
+            if create(*node, token, self.last, &name).is_ok_and(|response| response.status == 200) {
                 self.acknowledged.insert(self.last, name);
             }
             pause(PAUSE);
         }
     }
 
-    /// Counts what was acknowledged and is not among these plants, each once.
+    /// Counts acknowledged plants that are not among `plants`, each once.
     pub(crate) fn compare(&mut self, plants: &BTreeMap<i64, String>) {
         let before = self.acknowledged.len();
         self.acknowledged.retain(|id, name| plants.get(id) == Some(name));
@@ -48,7 +48,7 @@ impl Journal {
         self.lost
     }
 
-    /// How many were acknowledged so far.
+    /// Returns the number of acknowledged creates.
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.len() + self.lost
     }

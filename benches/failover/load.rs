@@ -1,4 +1,4 @@
-//! The load on the service, and what is left of it after each round.
+//! Load on the service, and verification of its effects after each round.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,37 +10,37 @@ use anyhow::{Result, ensure};
 
 use crate::journal::Journal;
 use crate::machine::wait;
-use crate::report::Tally;
-use crate::service::{self, Service};
+use crate::report::RoundResult;
+use crate::service::{self, ServiceNodes};
 use crate::support::{History, Report, Stop, Summary, Workload};
 
 const WRITERS: usize = 8;
 const LISTERS: usize = 2;
 const USERS: usize = 4;
-/// The user who has the journal.
-const CHRONICLER: usize = USERS;
-/// Plants of each user: few, so that writers meet.
+/// Index of the user who owns the journal.
+const JOURNAL_USER: usize = USERS;
+/// Number of ids per user: few, so that writers conflict.
 const IDS: i64 = 40;
-/// What everybody waits between two operations, so that the history of a long campaign can be checked.
+/// Pause of each client between two operations, so that the history of a long campaign can be checked.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long a cluster with a leader may refuse writes: until the leader has found a standby, and the proxy the leader.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for writes after a failover: until the leader has a standby, and the proxy has found the leader.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What clients do, and what is known of it over all rounds.
+/// Clients of the service, and the history of their operations over all rounds.
 pub(crate) struct Load {
-    service: Service,
+    service: ServiceNodes,
     workload: Workload,
     history: History,
     journal: Mutex<Journal>,
-    /// All writes, as of the last round.
+    /// Totals at the end of the last round.
     before: Summary,
-    /// The acknowledged writes of the history that were lost: whose they were, and when they were called.
+    /// Lost acknowledged writes: user, plant id and time of the call.
     lost: BTreeSet<(usize, i64, Duration)>,
 }
 
 impl Load {
     pub(crate) fn prepare(directory: &Path) -> Result<Self> {
-        let service = Service::start(directory, USERS + 1)?;
+        let service = ServiceNodes::start(directory, USERS + 1)?;
         let workload = Workload {
             nodes: service::addresses()?,
             tokens: service.tokens[..USERS].to_vec(),
@@ -53,10 +53,10 @@ impl Load {
         Ok(Self { service, workload, history, journal, before: Summary::default(), lost: BTreeSet::new() })
     }
 
-    /// Runs while `during` does.
+    /// Runs the load while `during` runs.
     pub(crate) fn run(&self, during: impl FnOnce() -> Result<()>) -> Result<Report> {
         let stop = AtomicBool::new(false);
-        let token = &self.service.tokens[CHRONICLER];
+        let token = &self.service.tokens[JOURNAL_USER];
         std::thread::scope(|scope| {
             let _stop = Stop(&stop);
             scope.spawn(|| self.journal().write(&self.workload.nodes, token, &stop));
@@ -69,40 +69,40 @@ impl Load {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a write that is called from now on and acknowledged.
+    /// Waits until a write that begins from now on is acknowledged.
     pub(crate) fn wait_for_write(&self) -> Result<()> {
-        // Every writer has one under way at the most.
+        // Every writer has at most one write in flight.
         let enough = self.history.acknowledged() + WRITERS + 1;
-        wait("a write", PATIENCE, || {
+        wait("a write", TIMEOUT, || {
             ensure!(self.history.acknowledged() >= enough, "none is acknowledged");
             Ok(())
         })
     }
 
-    /// What became of a round, now that the cluster is whole and nothing is under way any more.
-    pub(crate) fn settle(&mut self, round: Report) -> Result<Tally> {
+    /// Evaluates a round. Call this when the cluster is healthy and no operation is in flight.
+    pub(crate) fn evaluate(&mut self, round: Report) -> Result<RoundResult> {
         self.history.settle(self.history.now());
         let mut now = self.history.summary();
         now.acknowledged += self.journal().acknowledged();
         let before = std::mem::replace(&mut self.before, now);
-        Ok(Tally {
+        Ok(RoundResult {
             gap: round.longest_gap,
             slowest: round.slowest,
             acknowledged: now.acknowledged - before.acknowledged,
             unknown: now.unknown - before.unknown,
-            refused: now.refused - before.refused,
+            rejected: now.refused - before.refused,
             lost: self.count_lost()?,
         })
     }
 
-    /// How many writes that were acknowledged are newly missing: of the journal, and of the plants that are not what the
-    /// last write has made them. This asks nothing of the checker, so that each proves the other.
+    /// Returns the number of newly lost acknowledged writes: entries of the journal, and plants that differ from their last
+    /// write. Independent of the history checker, so that each verifies the other.
     fn count_lost(&mut self) -> Result<usize> {
         let lost = |load: &Self| load.lost.len() + load.journal().lost();
         let before = lost(self);
         let certain = self.history.certain();
         for node in self.workload.nodes.clone() {
-            self.journal().compare(&self.service.plants(node, CHRONICLER)?);
+            self.journal().compare(&self.service.plants(node, JOURNAL_USER)?);
             for user in 0..USERS {
                 let plants = self.service.plants(node, user)?;
                 let of_user = certain.range((user, i64::MIN)..=(user, i64::MAX));
@@ -113,7 +113,7 @@ impl Load {
         Ok(lost(self) - before)
     }
 
-    /// What the checker has to say: how many plants have a history that nothing explains, and the first of them.
+    /// Returns the number of plants whose history is not linearizable, and the first of them.
     pub(crate) fn violations(&self) -> (usize, Option<String>) {
         let violations = self.history.violations();
         (violations.len(), violations.first().map(ToString::to_string))

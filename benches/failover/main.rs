@@ -1,5 +1,6 @@
-//! The failover campaign: `scripts/failover ROUNDS [--async]`.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a report is what a campaign is for")]
+//! Failover campaign: injects faults into the leader of a PostgreSQL cluster under load and checks that no acknowledged write is
+//! lost. Run it with `scripts/failover ROUNDS [--async]`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the campaign prints a report")]
 
 mod cluster;
 mod journal;
@@ -20,26 +21,26 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum as _};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cluster::{Cluster, Fault};
+use crate::cluster::{ClusterFault, FailoverCluster};
 use crate::load::Load;
 use crate::machine::pause;
-use crate::report::{Report, Tally};
+use crate::report::{CampaignReport, RoundResult};
 use crate::settings::Replication;
 
 #[derive(Parser)]
 struct Options {
-    /// How many times the leader is struck
+    /// Number of faults to inject
     rounds: usize,
-    /// The control: with asynchronous replication the campaign must find lost plants
+    /// Use asynchronous replication, as a control: the campaign must find lost plants
     #[arg(long = "async")]
     asynchronous: bool,
-    /// Only these faults, and not all in turn
+    /// Inject only these faults, instead of all in turn
     #[arg(long = "fault", value_enum)]
-    faults: Vec<Fault>,
-    /// Where the campaign that runs in namespaces of its own keeps everything
+    faults: Vec<ClusterFault>,
+    /// Directory of the campaign; set by the process that creates the namespaces
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
-    /// What cargo adds
+    /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -57,13 +58,13 @@ fn main() -> ExitCode {
 }
 
 const PREFIX: &str = "plantstore-failover-";
-/// In a directory that was left on purpose.
-const KEPT: &str = "kept";
+/// Name of a file that marks a directory with logs of a failure, which is not removed.
+const FAILED: &str = "failed";
 
-/// Runs the campaign in namespaces of its own, in a directory of its own, and leaves nothing but the logs of a failure.
+/// Runs the campaign in new namespaces and a temporary directory, which stays only after a failure.
 fn supervise(options: &Options) -> Result<ExitCode> {
-    ensure!(rustix::process::geteuid().is_root(), "run this as root: it makes networks and machines of its own");
-    sweep()?;
+    ensure!(rustix::process::geteuid().is_root(), "run this as root: it creates network namespaces");
+    remove_stale_directories()?;
     let directory = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
     let path = directory.path();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
@@ -92,7 +93,7 @@ fn supervise(options: &Options) -> Result<ExitCode> {
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
         }
-        machine::end(&child)?;
+        machine::kill_namespaces(&child)?;
         child.wait()?;
         Ok(None)
     })?;
@@ -101,20 +102,20 @@ fn supervise(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::from(130));
     };
     if !status.success() {
-        File::create(path.join(KEPT))?;
+        File::create(path.join(FAILED))?;
         eprintln!("failover: the logs are in {}", directory.keep().display());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the directories of campaigns that were killed; their processes and networks went with them.
-fn sweep() -> Result<()> {
+/// Removes the directories of killed campaigns.
+fn remove_stale_directories() -> Result<()> {
     for entry in fs::read_dir(std::env::temp_dir())? {
         let path = entry?.path();
         let ours = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX));
-        // Whoever uses it holds a lock on it.
-        if ours && !path.join(KEPT).exists() && File::open(&path)?.try_lock().is_ok() {
+        // A running campaign holds a lock on its directory.
+        if ours && !path.join(FAILED).exists() && File::open(&path)?.try_lock().is_ok() {
             println!("removing {}, left by a campaign that was killed", path.display());
             fs::remove_dir_all(path)?;
         }
@@ -122,56 +123,61 @@ fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Sets up the cluster and strikes its leader, round after round.
+/// Starts the cluster and runs the rounds.
 fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
     let replication = if options.asynchronous { Replication::Asynchronous } else { Replication::Synchronous };
     let start = Instant::now();
-    let mut cluster = Cluster::start(directory, replication)?;
+    let mut cluster = FailoverCluster::start(directory, replication)?;
     let mut load = Load::prepare(directory)?;
     println!("the cluster is ready after {:.0} s", start.elapsed().as_secs_f64());
-    let faults = if options.faults.is_empty() { Fault::value_variants() } else { &options.faults };
-    let mut report = Report::default();
+    let faults = if options.faults.is_empty() { ClusterFault::value_variants() } else { &options.faults };
+    let mut report = CampaignReport::default();
     for (number, fault) in (1..=options.rounds).zip(faults.iter().cycle()) {
-        let tally = round(&mut cluster, &mut load, *fault, replication).with_context(|| format!("round {number}"))?;
-        report.add(number, *fault, &tally);
+        let result = round(&mut cluster, &mut load, *fault, replication).with_context(|| format!("round {number}"))?;
+        report.add(number, *fault, &result);
     }
     Ok(report.conclude(replication, load.violations()))
 }
 
-/// How long the load runs before the fault at the least, after it, and after it is healed.
-const CALM: Duration = Duration::from_secs(2);
-/// How much later than `CALM` the fault may strike.
-const CHANCE: Duration = Duration::from_secs(2);
-/// How long the control writes what no standby gets.
-const HELD_BACK: Duration = Duration::from_secs(1);
+/// Minimum duration of the load before the fault, after the failover, and after the repair.
+const LOAD_MIN: Duration = Duration::from_secs(2);
+/// Maximum random delay of the fault.
+const DELAY_MAX: Duration = Duration::from_secs(2);
+/// Time for which the control blocks replication before the fault.
+const BLOCKED: Duration = Duration::from_secs(1);
 
-/// What outlasts any write that the service has under way: it gives up sooner.
-const SETTLING: Duration = Duration::from_secs(5);
+/// Time after which no write is in flight any more; longer than the timeout of the service.
+const SETTLE: Duration = Duration::from_secs(5);
 
-/// One fault under load, from a whole cluster to a whole one.
-fn round(cluster: &mut Cluster, load: &mut Load, fault: Fault, replication: Replication) -> Result<Tally> {
-    let leader = cluster.wait_until_whole()?;
+/// Injects one fault under load into a healthy cluster, and waits until it is healthy again.
+fn round(
+    cluster: &mut FailoverCluster,
+    load: &mut Load,
+    fault: ClusterFault,
+    replication: Replication,
+) -> Result<RoundResult> {
+    let leader = cluster.wait_until_healthy()?;
     let report = load.run(|| {
         load.wait_for_write()?;
-        pause(CALM + CHANCE.mul_f64(f64::from(getrandom::u32()?) / f64::from(u32::MAX)));
+        pause(LOAD_MIN + DELAY_MAX.mul_f64(f64::from(getrandom::u32()?) / f64::from(u32::MAX)));
         if replication == Replication::Asynchronous {
-            cluster.hold_back_replication(leader)?;
-            pause(HELD_BACK);
+            cluster.block_replication(leader)?;
+            pause(BLOCKED);
         }
-        let struck = Instant::now();
-        cluster.strike(fault, leader)?;
+        let injected = Instant::now();
+        cluster.inject(fault, leader)?;
         cluster::wait_for_successor(leader)?;
         load.wait_for_write()?;
-        pause(CALM.max(fault.lasts().saturating_sub(struck.elapsed())));
+        pause(LOAD_MIN.max(fault.min_duration().saturating_sub(injected.elapsed())));
         if replication == Replication::Asynchronous {
-            cluster.let_replication_go_on(leader)?;
+            cluster.unblock_replication(leader)?;
         }
         cluster.heal(fault, leader)?;
-        // The old leader comes back while others write: it must not be taken for the leader.
-        pause(CALM);
+        // The old leader returns under load, and must not accept writes.
+        pause(LOAD_MIN);
         Ok(())
     })?;
-    pause(SETTLING);
-    cluster.wait_until_whole()?;
-    load.settle(report)
+    pause(SETTLE);
+    cluster.wait_until_healthy()?;
+    load.evaluate(report)
 }

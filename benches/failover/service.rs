@@ -1,4 +1,4 @@
-//! The nodes of the service, in front of the database.
+//! The nodes of the service.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,17 +13,17 @@ use crate::machine::wait;
 use crate::settings::{self, SERVICE};
 use crate::support::{Client, Connection};
 
-/// How long the service may take until it answers again when the cluster is whole.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the service to respond after the cluster is healthy.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) struct Service {
+pub(crate) struct ServiceNodes {
     nodes: Vec<Child>,
-    /// One for each user.
+    /// One per user.
     pub(crate) tokens: Vec<String>,
 }
 
-impl Service {
-    /// Starts the nodes, with so many users. Their logs go to the directory.
+impl ServiceNodes {
+    /// Creates users and starts the nodes, with their logs in `directory`.
     pub(crate) fn start(directory: &Path, users: usize) -> Result<Self> {
         let mut service = Self { nodes: Vec::new(), tokens: Vec::new() };
         let create = |user| {
@@ -31,10 +31,10 @@ impl Service {
             ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
             Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
         };
-        // The proxy may need a moment until it has found the leader.
+        // The first attempts may fail until the proxy has found the leader.
         plantstore(&["migrate"]).output().context("plantstore runs")?;
         service.tokens =
-            (0..users).map(|user| wait("a token", PATIENCE, || create(user))).collect::<Result<Vec<String>>>()?;
+            (0..users).map(|user| wait("a token", TIMEOUT, || create(user))).collect::<Result<Vec<String>>>()?;
         for (number, address) in (1..).zip(SERVICE) {
             let log = File::create(directory.join(format!("plantstore{number}.log")))?;
             let mut command = plantstore(&["serve", "--no-first-token", "--log-level", "warn", "--listen", address]);
@@ -47,16 +47,16 @@ impl Service {
         Ok(service)
     }
 
-    /// All plants of a user, by id.
+    /// Returns the names of all plants of a user by id.
     pub(crate) fn plants(&self, node: SocketAddr, user: usize) -> Result<BTreeMap<i64, String>> {
         let client = Client { address: node, token: Some(self.tokens[user].clone()) };
         let bytes = client.bytes("GET", "/plants?include=id", &[], None);
-        wait(&format!("an answer of {node}"), PATIENCE, || {
+        wait(&format!("a response of {node}"), TIMEOUT, || {
             let mut connection = Connection::try_open(node)?;
             connection.try_send(&bytes)?;
-            let answer = connection.try_answer(false)?;
-            ensure!(answer.status == 200, "{}", answer.text());
-            let json = answer.json();
+            let response = connection.try_answer(false)?;
+            ensure!(response.status == 200, "{}", response.text());
+            let json = response.json();
             let plants = json.as_array().context("an array")?.iter();
             plants
                 .map(|plant| Some((plant["id"].as_i64()?, plant["name"].as_str()?.to_owned())))
@@ -66,7 +66,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for ServiceNodes {
     fn drop(&mut self) {
         for node in &mut self.nodes {
             let _ = node.kill();
@@ -75,12 +75,12 @@ impl Drop for Service {
     }
 }
 
-/// Where the nodes listen.
+/// Returns the addresses of the nodes.
 pub(crate) fn addresses() -> Result<Vec<SocketAddr>> {
     SERVICE.iter().map(|address| Ok(address.parse()?)).collect()
 }
 
-/// The service's own command, on the database behind the proxy, untouched by the environment.
+/// Returns a plantstore command for the database behind the proxy, with an empty environment.
 fn plantstore(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     command.args(arguments).env_clear().env("PLANTSTORE_STORE", settings::store()).stdin(Stdio::null());

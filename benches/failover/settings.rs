@@ -1,4 +1,4 @@
-//! How the cluster is set up: for Patroni, etcd and the proxy, as an operator would who must not lose a row.
+//! Configuration of Patroni, etcd and the proxy for a cluster that must not lose data.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -6,22 +6,22 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Who may write, and on what condition.
+/// Replication mode of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replication {
-    /// A commit is acknowledged when a standby has it, and only such a standby is promoted.
+    /// A commit is acknowledged when a standby has it, and only that standby can be promoted.
     Synchronous,
-    /// The control: acknowledged at once, and any standby is promoted.
+    /// The control: a commit is acknowledged at once, and any standby can be promoted.
     Asynchronous,
 }
 
 pub(crate) const NODES: usize = 3;
 
-/// Where the clients, the nodes of the service and the proxy are.
+/// Address of the clients, the service and the proxy.
 pub(crate) const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Where the nodes of the service find the database: the proxy in front of it.
+/// Address of the proxy in front of the database.
 pub(crate) const PROXY: &str = "127.0.0.1:5000";
-/// Where the nodes of the service listen.
+/// Addresses of the nodes of the service.
 pub(crate) const SERVICE: [&str; 2] = ["127.0.0.1:8081", "127.0.0.1:8082"];
 
 pub(crate) const POSTGRES: u16 = 5432;
@@ -30,13 +30,13 @@ pub(crate) const ETCD: u16 = 2379;
 const ETCD_PEERS: u16 = 2380;
 
 const BINARIES: &str = "/usr/lib/postgresql/15/bin";
-/// For addresses that exist inside this network alone, and for as long as the campaign.
+/// Password of the temporary cluster, which is reachable from its own namespaces only.
 const PASSWORD: &str = "secret";
 
-/// How long a leader may be silent before another takes over, in seconds: as short as Patroni allows.
+/// Lease of the leader in seconds: the minimum that Patroni allows.
 pub(crate) const TTL: u64 = 20;
 const LOOP_WAIT: u64 = 2;
-/// Patroni asks for `LOOP_WAIT + 2 * RETRY_TIMEOUT <= TTL`.
+/// Patroni requires `LOOP_WAIT + 2 * RETRY_TIMEOUT <= TTL`.
 const RETRY_TIMEOUT: u64 = 8;
 
 pub(crate) fn name(node: usize) -> String {
@@ -47,20 +47,20 @@ pub(crate) fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 11 + u8::try_from(node).unwrap_or(u8::MAX))
 }
 
-/// The store as `--store` names it.
+/// Returns the value of `--store`.
 pub(crate) fn store() -> String {
     format!("postgres://plantstore:{PASSWORD}@{PROXY}/plantstore")
 }
 
-/// What makes an empty cluster one for the service.
-pub(crate) fn preparation() -> [String; 2] {
+/// Returns the statements that create the role and database of the service.
+pub(crate) fn setup_statements() -> [String; 2] {
     [
         format!("CREATE ROLE plantstore LOGIN PASSWORD '{PASSWORD}'"),
         "CREATE DATABASE plantstore OWNER plantstore".to_owned(),
     ]
 }
 
-/// What a node runs: nothing of it as root.
+/// Returns the script of a node. It runs nothing as root.
 pub(crate) fn script(node: usize) -> String {
     let (name, address) = (name(node), address(node));
     let members: Vec<String> =
@@ -77,7 +77,7 @@ pub(crate) fn script(node: usize) -> String {
     )
 }
 
-/// Patroni's file; what is in JSON is in YAML too.
+/// Returns Patroni's configuration as JSON, which is valid YAML.
 pub(crate) fn patroni(node: usize, directory: &Path, replication: Replication) -> Value {
     let address = address(node);
     let etcd: Vec<String> = (0..NODES).map(|node| format!("{}:{ETCD}", self::address(node))).collect();
@@ -86,9 +86,9 @@ pub(crate) fn patroni(node: usize, directory: &Path, replication: Replication) -
         "scope": "plantstore",
         "name": name(node),
         "restapi": { "listen": format!("{address}:{PATRONI}"), "connect_address": format!("{address}:{PATRONI}") },
-        // Not "etcd3": with it, Patroni 3.0.2 was seen to let a leader whose time is over write itself over its
-        // successor's name, unconditionally, and what the successor had acknowledged was lost. With the older protocol
-        // the write says whose name it expects to find. Whoever runs "etcd3" should see to it that theirs does too.
+        // Not "etcd3": with it, a leader of Patroni 3.0.2 with an expired lease was observed to overwrite the leader key of its
+        // successor unconditionally, and writes that the successor had acknowledged were lost. The older protocol uses
+        // compare-and-swap. Check that your version does so before you use "etcd3".
         "etcd": { "hosts": etcd },
         "watchdog": { "mode": "off" },
         "bootstrap": {
@@ -129,14 +129,14 @@ pub(crate) fn patroni(node: usize, directory: &Path, replication: Replication) -
                 "host all all samenet scram-sha-256",
                 "host replication replicator samenet scram-sha-256",
             ],
-            // What cannot be rewound is copied afresh: a campaign has nobody who would look at it first.
+            // If pg_rewind fails, the data is copied again without confirmation.
             "remove_data_directory_on_rewind_failure": true,
             "remove_data_directory_on_diverged_timelines": true,
         },
     })
 }
 
-/// The proxy leads to whoever holds the leader's lock, and cuts the sessions of one that does not any more.
+/// Returns the configuration of the proxy. It routes to the leader, and closes the sessions of a node that no longer is.
 pub(crate) fn haproxy() -> String {
     let mut text = format!(
         "global

@@ -1,5 +1,5 @@
-//! What the campaign shares with the tests: a client, a load, and the checker of histories.
-#![expect(dead_code, reason = "the tests need more of it")]
+//! Modules shared with the tests: client, workload and history checker.
+#![expect(dead_code, reason = "used by the tests only")]
 
 #[path = "../../tests/it/support/client.rs"]
 mod client;
@@ -19,5 +19,5 @@ pub(crate) use history::{History, Summary};
 pub(crate) use stop::Stop;
 pub(crate) use workload::{Report, Workload};
 
-/// How long a client waits for an answer before it gives up.
+/// Timeout of a client for a response.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::generator::{Generator, Report, Workload};
-use crate::server::Server;
+use crate::generator::{Generator, LoadReport, RequestMix};
+use crate::server::ServerProcess;
 use crate::steal::ProcessorTime;
 
 /// Connections of the closed loop that finds the peak.
 const PEAK_CONNECTIONS: usize = 64;
 /// A rate that no server reaches: the closed loop sends as soon as a connection is free.
 const UNLIMITED: f64 = 1e9;
-/// How long a server and its connections are used before a measurement.
+/// Duration of the warm-up before a measurement.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 #[derive(Parser)]
@@ -37,7 +37,7 @@ struct Options {
     loads: Vec<f64>,
     /// Workloads to run
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lists,creates,mixed")]
-    workloads: Vec<Workload>,
+    workloads: Vec<RequestMix>,
     /// Repetitions; the programs alternate
     #[arg(long, default_value_t = 1)]
     rounds: usize,
@@ -84,13 +84,13 @@ fn run(options: &Options) -> Result<()> {
 }
 
 /// Measures one program under one workload, on a new store.
-fn measure(options: &Options, name: &str, program: &Path, workload: Workload) -> Result<()> {
-    let server = Server::start(program, options.pin, &options.serve)?;
+fn measure(options: &Options, name: &str, program: &Path, workload: RequestMix) -> Result<()> {
+    let server = ServerProcess::start(program, options.pin, &options.serve)?;
     let time = Duration::from_secs(options.seconds);
     let mut closed = Generator::connect(server.address, &server.tokens, PEAK_CONNECTIONS)?;
     let warm = closed.run(workload, UNLIMITED, WARM_UP)?;
     let mut open = Generator::connect(server.address, &server.tokens, options.connections)?;
-    // So that the burst of new connections is over before the first measurement.
+    // Establishes all connections before the first measurement.
     open.run(workload, warm.goodput() / 2.0, WARM_UP)?;
     for load in &options.loads {
         for _ in 0..=options.retries {
@@ -112,7 +112,15 @@ fn measure(options: &Options, name: &str, program: &Path, workload: Workload) ->
     Ok(())
 }
 
-fn print(name: &str, workload: Workload, offered: &str, report: &Report, peak: f64, server: &Server, steal: &str) {
+fn print(
+    name: &str,
+    workload: RequestMix,
+    offered: &str,
+    report: &LoadReport,
+    peak: f64,
+    server: &ServerProcess,
+    steal: &str,
+) {
     println!(
         "| {name} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} | {steal} |",
         report.per_second(report.sent),
@@ -125,7 +133,7 @@ fn print(name: &str, workload: Workload, offered: &str, report: &Report, peak: f
         report.percentile(100),
         server.memory_peak_mb(),
     );
-    if let Workload::Mixed = workload {
+    if let RequestMix::Mixed = workload {
         println!(
             "|  | of which lists, creates |  |  | {:.0}/s, {:.0}/s |  |  |  |  |  |  |  |  |",
             report.per_second(report.lists),

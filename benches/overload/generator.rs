@@ -15,29 +15,29 @@ use rustix::event::{Timespec, epoll};
 /// Connections opened per millisecond, so that they do not overflow the server's queue of connections to accept: the system
 /// would repeat each of those a second later.
 const CONNECTS_PER_MS: usize = 5;
-/// Events taken from the system at once.
+/// Maximum number of events per call of epoll.
 const EVENTS: usize = 512;
-/// How long the last responses may take after the load has ended.
+/// Timeout for the last responses after the load has ended.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Longest wait for an event, so that due requests are sent in time.
+/// Timeout of epoll, so that due requests are sent in time.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Workload {
+pub(crate) enum RequestMix {
     Lists,
     Creates,
     Mixed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
+enum RequestKind {
     List,
     Create,
 }
 
 /// Counts and latencies of one run.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct LoadReport {
     pub(crate) time: Duration,
     pub(crate) sent: u32,
     pub(crate) lists: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Report {
     latencies: Vec<u32>,
 }
 
-impl Report {
+impl LoadReport {
     /// Successful responses per second.
     pub(crate) fn goodput(&self) -> f64 {
         self.per_second(self.lists + self.creates)
@@ -60,17 +60,17 @@ impl Report {
         f64::from(count) / self.time.as_secs_f64()
     }
 
-    /// The latency in milliseconds that `percent` of the successful responses did not exceed.
+    /// Returns the latency in milliseconds that `percent` of the successful responses did not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let index = self.latencies.len().saturating_sub(1) * percent / 100;
         self.latencies.get(index).map_or(0.0, |micros| f64::from(*micros) / 1_000.0)
     }
 }
 
-struct Connection {
+struct LoadConnection {
     stream: TcpStream,
     user: usize,
-    in_flight: Option<(Operation, Instant)>,
+    in_flight: Option<(RequestKind, Instant)>,
     received: Vec<u8>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Generator {
     address: SocketAddr,
     tokens: Vec<String>,
     epoll: OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     idle: VecDeque<usize>,
     random: u64,
 }
@@ -87,30 +87,30 @@ impl Generator {
     pub(crate) fn connect(address: SocketAddr, tokens: &[String], count: usize) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (connections, idle) = (Vec::with_capacity(count), (0..count).collect());
-        // Never zero, which xorshift does not leave.
+        // Not zero, because xorshift would only return zeros.
         let random = getrandom::u64()? | 1;
         let mut generator = Self { address, tokens: tokens.to_vec(), epoll, connections, idle, random };
-        for place in 0..count {
-            if place % CONNECTS_PER_MS == 0 {
+        for index in 0..count {
+            if index % CONNECTS_PER_MS == 0 {
                 thread::sleep(Duration::from_millis(1));
             }
-            let connection = generator.open(place).context("a connection")?;
+            let connection = generator.open(index).context("a connection")?;
             generator.connections.push(connection);
         }
         Ok(generator)
     }
 
-    fn open(&self, place: usize) -> Result<Connection> {
+    fn open(&self, index: usize) -> Result<LoadConnection> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(place as u64), epoll::EventFlags::IN)?;
-        Ok(Connection { stream, user: place % self.tokens.len(), in_flight: None, received: Vec::new() })
+        epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
+        Ok(LoadConnection { stream, user: index % self.tokens.len(), in_flight: None, received: Vec::new() })
     }
 
     /// Sends `rate` requests per second for `time`, as far as connections are free, and waits for their responses.
-    pub(crate) fn run(&mut self, workload: Workload, rate: f64, time: Duration) -> Result<Report> {
-        let mut report = Report { time, ..Report::default() };
+    pub(crate) fn run(&mut self, mix: RequestMix, rate: f64, time: Duration) -> Result<LoadReport> {
+        let mut report = LoadReport { time, ..LoadReport::default() };
         let mut events = Vec::with_capacity(EVENTS);
         let (begun, mut due) = (Instant::now(), 0.0);
         let mut last = begun;
@@ -120,13 +120,13 @@ impl Generator {
                 due += rate * (now - last).as_secs_f64();
                 last = now;
                 while due >= 1.0 {
-                    let Some(place) = self.idle.pop_front() else {
+                    let Some(index) = self.idle.pop_front() else {
                         // An open loop does not send later what could not be sent now.
                         due = 0.0;
                         break;
                     };
                     due -= 1.0;
-                    self.send(place, workload, &mut report)?;
+                    self.send(index, mix, &mut report)?;
                 }
             } else if self.idle.len() == self.connections.len() {
                 break;
@@ -135,11 +135,11 @@ impl Generator {
                 break;
             }
             epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&TICK))?;
-            // The end of the time is for responses, too: what comes after it is not goodput of this run.
+            // A response after the end of the run does not count.
             let counts = Instant::now() < begun + time;
             for event in events.drain(..) {
-                let place = usize::try_from(event.data.u64())?;
-                self.receive(place, counts, &mut report)?;
+                let index = usize::try_from(event.data.u64())?;
+                self.receive(index, counts, &mut report)?;
             }
         }
         report.latencies.sort_unstable();
@@ -153,20 +153,20 @@ impl Generator {
         self.random
     }
 
-    fn send(&mut self, place: usize, workload: Workload, report: &mut Report) -> Result<()> {
+    fn send(&mut self, index: usize, mix: RequestMix, report: &mut LoadReport) -> Result<()> {
         let random = self.next_random();
-        let operation = match workload {
-            Workload::Lists => Operation::List,
-            Workload::Mixed if random.is_multiple_of(2) => Operation::List,
-            Workload::Creates | Workload::Mixed => Operation::Create,
+        let kind = match mix {
+            RequestMix::Lists => RequestKind::List,
+            RequestMix::Mixed if random.is_multiple_of(2) => RequestKind::List,
+            RequestMix::Creates | RequestMix::Mixed => RequestKind::Create,
         };
-        let connection = &mut self.connections[place];
+        let connection = &mut self.connections[index];
         let token = &self.tokens[connection.user];
-        let request = match operation {
-            Operation::List => {
+        let request = match kind {
+            RequestKind::List => {
                 format!("GET /plants?limit=20 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
             }
-            Operation::Create => {
+            RequestKind::Create => {
                 let body = format!(r#"{{"id":{},"name":"Monstera deliciosa","tag":"indoor"}}"#, random.cast_signed());
                 format!(
                     "POST /plants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -174,37 +174,37 @@ impl Generator {
                 )
             }
         };
-        connection.in_flight = Some((operation, Instant::now()));
+        connection.in_flight = Some((kind, Instant::now()));
         report.sent += 1;
         match connection.stream.write(request.as_bytes()) {
             Ok(length) if length == request.len() => Ok(()),
-            _ => self.replace(place, report),
+            _ => self.replace(index, report),
         }
     }
 
-    fn receive(&mut self, place: usize, counts: bool, report: &mut Report) -> Result<()> {
-        let connection = &mut self.connections[place];
+    fn receive(&mut self, index: usize, counts: bool, report: &mut LoadReport) -> Result<()> {
+        let connection = &mut self.connections[index];
         let mut buffer = [0; 16 * 1_024];
         match connection.stream.read(&mut buffer) {
-            Ok(0) => return self.replace(place, report),
+            Ok(0) => return self.replace(index, report),
             Ok(length) => connection.received.extend_from_slice(&buffer[..length]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(_) => return self.replace(place, report),
+            Err(_) => return self.replace(index, report),
         }
         let Some((status, length)) = response(&connection.received)? else {
             return Ok(());
         };
         connection.received.drain(..length);
-        let Some((operation, sent)) = connection.in_flight.take() else {
+        let Some((kind, sent)) = connection.in_flight.take() else {
             bail!("a response without a request");
         };
-        self.idle.push_back(place);
+        self.idle.push_back(index);
         match status {
             _ if !counts => {}
             200 => {
-                match operation {
-                    Operation::List => report.lists += 1,
-                    Operation::Create => report.creates += 1,
+                match kind {
+                    RequestKind::List => report.lists += 1,
+                    RequestKind::Create => report.creates += 1,
                 }
                 report.latencies.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
             }
@@ -214,29 +214,29 @@ impl Generator {
         Ok(())
     }
 
-    /// Opens another connection in the place of one that has ended.
-    fn replace(&mut self, place: usize, report: &mut Report) -> Result<()> {
-        let connection = self.open(place).context("another connection")?;
-        let before = std::mem::replace(&mut self.connections[place], connection);
+    /// Replaces a connection that was closed.
+    fn replace(&mut self, index: usize, report: &mut LoadReport) -> Result<()> {
+        let connection = self.open(index).context("another connection")?;
+        let before = std::mem::replace(&mut self.connections[index], connection);
         if before.in_flight.is_some() {
             report.failed += 1;
-            self.idle.push_back(place);
+            self.idle.push_back(index);
         }
         Ok(())
     }
 
     /// Counts requests that got no response as failed.
-    fn give_up(&mut self, report: &mut Report) -> Result<()> {
-        for place in 0..self.connections.len() {
-            if self.connections[place].in_flight.is_some() {
-                self.replace(place, report)?;
+    fn give_up(&mut self, report: &mut LoadReport) -> Result<()> {
+        for index in 0..self.connections.len() {
+            if self.connections[index].in_flight.is_some() {
+                self.replace(index, report)?;
             }
         }
         Ok(())
     }
 }
 
-/// Status and length of the response at the start of these bytes; `None` while it is incomplete.
+/// Parses the status and length of the response at the start of `bytes`; `None` if it is incomplete.
 fn response(bytes: &[u8]) -> Result<Option<(u16, usize)>> {
     let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);

@@ -9,7 +9,7 @@
 //! `--max-steal` is printed, marked as discarded and repeated.
 //!
 //! It runs on Linux only: it needs `epoll` and `/proc`.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a report is what a benchmark is for")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the benchmark prints a report")]
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The server under load, as a process on a new embedded store.
+//! The server under load: a process with a new SQLite store.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -9,17 +9,17 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-/// Users whose plants are listed and created.
+/// Number of users.
 const USERS: usize = 20;
 
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     process: Child,
     pub(crate) address: SocketAddr,
     pub(crate) tokens: Vec<String>,
     _directory: TempDir,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts the program on a free port, with `USERS` users.
     pub(crate) fn start(program: &Path, pin: Option<usize>, options: &[String]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
@@ -50,7 +50,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Most resident memory that the process has had, in MB.
+    /// Returns the peak resident memory of the process in MB.
     pub(crate) fn memory_peak_mb(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
@@ -58,7 +58,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,10 +1,10 @@
-//! Processor time that the host of a virtual machine gave to others.
+//! CPU time that the host of a virtual machine gave to others (steal).
 
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
-/// Counters of all processors since the machine started, in ticks.
+/// CPU time of all cores since boot, in ticks.
 pub(crate) struct ProcessorTime {
     total: f64,
     steal: f64,
@@ -21,7 +21,7 @@ impl ProcessorTime {
         Ok(Self { total, steal: *ticks.get(7).context("the steal time")? })
     }
 
-    /// Percentage of the time since `earlier` that was taken away.
+    /// Returns the percentage of steal time since `earlier`.
     pub(crate) fn steal_since(&self, earlier: &Self) -> f64 {
         100.0 * (self.steal - earlier.steal) / (self.total - earlier.total).max(1.0)
     }

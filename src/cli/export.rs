@@ -14,7 +14,7 @@ use super::stdio::is_dash;
 use super::store_options::{STORE_TIMEOUT, StoreOption};
 use super::user::unknown_user;
 use plantstore_model::user::UserName;
-use plantstore_store::archive::{self, ExportError, Exported};
+use plantstore_store::archive::{self, ExportError, ExportSummary};
 use plantstore_store::new_file::{NewFile, NewFileError};
 use plantstore_store::{Selection, Snapshot};
 
@@ -64,7 +64,7 @@ impl Options {
                 },
             };
             self.reject_unknown_user(&exported)?;
-            let Exported { plants, owners, digest, .. } = exported;
+            let ExportSummary { plants, owners, digest, .. } = exported;
             writeln!(
                 io::stderr(),
                 "exported {} of {}, sha256 {digest}",
@@ -75,7 +75,7 @@ impl Options {
         })
     }
 
-    fn reject_unknown_user(&self, exported: &Exported) -> anyhow::Result<()> {
+    fn reject_unknown_user(&self, exported: &ExportSummary) -> anyhow::Result<()> {
         match &self.user {
             Some(user) if exported.users == 0 => bail!(unknown_user(user)),
             _ => Ok(()),
@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-async fn write(snapshot: Snapshot, output: &mut impl Write) -> Result<Exported, ExportError> {
+async fn write(snapshot: Snapshot, output: &mut impl Write) -> Result<ExportSummary, ExportError> {
     let mut bar = ProgressBar::new();
     archive::export(snapshot, output, |progress| bar.update(progress)).await
 }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::format::group_digits;
-use plantstore_store::archive::Progress;
+use plantstore_store::archive::TransferProgress;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Characters of the bar.
@@ -23,7 +23,7 @@ impl ProgressBar {
     }
 
     /// Draws the bar, at most once per `REDRAW_INTERVAL`.
-    pub(super) fn update(&mut self, progress: Progress) {
+    pub(super) fn update(&mut self, progress: TransferProgress) {
         if !self.shown || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
@@ -53,7 +53,7 @@ pub(super) fn clear_line() {
     }
 }
 
-fn line(progress: Progress, elapsed: Duration) -> String {
+fn line(progress: TransferProgress, elapsed: Duration) -> String {
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
     let rate = progress.plants.saturating_mul(1_000) / milliseconds;
     let counts = format!("{} plants, {}/s", group_digits(progress.plants), group_digits(rate));
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn line_shows_counts_and_a_bar_if_the_total_is_known() {
-        let at = |plants, percent| line(Progress { plants, percent }, Duration::from_secs(2));
+        let at = |plants, percent| line(TransferProgress { plants, percent }, Duration::from_secs(2));
         assert_eq!(at(0, None), "0 plants, 0/s");
         assert_eq!(at(1_234_567, None), "1,234,567 plants, 617,283/s");
         assert_eq!(at(1_000, Some(0)), "[....................]   0% 1,000 plants, 500/s");
         assert_eq!(at(1_000, Some(50)), "[##########..........]  50% 1,000 plants, 500/s");
         assert_eq!(at(1_000, Some(100)), "[####################] 100% 1,000 plants, 500/s");
-        assert_eq!(line(Progress { plants: u64::MAX, percent: None }, Duration::ZERO).split(' ').count(), 3);
+        assert_eq!(line(TransferProgress { plants: u64::MAX, percent: None }, Duration::ZERO).split(' ').count(), 3);
     }
 }

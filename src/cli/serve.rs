@@ -173,7 +173,7 @@ impl Options {
         let (store, _) = Store::open(url, options).await?;
         let store = Arc::new(store);
         if let Err(error) = store.ping().await {
-            tracing::warn!(%error, "the store does not answer yet: not ready");
+            tracing::warn!(%error, "the store does not respond yet: not ready");
         }
         let shutdown = shutdown_signal()?;
         tls::start_reloading(tls.as_ref())?;
@@ -197,12 +197,16 @@ impl Options {
         let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();
         if stopped.cut > 0 || !store_closed {
             let connections = stopped.cut;
-            tracing::warn!(connections, store_closed, "stopped; the grace was over before everything had finished");
+            tracing::warn!(
+                connections,
+                store_closed,
+                "stopped: the shutdown grace period ended before all work had finished"
+            );
         } else {
             tracing::info!("stopped");
         }
         if tokio::time::timeout_at(deadline.into(), server.flush_traces()).await.is_err() {
-            tracing::warn!("the collector did not take the last spans before the grace was over");
+            tracing::warn!("the collector did not accept the last spans within the shutdown grace period");
         }
         if let Some(scraped) = scraped {
             // Served until now, so that the shutdown can be observed.
@@ -223,6 +227,6 @@ fn raise_file_limit(connections: u64) {
     let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     limit.current = Some(allowed);
     if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
-        tracing::warn!(files = allowed, wanted, "the system allows fewer open files than --max-connections needs");
+        tracing::warn!(limit = allowed, needed = wanted, "the open file limit is too low for --max-connections");
     }
 }

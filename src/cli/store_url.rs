@@ -29,7 +29,7 @@ pub(super) fn warn_of_visible_password(option: &str, text: &str, alternative: &s
     let has_password = matches!(text.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
     if has_password && std::env::args().any(|argument| argument.ends_with(text)) {
         tracing::warn!(
-            "the password in {option} can be seen by everybody on this machine: \
+            "the password in {option} is visible to all users of this machine: \
              put it into PGPASSWORD, a file named by PGPASSFILE{alternative}"
         );
     }

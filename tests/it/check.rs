@@ -79,7 +79,7 @@ fn we_keep_the_contract(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
     let table = text(&output.stdout);
     assert!(
-        table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-answers  "),
+        table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-response  "),
         "{table}"
     );
     assert!(
@@ -112,9 +112,9 @@ fn a_token_that_allows_little_is_enough_for_what_it_allows(#[values(Engine::Sqli
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     for (scope, holds, not_applicable) in [
-        ("plants:read", "list-answers", "create-answers"),
-        ("plants:write", "access-scope", "create-answers"),
-        ("plants:delete", "delete-bad-id", "list-answers"),
+        ("plants:read", "list-response", "create-response"),
+        ("plants:write", "access-scope", "create-response"),
+        ("plants:delete", "delete-invalid-id", "list-response"),
     ] {
         let token = site.token("ada", &["--scope", scope]);
         let output = check(&token, &url(&server), &["--json"]);
@@ -235,7 +235,7 @@ fn a_server_that_hangs_ends_the_check() {
         with_verdict(&output, "holds"),
         names(&[
             "error-members",
-            "error-numbers",
+            "error-codes",
             "error-shape",
             "no-server-error",
             "nosniff-always",
@@ -243,7 +243,7 @@ fn a_server_that_hangs_ends_the_check() {
         ])
     );
     assert!(with_verdict(&output, "untried").len() > 40);
-    assert!(text(&output.stdout).contains("left on the server, or perhaps: the plants -"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("possibly left on the server: the plants -"), "{}", text(&output.stdout));
     assert_eq!(ada.ids(), OWN);
 }
 
@@ -327,7 +327,7 @@ fn a_create_that_may_still_come_is_told() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
     assert_eq!(with_verdict(&output, "untried"), names(&["nothing-left"]), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains(", whose creation was not answered"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains(", whose creates got no response"), "{}", text(&output.stdout));
     assert_eq!(ada.ids(), OWN);
 }
 
@@ -450,7 +450,7 @@ fn https() {
     assert!(told.contains("invalid peer certificate") && told.contains("signed it with --ca"), "{told}");
     let in_clear = site.serve(&[]);
     let output = site.run(&["probe", &format!("https://{}", in_clear.address()), "--ca", &authorities]);
-    assert!(text(&output.stderr).contains("it speaks in clear, so write http://"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("it speaks plain HTTP, so write http://"), "{}", text(&output.stderr));
     // An authority's certificate in the place of a server's, as `openssl req -x509` makes it by itself.
     let [own, key] = ["root.crt", "root.key"].map(|name| authority.path(name).display().to_string());
     let server = site.serve(&["--tls-cert", &own, "--tls-key", &key]);

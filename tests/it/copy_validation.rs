@@ -103,7 +103,7 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ("UPDATE plants SET version = -1", "table plants, user_id 1, plant_id 7: "),
         (
             "UPDATE sqlite_sequence SET seq = 9223372036854775807 WHERE name = 'users'",
-            "table users, last number given out 9223372036854775807: ",
+            "table users, last assigned id 9223372036854775807: ",
         ),
     ];
     for (statements, expected) in cases {

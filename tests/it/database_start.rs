@@ -49,7 +49,7 @@ fn migration_waits_for_another_and_says_so() {
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("another process is changing the schema: waiting for it"), "{}", said(&output));
+    assert!(said(&output).contains("another process is migrating the schema: waiting for it"), "{}", said(&output));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn migration_whose_connection_is_lost_is_retried() {
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("cannot make the schema ready: retrying"), "{}", said(&output));
+    assert!(said(&output).contains("cannot prepare the schema: retrying"), "{}", said(&output));
     assert!(said(&output).contains("57P01"), "{}", said(&output));
 }
 

@@ -198,7 +198,7 @@ fn a_supervisor_that_is_not_there_is_no_fault() {
     command.env("NOTIFY_SOCKET", site.directory().join("nobody"));
     let mut server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
-    assert!(server.log().contains("cannot tell the supervisor"), "{}", server.log());
+    assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
 }
 
 #[test]

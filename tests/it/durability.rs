@@ -163,11 +163,7 @@ fn a_failed_sync_ends_the_process() {
             }
         }
         assert_eq!(server.wait().code(), Some(1));
-        assert!(
-            server.log().contains("the disk failed to keep what was written: ending the process"),
-            "{}",
-            server.log()
-        );
+        assert!(server.log().contains("the disk failed to sync written data: exiting"), "{}", server.log());
         assert!(acknowledged.len() < 20);
         integrity(&site);
         let found = site.serve(&[]).client(&token).ids();

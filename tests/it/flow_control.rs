@@ -187,7 +187,7 @@ fn floods_of_control_frames_are_cut() {
         // The server may hang up before all of it is sent.
         let _ = connection.try_send(&flood.repeat(5_000));
         assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM), "type {}", flood[3]);
-        metrics.wait_for("plantstore_http_connections_cut_total", &[("why", "misuse")], cut);
+        metrics.wait_for("plantstore_http_connections_aborted_total", &[("reason", "protocol_violation")], cut);
     }
 }
 

@@ -319,10 +319,10 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
     let block = head(&ada, "GET", "/plants", &[]);
     let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
     lazy.try_send(&requests).expect("all of them sent");
-    let cut = |why| metrics.value("plantstore_http_connections_cut_total", &[("why", why)]);
-    wait_for("the end of the connection", || (cut("stalled") == 1).then_some(()));
-    metrics.wait_for("plantstore_http_answers_cut_total", &[], 20);
-    assert_eq!(cut("slow_head"), 0, "that is another fault");
+    let aborted = |reason| metrics.value("plantstore_http_connections_aborted_total", &[("reason", reason)]);
+    wait_for("the end of the connection", || (aborted("stalled") == 1).then_some(()));
+    metrics.wait_for("plantstore_http_responses_incomplete_total", &[], 20);
+    assert_eq!(aborted("header_timeout"), 0, "that is another fault");
     let more = server.peak() - before;
     // A step of each list, which has 64 KiB, is on its way.
     assert!(more < 6 * 1024, "{more} KiB more, of 20 lists with {whole} KiB each");

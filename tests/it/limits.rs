@@ -219,7 +219,7 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away(
     open.extend((0..2).map(|_| connect_from(second, server.address())));
     assert!(open.iter_mut().all(|stream| ask(stream).contains(" 200 OK")), "another address has places of its own");
     let beyond = |limit, count| {
-        metrics.wait_for("plantstore_http_connections_turned_away_total", &[("limit", limit)], count);
+        metrics.wait_for("plantstore_http_connections_rejected_total", &[("limit", limit)], count);
     };
     beyond("address", 1);
     assert!(ask(&mut connect_from(second, server.address())).contains("50300"));

@@ -61,7 +61,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
             "{line}"
         );
         let (user, token) = if known { ("ada".into(), 1.into()) } else { (Value::Null, Value::Null) };
-        assert_eq!((&line["user"], &line["token"]), (&user, &token), "{line}");
+        assert_eq!((&line["user"], &line["token_id"]), (&user, &token), "{line}");
         assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);
     }
     let mut broken = Connection::open(server.address());

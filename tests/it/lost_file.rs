@@ -41,7 +41,7 @@ impl Victim {
         assert_eq!(self.server.wait().code(), Some(1), "{}", self.server.log());
         assert!(start.elapsed() < NOTICED_WITHIN, "noticed after {:?}", start.elapsed());
         let log = self.server.log();
-        let last = log.lines().rfind(|line| line.contains("ending the process")).unwrap_or_else(|| panic!("{log}"));
+        let last = log.lines().rfind(|line| line.contains("exiting")).unwrap_or_else(|| panic!("{log}"));
         assert!(last.contains(r#""level":"ERROR""#) && last.contains(words), "{words}: {log}");
     }
 

@@ -23,7 +23,7 @@ fn what_is_counted_is_what_happened(#[values(Engine::Sqlite, Engine::Postgres)] 
     let start = metrics.scrape();
     assert_eq!(start.value("plantstore_http_requests_total", &[]), 0, "{}", start.text);
     for number in ["50000", "50300", "50301", "50700"] {
-        let line = format!("plantstore_http_errors_total{{number=\"{number}\"}} 0\n");
+        let line = format!("plantstore_http_errors_total{{code=\"{number}\"}} 0\n");
         assert!(start.text.contains(&line), "the first one is to be an increase: {}", start.text);
     }
     ada.plant(1, "Rose");
@@ -68,11 +68,11 @@ fn what_is_counted_is_what_happened(#[values(Engine::Sqlite, Engine::Postgres)] 
     is("plantstore_http_request_duration_seconds_count", &[], 12);
     is("plantstore_http_request_duration_seconds_count", &[("method", "POST"), ("route", "/plants")], 3);
     for (number, count) in [("40900", 1), ("40400", 1), ("40004", 1), ("40401", 1), ("40100", 1), ("40007", 1)] {
-        is("plantstore_http_errors_total", &[("number", number)], count);
+        is("plantstore_http_errors_total", &[("code", number)], count);
     }
     is("plantstore_http_connections_accepted_total", &[], 12);
-    is("plantstore_http_connections_cut_total", &[("why", "malformed")], 1);
-    is("plantstore_http_answers_cut_total", &[], 0);
+    is("plantstore_http_connections_aborted_total", &[("reason", "malformed")], 1);
+    is("plantstore_http_responses_incomplete_total", &[], 0);
     is("plantstore_requests_shed_total", &[], 0);
     is("plantstore_commits_total", &[("outcome", "failed")], 0);
     is("plantstore_store_up", &[], 1);
@@ -80,9 +80,9 @@ fn what_is_counted_is_what_happened(#[values(Engine::Sqlite, Engine::Postgres)] 
     // Commits: one for each write, and on one engine one more for the note that the token was used.
     let commits = scrape.value("plantstore_commits_total", &[("outcome", "ok")]);
     assert!((5..=6).contains(&commits), "{}", scrape.text);
-    is("plantstore_commit_seconds_count", &[], commits);
+    is("plantstore_commit_duration_seconds_count", &[], commits);
     is("plantstore_write_batch_size_count", &[], commits);
-    assert!(scrape.value("plantstore_http_answer_bytes_total", &[]) > 100);
+    assert!(scrape.value("plantstore_http_response_bytes_total", &[]) > 100);
     let engine = match site.engine {
         Engine::Sqlite => "sqlite",
         Engine::Postgres => "postgres",
@@ -132,11 +132,11 @@ fn requests_over_http2_are_counted_alike(#[values(Engine::Sqlite, Engine::Postgr
     }
     is("plantstore_http_request_duration_seconds_count", &[], 7);
     is("plantstore_http_request_duration_seconds_count", &[("method", "HEAD"), ("route", "/plants")], 2);
-    is("plantstore_http_errors_total", &[("number", "43100")], 2);
-    is("plantstore_http_errors_total", &[("number", "40401")], 1);
-    is("plantstore_http_answers_cut_total", &[], 0);
+    is("plantstore_http_errors_total", &[("code", "43100")], 2);
+    is("plantstore_http_errors_total", &[("code", "40401")], 1);
+    is("plantstore_http_responses_incomplete_total", &[], 0);
     is(
-        "plantstore_http_answer_bytes_total",
+        "plantstore_http_response_bytes_total",
         &[],
         [created, listed, refused].iter().map(|answer| answer.body.len()).sum(),
     );
@@ -191,21 +191,21 @@ fn who_is_refused_is_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     let ada = server.client(&site.token("ada", &[]));
     let statuses: Vec<u16> = (0..5).map(|_| ada.get("/plants").status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
-    metrics.wait_for("plantstore_rate_limited_total", &[("limit", "user")], 2);
-    assert_eq!(metrics.value("plantstore_token_lookups_total", &[]), 5);
+    metrics.wait_for("plantstore_requests_rate_limited_total", &[("limit", "user")], 2);
+    assert_eq!(metrics.value("plantstore_token_cache_lookups_total", &[]), 5);
     let wrong = server.client("nonsense");
     let statuses: BTreeSet<u16> = (0..4).map(|_| wrong.get("/plants").status).collect();
     assert_eq!(statuses, BTreeSet::from([401, 429]));
     metrics.wait_for("plantstore_http_requests_total", &[], 9);
     let scrape = metrics.scrape();
     let failures = scrape.value("plantstore_auth_failures_total", &[]);
-    let limited = scrape.value("plantstore_rate_limited_total", &[("limit", "auth_failures")]);
+    let limited = scrape.value("plantstore_requests_rate_limited_total", &[("limit", "auth_failures")]);
     assert!(failures >= 2 && limited >= 1 && failures + limited == 4, "{}", scrape.text);
     metrics.wait_for("plantstore_http_connections", &[], 0);
     let open: Vec<Connection> = (0..4).map(|_| Connection::open(server.address())).collect();
     metrics.wait_for("plantstore_http_connections", &[], 4);
     assert_eq!(Connection::open(server.address()).answer(false).status, 503);
-    metrics.wait_for("plantstore_http_connections_turned_away_total", &[], 1);
+    metrics.wait_for("plantstore_http_connections_rejected_total", &[], 1);
     drop(open);
     metrics.wait_for("plantstore_http_connections", &[], 0);
 }
@@ -262,24 +262,24 @@ fn a_remembered_list_is_a_hit() {
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
     site.wait_for_note_of_use();
-    let lookups = |found| metrics.value("plantstore_list_cache_lookups_total", &[("found", found)]);
+    let lookups = |result| metrics.value("plantstore_list_cache_lookups_total", &[("result", result)]);
     // The first times the version may not be at hand yet.
     wait_for("a list out of memory", || {
         ada.get("/plants");
-        (lookups("yes") == 1).then_some(())
+        (lookups("hit") == 1).then_some(())
     });
-    let misses = lookups("no");
+    let misses = lookups("miss");
     for _ in 0..5 {
         ada.get("/plants");
     }
-    assert!((lookups("yes"), lookups("no")) == (6, misses));
+    assert!((lookups("hit"), lookups("miss")) == (6, misses));
     assert!(metrics.value("plantstore_list_cache_bytes", &[]) > 0);
     ada.plant(2, "Tulip");
     wait_for("the new list out of memory", || {
         ada.get("/plants");
-        (lookups("yes") == 7).then_some(())
+        (lookups("hit") == 7).then_some(())
     });
-    assert!(lookups("no") > misses);
+    assert!(lookups("miss") > misses);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn the_wal_is_watched() {
         if id % 50 == 49 {
             let scrape = metrics.scrape();
             let wal = scrape.value("plantstore_wal_bytes", &[]);
-            checkpoints = scrape.value("plantstore_checkpoint_seconds_count", &[("by", "thread")]);
+            checkpoints = scrape.value("plantstore_checkpoint_duration_seconds_count", &[("mode", "passive")]);
             pending = scrape.value("plantstore_wal_pending_bytes", &[]);
             assert!(pending <= wal, "{}", scrape.text);
             largest = largest.max(wal);
@@ -323,19 +323,19 @@ fn a_database_that_is_down_is_told() {
     metrics.wait_for("plantstore_store_up", &[], 1);
     let open = |role| metrics.value("plantstore_database_connections", &[("role", role)]);
     assert!(open("read") >= 1 && open("write") == 1);
-    assert!(metrics.value("plantstore_database_query_seconds_count", &[]) >= 1);
+    assert!(metrics.value("plantstore_database_query_duration_seconds_count", &[]) >= 1);
     cluster.stop();
     metrics.wait_for("plantstore_store_up", &[], 0);
     metrics.wait_for("plantstore_database_connections", &[], 0);
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).error(), 50300);
-    metrics.wait_for("plantstore_http_errors_total", &[("number", "50300")], 1);
+    metrics.wait_for("plantstore_http_errors_total", &[("code", "50300")], 1);
     wait_for("failed attempts", || {
         (metrics.value("plantstore_database_connection_failures_total", &[("role", "write")]) >= 1).then_some(())
     });
     cluster.restart();
     metrics.wait_for("plantstore_store_up", &[], 1);
     wait_for("a plant again", || (ada.post(r#"{"id":3,"name":"n"}"#).status != 503).then_some(()));
-    assert!(metrics.value("plantstore_database_connections_made_total", &[("role", "write")]) >= 2);
+    assert!(metrics.value("plantstore_database_connections_opened_total", &[("role", "write")]) >= 2);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn the_keys_of_an_issuer_are_watched() {
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a fetch", || (fetches("ok") >= 1).then_some(()));
-    let last = metrics.value("plantstore_oidc_keys_timestamp_seconds", &[]);
+    let last = metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]);
     #[expect(clippy::cast_possible_truncation, reason = "seconds of this century")]
     let now = now() as i64;
     assert!((now - 120..=now).contains(&last), "{last} is not now, {now}");
@@ -358,7 +358,7 @@ fn the_keys_of_an_issuer_are_watched() {
         server.client(&other.token(&issuer.claims("ada"))).get("/plants");
         (fetches("failed") >= 1).then_some(())
     });
-    assert!(metrics.value("plantstore_oidc_keys_timestamp_seconds", &[]) >= last);
+    assert!(metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]) >= last);
 }
 
 /// A time long ago would be one at which there were keys.
@@ -372,7 +372,7 @@ fn keys_that_were_never_there_have_no_time() {
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a fetch that fails", || (fetches("failed") >= 1).then_some(()));
     let scrape = metrics.scrape();
-    assert!(!scrape.text.contains("plantstore_oidc_keys_timestamp_seconds"), "{}", scrape.text);
+    assert!(!scrape.text.contains("plantstore_oidc_keys_last_fetch_timestamp_seconds"), "{}", scrape.text);
 }
 
 /// Not when its metrics were first served: before our program was even loaded.
@@ -455,6 +455,6 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
         assert_eq!((rejected, listed), (vec![503; 2], vec![200; 2]));
     });
     metrics.wait_for("plantstore_requests_shed_total", &[("kind", "read")], 2);
-    metrics.wait_for("plantstore_requests_waiting", &[], 0);
-    metrics.wait_for("plantstore_slots_in_use", &[], 0);
+    metrics.wait_for("plantstore_reads_waiting", &[], 0);
+    metrics.wait_for("plantstore_reads_in_flight", &[], 0);
 }

@@ -245,7 +245,7 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
         (answer.status, serde_json::from_str::<Value>(&line).expect("JSON"))
     };
     let (status, shown) = line("a-good-one", &good);
-    assert_eq!((status, &shown["user"], &shown["token"]), (200, &"ada".into(), &Value::Null));
+    assert_eq!((status, &shown["user"], &shown["token_id"]), (200, &"ada".into(), &Value::Null));
     let wrong = [
         key.token(&with(claims.clone(), json!({ "aud": "others" }))),
         SigningKey::ed25519("d").token(&claims),

@@ -25,7 +25,7 @@ fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
     let site = Site::new(Engine::Postgres);
     let mut server = site.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let queries = || metrics.value("plantstore_database_query_seconds_count", &[]);
+    let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();
     let start = Instant::now();
     probe(&server.anonymous());

@@ -103,5 +103,5 @@ fn a_second_signal_ends_it_at_once(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert!(server.ended().is_none());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(1));
-    assert!(server.log().contains("stopped at once"), "{}", server.log());
+    assert!(server.log().contains("stopped immediately"), "{}", server.log());
 }

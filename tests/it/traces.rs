@@ -62,7 +62,7 @@ fn a_request_is_a_span_of_its_clients_trace(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!((span.text("parentSpanId"), span.text("name")), ("", "DELETE /plants/{id}"));
     assert_eq!(line(&server, "missing")["trace_id"], span.text("traceId"));
     assert!(span.0["status"].is_null(), "the client's fault is no failure of the service");
-    assert_eq!(span.attributes().get("plantstore.error").map(String::as_str), Some("40400"));
+    assert_eq!(span.attributes().get("plantstore.error_code").map(String::as_str), Some("40400"));
 
     site.execute("ALTER TABLE plants RENAME TO gone");
     assert_eq!(ada.call("GET", "/plants", &[id("broken")], None).status, 500);
@@ -110,7 +110,7 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
     assert_eq!(ask("head", "HEAD", &[], None).0, 200);
     // Refused before anybody has handled it.
     let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
-    assert_eq!((status, attributes.get("plantstore.error").map(String::as_str)), (431, Some("43100")));
+    assert_eq!((status, attributes.get("plantstore.error_code").map(String::as_str)), (431, Some("43100")));
 }
 
 #[rstest]
@@ -262,11 +262,11 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
 
     collector.be_unwilling(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
-    wait_for("its warning", || server.log().contains("the collector does not take spans").then_some(()));
-    assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("refused") == 0);
+    wait_for("its warning", || server.log().contains("the collector does not accept spans").then_some(()));
+    assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("rejected") == 0);
     collector.be_unwilling(None);
     collector.wait_for_request("later");
-    wait_for("the word that it is over", || server.log().contains("the collector takes spans again").then_some(()));
+    wait_for("the word that it is over", || server.log().contains("the collector accepts spans again").then_some(()));
 
     collector.server.stop();
     get("while-away");
@@ -275,7 +275,7 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
 
     collector.be_unwilling(Some("400 Bad Request"));
     get("refused");
-    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "refused")], 1);
+    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "rejected")], 1);
     collector.be_unwilling(None);
     get("after");
     collector.wait_for_request("after");
@@ -335,7 +335,7 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
     let mut server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
-    assert!(server.log().contains("the collector did not take the last spans"), "{}", server.log());
+    assert!(server.log().contains("the collector did not accept the last spans"), "{}", server.log());
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! One promise of the interface, and the function that checks it.
+//! A check: one rule of the contract, and the function that verifies it.
 
 use futures_util::future::BoxFuture;
 
-use crate::error::Outcome;
+use crate::error::CheckResult;
 use crate::options::Level;
 use crate::run::Run;
 
@@ -10,7 +10,7 @@ pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) description: &'static str,
     pub(crate) level: Level,
-    pub(crate) run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, Outcome>,
+    pub(crate) run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, CheckResult>,
 }
 
 impl Check {
@@ -18,8 +18,16 @@ impl Check {
         level: Level,
         id: &'static str,
         description: &'static str,
-        run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, Outcome>,
+        run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, CheckResult>,
     ) -> Self {
         Self { id, description, level, run }
     }
 }
+
+/// Defines a check whose function is an `async fn(&mut Run) -> CheckResult`.
+macro_rules! check {
+    ($level:ident, $id:literal, $description:literal, $run:ident) => {
+        Check::new(crate::options::Level::$level, $id, $description, |run| Box::pin($run(run)))
+    };
+}
+pub(crate) use check;

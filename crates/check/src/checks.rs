@@ -12,17 +12,17 @@ mod retry;
 
 use crate::check::Check;
 
-/// The groups in the order in which they run: later checks rely on what earlier ones found.
+/// The groups in the order in which they run: later checks rely on the results of earlier ones.
 pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("create", create::CHECKS),
     ("delete", delete::CHECKS),
-    ("refusal", reject::CHECKS),
+    ("reject", reject::CHECKS),
     ("list", list::CHECKS),
     ("page", page::CHECKS),
     ("access", access::CHECKS),
     ("retry", retry::CHECKS),
-    ("answer", protocol::CHECKS),
-    // These look at the responses to all requests before them.
+    ("protocol", protocol::CHECKS),
+    // These verify the responses to all earlier requests.
     ("always", always::CHECKS),
 ];
 

@@ -14,11 +14,11 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::url::ServerUrl;
 
-/// Bytes of a response body at most.
+/// Maximum size of a response body in bytes.
 const RESPONSE_MAX: usize = 4 << 20;
 const CA_OPTION: &str = "--ca";
 
-/// The reason why there is no response.
+/// Error of a request that got no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
     #[error("cannot connect to {0}: {1}")]
@@ -26,9 +26,9 @@ pub enum RequestError {
     /// The connection ended, or the response is not HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
-    #[error("no whole answer within {0:?}")]
+    #[error("no complete response within {0:?}")]
     Timeout(Duration),
-    #[error("an answer of more than {RESPONSE_MAX} bytes")]
+    #[error("a response of more than {RESPONSE_MAX} bytes")]
     TooLarge,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Takes a server, and the file of authorities to trust instead of the system's.
+    /// Creates a client for the server. `authorities` is a file of authorities to trust instead of the system's.
     pub(crate) fn new(
         url: ServerUrl,
         authorities: Option<&Path>,
@@ -115,14 +115,14 @@ fn encode(request: &Request) -> Result<http::Request<Bytes>, http::Error> {
     encoded.body(Bytes::from(request.body.clone().unwrap_or_default()))
 }
 
-/// Returns what to do about an error, where that is known.
+/// Returns the remedy for an error, if it is known.
 fn remedy(error: &ConnectError) -> &'static str {
     match error.tls_failure() {
         Some(TlsFailure::UnknownIssuer) => ": name the authority that has signed it with --ca",
         Some(TlsFailure::AuthorityAsServer) => {
-            ": an authority's own certificate is no server's, so make one with basicConstraints=CA:FALSE"
+            ": the certificate of an authority cannot be used by a server, so make one with basicConstraints=CA:FALSE"
         }
-        Some(TlsFailure::NotTls) => ": it speaks in clear, so write http://",
+        Some(TlsFailure::NotTls) => ": it speaks plain HTTP, so write http://",
         None => "",
     }
 }

@@ -1,4 +1,4 @@
-//! The reason why a check does not hold.
+//! Errors of checks.
 
 #[derive(Clone, Debug)]
 pub(crate) enum CheckError {
@@ -7,7 +7,7 @@ pub(crate) enum CheckError {
     Untried(String),
 }
 
-pub(crate) type Outcome<T = ()> = Result<T, CheckError>;
+pub(crate) type CheckResult<T = ()> = Result<T, CheckError>;
 
 impl CheckError {
     pub(crate) fn text(&self) -> &str {

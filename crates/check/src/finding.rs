@@ -1,6 +1,6 @@
 //! Results of the checks.
 
-use crate::error::{CheckError, Outcome};
+use crate::error::{CheckError, CheckResult};
 use crate::options::Level;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +17,15 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub id: &'static str,
-    /// The promise in words.
+    /// The rule that is checked.
     pub description: &'static str,
     pub group: &'static str,
     pub level: Level,
     pub verdict: Verdict,
 }
 
-impl From<Outcome> for Verdict {
-    fn from(outcome: Outcome) -> Self {
+impl From<CheckResult> for Verdict {
+    fn from(outcome: CheckResult) -> Self {
         match outcome {
             Ok(()) => Self::Holds,
             Err(CheckError::Failed(reason)) => Self::Fails(reason),

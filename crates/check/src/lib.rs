@@ -1,7 +1,8 @@
-//! Conformance checker: checks from outside, with one token, that a live server keeps the contract, and leaves nothing behind.
+//! Conformance checker: verifies through the HTTP interface, with one token, that a live server keeps the contract, and
+//! deletes everything it has created.
 //!
-//! Checks are of two levels: what the interface itself promises, and what this project decided where it is silent. Each is
-//! a function that sends requests through the [`Run`] and returns a verdict. The run tracks every plant before its create
+//! There are two levels of checks: what the interface itself specifies, and what this project specifies beyond that. A check
+//! is a function that sends requests through the [`Run`] and returns an outcome. The run tracks every plant before its create
 //! is sent, so that it is deleted again however a check ends.
 
 mod check;
@@ -28,7 +29,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use self::check::Check;
 use self::checks::GROUPS;
 use self::client::Client;
-use self::error::{CheckError, Outcome};
+use self::error::{CheckError, CheckResult};
 use self::request::Request;
 use self::response::excerpt;
 use self::run::Run;
@@ -39,13 +40,13 @@ pub use self::options::{Level, Options};
 pub use self::run::RunError;
 pub use self::url::{ServerUrl, ServerUrlFault};
 
-/// Time for all checks together.
+/// Timeout of all checks together.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time to delete what was created, and to look for what is left.
+/// Timeout of the cleanup.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs every check of the level. The first interruption ends the checks, and what was created is still deleted; the
-/// second ends that, too.
+/// Runs every check of the level. The first interruption ends the checks, and the created plants are still deleted; the
+/// second interruption ends the cleanup, too.
 pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
     let level = options.level;
     let mut run = Run::start(options, CHECKS_TIMEOUT).await?;
@@ -71,17 +72,15 @@ pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> 
         outcome = run.clean_up() => outcome.into(),
         Some(()) = interruptions.recv() => Verdict::Fails(format!("interrupted: {}", run.remains())),
     };
-    let description = "everything that was created is deleted again";
+    let description = "all created plants are deleted again";
     findings.push(Finding { id: "nothing-left", description, group: "always", level: Level::Interface, verdict });
     Ok(findings)
 }
 
 /// Runs a check. A panic in it must neither end the other checks nor leave plants behind.
-async fn catch_panics(check: &Check, run: &mut Run) -> Outcome {
+async fn catch_panics(check: &Check, run: &mut Run) -> CheckResult {
     let caught = AssertUnwindSafe((check.run)(run)).catch_unwind().await;
-    caught.unwrap_or_else(|_| {
-        Err(CheckError::Untried("the check itself failed, which is a fault of this program".to_owned()))
-    })
+    caught.unwrap_or_else(|_| Err(CheckError::Untried("the check panicked, which is a bug of this program".to_owned())))
 }
 
 /// Asks a server whether it is ready for requests.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::{CheckError, Outcome};
+use crate::error::{CheckError, CheckResult};
 use crate::response::Response;
 
 /// Every error code of the contract.
@@ -22,42 +22,43 @@ pub(crate) struct Observations {
     pub(crate) no_nosniff: Option<CheckError>,
 }
 
-fn note(place: &mut Option<CheckError>, outcome: Outcome) {
+fn record(place: &mut Option<CheckError>, outcome: CheckResult) {
     if let (None, Err(error)) = (&place, outcome) {
         *place = Some(error);
     }
 }
 
 impl Observations {
-    pub(crate) fn note(&mut self, method: &str, response: &Response) {
-        note(&mut self.server_error, response.expect(response.status < 500, "no server error"));
-        note(&mut self.no_request_id, response.expect(response.header("x-request-id").is_some(), "an X-Request-Id"));
-        note(&mut self.no_nosniff, response.expect_header("x-content-type-options", "nosniff"));
+    pub(crate) fn observe(&mut self, method: &str, response: &Response) {
+        record(&mut self.server_error, response.expect(response.status < 500, "no server error"));
+        record(&mut self.no_request_id, response.expect(response.header("x-request-id").is_some(), "an X-Request-Id"));
+        record(&mut self.no_nosniff, response.expect_header("x-content-type-options", "nosniff"));
         if method != "HEAD" && response.status >= 400 {
-            self.note_error(response);
+            self.observe_error(response);
         }
     }
 
-    fn note_error(&mut self, response: &Response) {
+    fn observe_error(&mut self, response: &Response) {
         let json = response.json().unwrap_or_default();
         let code = json.get("error").and_then(Value::as_i64);
         let is_int32 = code.is_some_and(|code| i32::try_from(code).is_ok());
         let message = json.get("message").and_then(Value::as_str);
         let shaped = is_int32 && message.is_some() && response.is_json_type();
-        note(
+        record(
             &mut self.malformed_error,
-            response.expect(shaped, "an error as application/json: an int32 `error` and a text `message`"),
+            response.expect(shaped, "an error as application/json: an int32 `error` and a string `message`"),
         );
         let known = |code: i64| ERROR_CODES.contains(&code) && code / 100 == i64::from(response.status);
-        note(
+        record(
             &mut self.wrong_code,
-            response.expect(code.is_none_or(known), "an error number of the table that starts with the status"),
+            response.expect(code.is_none_or(known), "a documented error code that starts with the status"),
         );
         let members = json.as_object().map_or(0, serde_json::Map::len);
-        let says_something = message.is_none_or(|message| !message.is_empty());
-        note(
+        let is_explained = message.is_none_or(|message| !message.is_empty());
+        record(
             &mut self.extra_members,
-            response.expect(!shaped || (members == 2 && says_something), "`error` and a `message`, and nothing else"),
+            response
+                .expect(!shaped || (members == 2 && is_explained), "exactly `error` and a `message` that is not empty"),
         );
     }
 }

@@ -7,12 +7,12 @@ use plantstore_client::Proxies;
 
 use crate::url::ServerUrl;
 
-/// The promises that are checked.
+/// The set of rules that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Those of the interface.
+    /// Rules of the interface.
     Interface,
-    /// Those, and what this project decided where the interface is silent.
+    /// Rules of the interface, and those that this project adds.
     Full,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::{CheckError, Outcome};
+use crate::error::{CheckError, CheckResult};
 
 /// Characters of a text from the server that a message shows.
 const SHOWN_CHARS: usize = 200;
@@ -40,33 +40,33 @@ impl Response {
         CheckError::Failed(format!("{}: expected {expected}, got {}{got}", excerpt(&self.request), self.status))
     }
 
-    pub(crate) fn expect(&self, holds: bool, expected: impl std::fmt::Display) -> Outcome {
+    pub(crate) fn expect(&self, holds: bool, expected: impl std::fmt::Display) -> CheckResult {
         if holds { Ok(()) } else { Err(self.failure(expected)) }
     }
 
-    pub(crate) fn expect_status(&self, status: u16) -> Outcome {
+    pub(crate) fn expect_status(&self, status: u16) -> CheckResult {
         self.expect(self.status == status, format_args!("status {status}"))
     }
 
     /// Expects any status of success; the exact one is a check of its own.
-    pub(crate) fn expect_success(&self) -> Outcome {
+    pub(crate) fn expect_success(&self) -> CheckResult {
         self.expect(self.is_success(), "success")
     }
 
-    pub(crate) fn expect_header(&self, name: &str, value: &str) -> Outcome {
+    pub(crate) fn expect_header(&self, name: &str, value: &str) -> CheckResult {
         let got = self.header(name);
         let found = got.map_or_else(|| "none".to_owned(), |got| format!("`{}`", excerpt(got)));
-        self.expect(got == Some(value), format_args!("the header `{name}: {value}` (it is {found})"))
+        self.expect(got == Some(value), format_args!("the header `{name}: {value}` (found {found})"))
     }
 
-    pub(crate) fn expect_error(&self, status: u16, code: i64) -> Outcome {
+    pub(crate) fn expect_error(&self, status: u16, code: i64) -> CheckResult {
         let found = self.json().ok().and_then(|json| json["error"].as_i64());
         let holds = self.status == status && found == Some(code);
         self.expect(holds, format_args!("status {status} with the error {code}"))
     }
 
-    pub(crate) fn json(&self) -> Outcome<Value> {
-        serde_json::from_slice(&self.body).map_err(|_| self.failure("a body of JSON"))
+    pub(crate) fn json(&self) -> CheckResult<Value> {
+        serde_json::from_slice(&self.body).map_err(|_| self.failure("a JSON body"))
     }
 
     pub(crate) fn is_json_type(&self) -> bool {
@@ -75,13 +75,13 @@ impl Response {
     }
 
     /// Returns the plant in the response to a create.
-    pub(crate) fn plant(&self) -> Outcome<ListedPlant> {
+    pub(crate) fn plant(&self) -> CheckResult<ListedPlant> {
         self.expect_success()?;
         ListedPlant::of(&self.json()?).ok_or_else(|| self.failure("a plant with a `name`"))
     }
 
     /// Returns the plants of a list.
-    pub(crate) fn plants(&self) -> Outcome<Vec<ListedPlant>> {
+    pub(crate) fn plants(&self) -> CheckResult<Vec<ListedPlant>> {
         self.expect_success()?;
         let json = self.json()?;
         let plants = json.as_array().and_then(|array| array.iter().map(ListedPlant::of).collect());
@@ -100,7 +100,7 @@ impl ListedPlant {
     }
 }
 
-/// Returns true for a plant of exactly the interface's shape: `tag` is text or absent.
+/// Returns true for a plant as the interface defines it: `tag` is a string or absent.
 pub(crate) fn is_plant(json: &Value) -> bool {
     json["name"].is_string() && json.get("tag").is_none_or(Value::is_string)
 }

@@ -6,7 +6,7 @@ use plantstore_client::trust::TrustFault;
 
 use crate::cleanup::CleanupTracker;
 use crate::client::{Client, RequestError};
-use crate::error::{CheckError, Outcome};
+use crate::error::{CheckError, CheckResult};
 use crate::observations::Observations;
 use crate::options::Options;
 use crate::request::{Request, plant_json};
@@ -19,7 +19,7 @@ const ATTEMPTS_MAX: usize = 10;
 const RETRY_AFTER_MAX: u64 = 30;
 /// Time for a create without a response to take effect before its plant is deleted for the last time.
 const PENDING_WAIT: Duration = Duration::from_secs(5);
-/// Plants that are read of a user who has too many to read all.
+/// Number of plants that are read if the user has too many to read all.
 const FIRST_PLANTS: usize = 1_000;
 /// Number of fixture plants.
 const FIXTURE_PLANTS: usize = 5;
@@ -35,11 +35,11 @@ pub(crate) struct Scopes {
 /// Facts that earlier checks have established and later ones rely on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
-    /// A create never takes the place of another plant.
+    /// A create never replaces another plant.
     pub(crate) duplicates_rejected: bool,
     /// The user has no plant with the lowest or the highest id.
     pub(crate) ends_are_free: bool,
-    /// Lists are read whole, and show every plant with its id on request.
+    /// Lists are read in full, and show every plant with its id on request.
     pub(crate) ids_shown: bool,
 }
 
@@ -75,12 +75,12 @@ pub(crate) struct Run {
     deadline: Instant,
 }
 
-/// The reason why a run could not start. The messages say what to do.
+/// Error of a run that could not start. The messages say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
     Trust(#[from] TrustFault),
-    #[error("{0}: is the server there, and is the address right?")]
+    #[error("{0}: is the server running, and is the address correct?")]
     NoServer(RequestError),
     #[error("the server does not accept the token: {0}")]
     TokenRejected(String),
@@ -130,8 +130,8 @@ impl Run {
         Self::new(client, String::new(), Duration::from_secs(1)).expect("a random source")
     }
 
-    /// Sends a body that is not a plant and an id that is not a number: a server that looks at them rejects them, but
-    /// checks the scope first.
+    /// Sends an invalid plant and an invalid id, which the server rejects with 403 if the scope is missing, because it checks
+    /// the scope first.
     async fn probe_scopes(&mut self, list_status: u16) -> Scopes {
         let create = self.with_token(Request::create("{}"));
         let delete = self.with_token(Request::new("DELETE", "/plants/none"));
@@ -158,16 +158,16 @@ impl Run {
     }
 
     /// Sends a request with the token.
-    pub(crate) async fn send(&mut self, request: Request) -> Outcome<Response> {
+    pub(crate) async fn send(&mut self, request: Request) -> CheckResult<Response> {
         let request = self.with_token(request);
         self.send_as_is(&request).await
     }
 
     /// Sends a request without adding the token, and again after a 429.
-    pub(crate) async fn send_as_is(&mut self, request: &Request) -> Outcome<Response> {
+    pub(crate) async fn send_as_is(&mut self, request: &Request) -> CheckResult<Response> {
         for _ in 0..ATTEMPTS_MAX {
             let responses = self.send_all(std::slice::from_ref(request)).await?;
-            let no_response = |_| CheckError::Untried("no answer".to_owned());
+            let no_response = |_| CheckError::Untried("no response".to_owned());
             let [response] = <[Response; 1]>::try_from(responses).map_err(no_response)?;
             let pause = response.header("retry-after").and_then(|seconds| seconds.parse().ok());
             match pause {
@@ -177,13 +177,13 @@ impl Run {
                 _ => return Ok(response),
             }
         }
-        Err(CheckError::Untried("this user may not send as many requests as a check needs (429)".to_owned()))
+        Err(CheckError::Untried("the rate limit of this user is too low for a check (429)".to_owned()))
     }
 
     /// Sends several requests on one connection.
-    pub(crate) async fn send_all(&mut self, requests: &[Request]) -> Outcome<Vec<Response>> {
+    pub(crate) async fn send_all(&mut self, requests: &[Request]) -> CheckResult<Vec<Response>> {
         if self.timeouts >= TIMEOUTS_MAX || Instant::now() > self.deadline {
-            return Err(CheckError::Untried("the server is too slow: not asked any more".to_owned()));
+            return Err(CheckError::Untried("the server is too slow: no more requests are sent".to_owned()));
         }
         let sent = match requests {
             [request] => self.client.send(request).await.map(|response| vec![response]),
@@ -194,11 +194,11 @@ impl Run {
             self.too_large |= matches!(error, RequestError::TooLarge);
             let first = requests.first().map(|request| format!("{} {}", request.method, request.path));
             let first = excerpt(&first.unwrap_or_default());
-            CheckError::Failed(format!("{first}: expected an answer: {error}"))
+            CheckError::Failed(format!("{first}: expected a response: {error}"))
         })?;
         let responses: Vec<Response> = responses.into_iter().map(|response| self.redact_token(response)).collect();
         for (request, response) in requests.iter().zip(&responses) {
-            self.observations.note(request.method, response);
+            self.observations.observe(request.method, response);
         }
         Ok(responses)
     }
@@ -214,7 +214,7 @@ impl Run {
     }
 
     /// Lists all plants with these parameters, or the first of them if there are too many.
-    pub(crate) async fn list(&mut self, parameters: &str) -> Outcome<Listing> {
+    pub(crate) async fn list(&mut self, parameters: &str) -> CheckResult<Listing> {
         if self.reads_all {
             let separator = if parameters.is_empty() { "" } else { "?" };
             let listed = self.list_at(&format!("/plants{separator}{parameters}")).await;
@@ -228,38 +228,38 @@ impl Run {
     }
 
     /// Lists the plants at exactly this path.
-    pub(crate) async fn list_at(&mut self, path: &str) -> Outcome<Listing> {
+    pub(crate) async fn list_at(&mut self, path: &str) -> CheckResult<Listing> {
         let response = self.get(path).await?;
         let plants = response.plants()?;
         Ok(Listing { response, plants })
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Outcome<Response> {
+    pub(crate) async fn get(&mut self, path: &str) -> CheckResult<Response> {
         self.may_read()?;
         self.send(Request::new("GET", path)).await
     }
 
-    pub(crate) fn may_read(&self) -> Outcome {
+    pub(crate) fn may_read(&self) -> CheckResult {
         if self.scopes.read { Ok(()) } else { Err(lacks("plants:read")) }
     }
 
     /// Fails unless plants can be created and deleted again.
-    pub(crate) fn may_create(&self) -> Outcome {
+    pub(crate) fn may_create(&self) -> CheckResult {
         match self.creating_stopped {
             _ if !self.scopes.write => Err(lacks("plants:write")),
-            _ if !self.scopes.delete => Err(lacks("plants:delete, and what is created must be deleted again")),
+            _ if !self.scopes.delete => Err(lacks("plants:delete, which is needed to delete created plants")),
             Some(reason) => Err(CheckError::Untried(reason.to_owned())),
             None => Ok(()),
         }
     }
 
     /// Sends a create whose plant has this id if the server accepts it.
-    pub(crate) async fn create(&mut self, id: i64, request: Request) -> Outcome<Response> {
+    pub(crate) async fn create(&mut self, id: i64, request: Request) -> CheckResult<Response> {
         let request = self.with_token(request);
         self.create_as_is(id, &request).await
     }
 
-    pub(crate) async fn create_as_is(&mut self, id: i64, request: &Request) -> Outcome<Response> {
+    pub(crate) async fn create_as_is(&mut self, id: i64, request: &Request) -> CheckResult<Response> {
         self.may_create()?;
         self.tracker.creating(id);
         let response = self.send_as_is(request).await?;
@@ -267,15 +267,15 @@ impl Run {
         Ok(response)
     }
 
-    pub(crate) async fn create_plant(&mut self, id: i64, name: &str, tag: Option<&str>) -> Outcome {
+    pub(crate) async fn create_plant(&mut self, id: i64, name: &str, tag: Option<&str>) -> CheckResult {
         self.create(id, Request::create(plant_json(id, name, tag))).await?.expect_success()
     }
 
-    pub(crate) async fn delete(&mut self, id: i64) -> Outcome<Response> {
+    pub(crate) async fn delete(&mut self, id: i64) -> CheckResult<Response> {
         self.delete_with(id, Request::new("DELETE", format!("/plants/{id}"))).await
     }
 
-    pub(crate) async fn delete_with(&mut self, id: i64, request: Request) -> Outcome<Response> {
+    pub(crate) async fn delete_with(&mut self, id: i64, request: Request) -> CheckResult<Response> {
         let response = self.send(request).await?;
         match response.status {
             200..300 => self.tracker.deleted(id),
@@ -286,13 +286,13 @@ impl Run {
     }
 
     /// Deletes a plant that a check no longer needs.
-    pub(crate) async fn remove(&mut self, id: i64) -> Outcome {
+    pub(crate) async fn remove(&mut self, id: i64) -> CheckResult {
         let response = self.delete(id).await?;
-        response.expect(response.is_success(), "that what was created can be deleted")
+        response.expect(response.is_success(), "a created plant to be deletable")
     }
 
     /// Deletes the plants that the list shows with this name of the run, whatever their ids are.
-    pub(crate) async fn remove_named(&mut self, name: &str) -> Outcome {
+    pub(crate) async fn remove_named(&mut self, name: &str) -> CheckResult {
         let listing = self.list("include=id").await?;
         for id in listing.plants.iter().filter(|plant| plant.name == name).filter_map(|plant| plant.id) {
             self.remove(id).await?;
@@ -301,11 +301,11 @@ impl Run {
     }
 
     /// Returns the fixture plants, which are created at the first call.
-    pub(crate) async fn fixture_plants(&mut self) -> Outcome<Vec<FixturePlant>> {
+    pub(crate) async fn fixture_plants(&mut self) -> CheckResult<Vec<FixturePlant>> {
         self.may_create()?;
         while self.fixtures.len() < FIXTURE_PLANTS {
             let number = self.fixtures.len();
-            let (id, name) = (self.tracker.new_id(), self.tracker.name(&format!("bed {number}")));
+            let (id, name) = (self.tracker.new_id(), self.tracker.name(&format!("fixture {number}")));
             let tag = number.is_multiple_of(2).then(|| format!("tag {number}"));
             self.create_plant(id, &name, tag.as_deref()).await?;
             self.fixtures.push(FixturePlant { id, name, tag });
@@ -314,7 +314,7 @@ impl Run {
     }
 
     /// Fails if a name is missing in a list. If only the first plants were read, the check is not applicable.
-    pub(crate) fn expect_listed(&self, listing: &Listing, names: &[&str]) -> Outcome {
+    pub(crate) fn expect_listed(&self, listing: &Listing, names: &[&str]) -> CheckResult {
         let missing = names.iter().find(|name| !listing.plants.iter().any(|plant| plant.name == **name));
         match missing {
             None => Ok(()),
@@ -323,9 +323,9 @@ impl Run {
         }
     }
 
-    /// Deletes what is still there, and looks for what is left. A create without a response can take effect after its plant
-    /// was not found, so everything is done once more after a wait.
-    pub(crate) async fn clean_up(&mut self) -> Outcome {
+    /// Deletes the plants of this run, and lists what is left. A create without a response can take effect after its plant
+    /// was not found, so the cleanup is repeated after a wait.
+    pub(crate) async fn clean_up(&mut self) -> CheckResult {
         let mut outcome = self.delete_tracked().await;
         if self.tracker.has_pending() {
             tokio::time::sleep(PENDING_WAIT).await;
@@ -334,7 +334,7 @@ impl Run {
         match outcome {
             outcome if self.tracker.remaining().is_empty() => outcome,
             Ok(()) if self.tracker.has_only_pending() => {
-                Err(CheckError::Untried(format!("{}, whose creation was not answered", self.remains())))
+                Err(CheckError::Untried(format!("{}, whose creates got no response", self.remains())))
             }
             outcome => {
                 let reason = outcome.err().map_or_else(String::new, |error| format!(" ({})", error.text()));
@@ -343,12 +343,12 @@ impl Run {
         }
     }
 
-    async fn delete_tracked(&mut self) -> Outcome {
+    async fn delete_tracked(&mut self) -> CheckResult {
         let mut outcome = Ok(());
         for id in self.tracker.deletable() {
             let deleted = self.delete(id).await.and_then(|response| {
                 let gone = response.is_success() || response.status == 404;
-                response.expect(gone, "that what was created can be deleted")
+                response.expect(gone, "a created plant to be deletable")
             });
             outcome = outcome.and(deleted);
         }
@@ -357,17 +357,19 @@ impl Run {
     }
 
     /// Deletes the plants whose names have the run's marker, whatever the server responded to their creates.
-    async fn delete_listed(&mut self) -> Outcome {
+    async fn delete_listed(&mut self) -> CheckResult {
         let found = self.listed_of_this_run().await?;
-        let kept = self.names_of_unexpected(&found);
+        let stored = self.names_of_unexpected(&found);
         for id in found.iter().filter_map(|plant| plant.id) {
             self.delete(id).await?;
         }
         let left = self.listed_of_this_run().await?;
-        match (kept, self.names_of_unexpected(&left)) {
+        match (stored, self.names_of_unexpected(&left)) {
             (None, None) => Ok(()),
-            (_, Some(left)) => Err(CheckError::Failed(format!("left on the server, though deleted: {left}"))),
-            (Some(kept), None) => Err(CheckError::Failed(format!("deleted only now, though refused before: {kept}"))),
+            (_, Some(left)) => Err(CheckError::Failed(format!("still on the server after their deletion: {left}"))),
+            (Some(stored), None) => {
+                Err(CheckError::Failed(format!("deleted only now, although their creates were rejected: {stored}")))
+            }
         }
     }
 
@@ -379,7 +381,7 @@ impl Run {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    async fn listed_of_this_run(&mut self) -> Outcome<Vec<ListedPlant>> {
+    async fn listed_of_this_run(&mut self) -> CheckResult<Vec<ListedPlant>> {
         let listing = self.list("include=id").await?;
         Ok(listing.plants.into_iter().filter(|plant| self.is_of_this_run(&plant.name)).collect())
     }
@@ -393,7 +395,7 @@ impl Run {
         let ids: Vec<String> = self.tracker.remaining().iter().map(i64::to_string).collect();
         match ids.as_slice() {
             [] => "nothing is left on the server".to_owned(),
-            ids => format!("left on the server, or perhaps: the plants {}", ids.join(", ")),
+            ids => format!("possibly left on the server: the plants {}", ids.join(", ")),
         }
     }
 }
@@ -404,5 +406,5 @@ fn lacks(scope: &str) -> CheckError {
 
 /// Returns the error of a check that needs more of the list than is read.
 pub(crate) fn too_many() -> CheckError {
-    CheckError::NotApplicable("this user has too many plants to read all: use a user of its own for checks".to_owned())
+    CheckError::NotApplicable("this user has too many plants to read all: use a separate user for checks".to_owned())
 }

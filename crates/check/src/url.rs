@@ -8,7 +8,7 @@ use plantstore_client::{Address, AddressFault, Cleartext};
 #[derive(Clone, Debug)]
 pub struct ServerUrl(Address);
 
-/// The reason why a text is not the URL of a server. The messages say what to do.
+/// Error of a text that is not the URL of a server. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerUrlFault {
     #[error("write the server's address as http://HOST:PORT or https://HOST:PORT, for example http://127.0.0.1:8080")]

@@ -72,7 +72,8 @@ async fn scrape(server: &Server, write_more: impl Fn(&mut Page), headers: &Heade
     let format = requested_format(headers);
     let mut page = Page::new(format);
     write_more(&mut page);
-    page.gauge("plantstore_store_up", "Whether the store answers, asked for this very page.").sample(&[], u8::from(up));
+    page.gauge("plantstore_store_up", "1 if the store responded to this scrape, otherwise 0.")
+        .sample(&[], u8::from(up));
     server.store.write_metrics(&mut page);
     server.write_metrics(&mut page);
     let mut response = Response::new(Body::from(page.finish()));

@@ -9,12 +9,10 @@ use crate::row::RowSource;
 use plantstore_model::token::{Grant, Label, Scopes, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
-/// A user name as it is stored. One that another program wrote may break the rules; it is shown, so that it can be corrected.
+/// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredName {
-    /// A name that the service can use.
     Valid(UserName),
-    /// A text that is no user name.
     Invalid(String),
 }
 
@@ -27,7 +25,6 @@ impl StoredName {
         UserName::parse(text).map_or_else(|_| Self::Invalid(text.to_owned()), Self::Valid)
     }
 
-    /// The text as it is stored.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Valid(name) => name.as_str(),
@@ -35,7 +32,7 @@ impl StoredName {
         }
     }
 
-    /// The name, if the service can use it.
+    /// Returns the name if it is valid.
     pub fn into_valid(self) -> Result<UserName, StoreError> {
         match self {
             Self::Valid(name) => Ok(name),
@@ -44,7 +41,7 @@ impl StoredName {
     }
 }
 
-/// On one line, whatever is stored.
+/// Escapes an invalid name, so that it stays on one line.
 impl fmt::Display for StoredName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,9 +59,9 @@ pub struct StoredToken {
     pub user_id: UserId,
     pub grant: Grant,
     pub revoked: Option<Timestamp>,
-    /// The day it was last used, if it was.
+    /// The day of its last use.
     pub last_used: Option<Timestamp>,
-    /// True when another user shares their plants with that user.
+    /// True if another user shares their plants with this user.
     pub shared_with: bool,
 }
 
@@ -92,7 +89,7 @@ impl StoredToken {
 #[derive(Clone, Debug)]
 pub struct StoredUser {
     pub name: StoredName,
-    /// When they were first given a token, or first came with one of an issuer.
+    /// Time of the first token, or of the first request with an issuer's token.
     pub created: Timestamp,
     /// Tokens that are not revoked.
     pub tokens: u64,
@@ -110,12 +107,12 @@ impl StoredUser {
     }
 }
 
-/// All plants of one owner, as a user sees them who may at least read them.
+/// The plants of one owner that are shared with a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
     pub owner: UserName,
     pub owner_id: UserId,
-    /// The rights of that user.
+    /// Role of that user.
     pub role: Role,
 }
 
@@ -126,7 +123,7 @@ impl Collection {
     }
 }
 
-/// A share as operators see it.
+/// A share, with the names of both users.
 #[derive(Clone, Debug)]
 pub struct StoredShare {
     pub owner: StoredName,
@@ -144,21 +141,15 @@ impl StoredShare {
             created: timestamp(row.field(3)?),
         })
     }
-
-    /// Both names, as shares are ordered.
-    pub(crate) fn names(&self) -> (&str, &str) {
-        (self.owner.as_str(), self.grantee.as_str())
-    }
 }
 
 /// Result of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantOutcome {
-    /// The plants are shared, in this role.
     Granted,
     NoOwner,
     NoGrantee,
-    /// [`SHARES_MAX`](crate::SHARES_MAX) owners share with them already.
+    /// [`SHARES_MAX`](crate::SHARES_MAX) owners already share with the grantee.
     TooMany,
 }
 
@@ -167,8 +158,8 @@ fn role<R: RowSource>(row: &R, column: usize) -> Result<Role, R::Error> {
     Role::from_name(&name).ok_or_else(|| R::invalid(column, format!("unknown role {name}")))
 }
 
-/// Returns the time with this stored value, or the furthest that there is in its direction.
+/// Converts stored seconds to a time, limited to the range of [`Timestamp`].
 fn timestamp(seconds: i64) -> Timestamp {
-    let furthest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_second(seconds).unwrap_or(furthest)
+    let nearest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_second(seconds).unwrap_or(nearest)
 }

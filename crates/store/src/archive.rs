@@ -1,5 +1,5 @@
-//! Data in and out: plants as lines of JSON, and whole stores from one place, or engine, to another. All of it is streamed: memory
-//! is bounded, however much there is.
+//! Export and import of plants as JSON lines, and copies of whole stores, also between engines. Everything is streamed, in
+//! bounded memory.
 
 mod copy;
 mod digest;
@@ -10,6 +10,6 @@ mod progress;
 
 pub use self::copy::{CopyError, copy};
 pub use self::digest::{ContentDigest, ContentHasher, Digest};
-pub use self::export::{ExportError, Exported, export};
+pub use self::export::{ExportError, ExportSummary, export};
 pub use self::import::{ImportEvent, ImportInput, ImportSummary, StopReason, check, import};
-pub use self::progress::Progress;
+pub use self::progress::TransferProgress;

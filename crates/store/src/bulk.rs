@@ -1,16 +1,16 @@
-//! Bulk operations on either engine: snapshots, stores that are restored, and imports.
+//! Bulk operations on either engine: snapshot, restore and import.
 
 use std::time::Duration;
 
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::store::{Store, dispatch};
-use crate::transfer::{Chunk, ImportRow, ImportedBatch, Selection, Snapshot};
+use crate::transfer::{ImportResult, ImportRow, Selection, Snapshot, SnapshotChunk};
 use crate::url::StoreUrl;
 use crate::{postgres, sqlite};
 use plantstore_model::user::UserName;
 
 impl Snapshot {
-    /// Begins to read the store as it is, without changing anything: a file of an earlier release is not brought up to date.
+    /// Starts reading the store without changing it: an SQLite file of an earlier release is not migrated.
     pub async fn open(url: &StoreUrl, selection: Selection, timeout: Duration) -> Result<Self, OpenError> {
         match url {
             StoreUrl::Sqlite(path) => sqlite::snapshot(path, selection),
@@ -19,17 +19,17 @@ impl Snapshot {
     }
 }
 
-/// A new store that is filled with what another holds, ids and versions included. It is invisible until it is finished;
-/// dropped before that, it never was.
+/// A new store that receives the records of another one, including ids and versions. It is invisible until it is finished.
+/// Dropping it before that discards it.
 pub enum RestoreTarget {
-    /// A file that is renamed at the end.
+    /// A temporary file that is renamed at the end.
     Sqlite(sqlite::RestoreTarget),
     /// One transaction.
     Postgres(postgres::RestoreTarget),
 }
 
 impl RestoreTarget {
-    /// Begins to fill a store that is new, or a database that holds nothing.
+    /// Creates a new file, or opens an empty database.
     pub async fn begin(url: &StoreUrl, timeout: Duration) -> Result<Self, RestoreError> {
         match url {
             StoreUrl::Sqlite(path) => sqlite::RestoreTarget::begin(path).map(Self::Sqlite),
@@ -37,23 +37,23 @@ impl RestoreTarget {
         }
     }
 
-    /// Stores a chunk. They come in the order of [`Chunk`].
-    pub async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
+    /// Stores a chunk. Chunks are stored in the order of [`SnapshotChunk`].
+    pub async fn put(&mut self, chunk: &SnapshotChunk) -> Result<(), StoreError> {
         dispatch!(self, target => target.put(chunk).await)
     }
 
-    /// Reads its contents back, as [`Snapshot::open`] would. After this nothing more is put in.
+    /// Reads the contents back, as [`Snapshot::open`] would. No more chunks can be stored afterwards.
     pub async fn contents(&mut self) -> Result<Snapshot, StoreError> {
         dispatch!(self, target => target.contents().await)
     }
 
-    /// Makes it a store, durably.
+    /// Makes the store visible and durable.
     pub async fn finish(self) -> Result<(), RestoreError> {
         dispatch!(self, target => target.finish().await)
     }
 }
 
-/// Stores batches of plants beside servers that go on writing.
+/// Stores batches of plants while servers write to the same store.
 pub enum Importer {
     Sqlite(sqlite::Importer),
     Postgres(postgres::Importer),
@@ -67,22 +67,22 @@ impl Importer {
         }
     }
 
-    /// Stores a batch in one commit, with users that are not there yet. The versions of those whose lists change move.
-    /// The key of the table alone decides whether an id is taken. With `stop`, the first that is taken ends it.
-    pub async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
+    /// Stores a batch in one commit, and creates missing users. Users whose lists change get new versions. The primary key
+    /// of the table alone detects duplicate ids. With `stop`, the first duplicate ends the batch.
+    pub async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
         dispatch!(self, importer => importer.put(batch, stop).await)
     }
 
-    /// Returns whether there is a user of this name.
+    /// Returns true if there is a user of this name.
     pub async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
         dispatch!(self, importer => importer.has_user(name).await)
     }
 
-    /// Ends its threads. Nothing that was put waits for it.
+    /// Stops the threads of the importer. All stored batches are already durable.
     pub fn finish(self) {
         match self {
             Self::Sqlite(importer) => importer.finish(),
-            // Its connection ends with it.
+            // Dropping it closes the connection.
             Self::Postgres(_) => {}
         }
     }

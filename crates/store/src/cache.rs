@@ -6,16 +6,15 @@ use foldhash::quality::RandomState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{UnitWeighter, Weighter};
 
-/// A bounded cache for many threads. Its hashes are cheaper than the standard library's, and seeded anew with every start all
-/// the same.
+/// A bounded concurrent cache. Its hash function is faster than the standard library's and randomly seeded as well.
 pub type BoundedCache<K, V, W = UnitWeighter> = Cache<K, V, W, RandomState, DefaultLifecycle<K, V>>;
 
-/// Returns a cache of so many values.
+/// Returns a cache for at most `values` entries.
 pub fn bounded_cache<K: Eq + Hash, V: Clone>(values: usize) -> BoundedCache<K, V> {
     weighted_cache(values, values as u64, UnitWeighter)
 }
 
-/// Returns a cache of values that weigh at most `weight` together; about `values` of them are expected.
+/// Returns a cache whose entries have a total weight of at most `weight`; about `values` entries are expected.
 pub fn weighted_cache<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     values: usize,
     weight: u64,

@@ -6,37 +6,37 @@ use crate::new_file::NewFileError;
 use crate::url::StoreUrl;
 use plantstore_model::user::UserNameFault;
 
-/// Reasons why a store does not open. The messages say what to do and are meant for the operator.
+/// Errors of opening a store. The messages are for the operator and say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no store, and none was to be made.
+    /// There is no store, and the options do not allow creating one.
     #[error(
         "there is no store at {0}{looked_for}: name yours with --store; `plantstore serve` makes a new one, and so do \
          `token create` and `import` with --create",
         looked_for = looked_for(.0)
     )]
     Missing(StoreUrl),
-    /// The file cannot be made, read or written.
+    /// The file cannot be created, read or written.
     #[error("cannot open {0}: {1}; name a file in a directory that exists and that this user can write to")]
     Unusable(StoreUrl, String),
-    /// The file is something else.
+    /// The file is not a plantstore file.
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
     Foreign(StoreUrl, String),
     /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
-    /// The schema is older than this release, and it was not to be changed.
+    /// The schema is older than this release needs, and the options do not allow migrating it.
     #[error("the schema of {0} is at version {1}, this release needs {2}: run `plantstore migrate` first")]
     Outdated(StoreUrl, i64, i64),
-    /// The database cannot be reached, or does not let us in.
+    /// The database is unreachable or rejects the connection.
     #[error("cannot connect to {0}: {1}")]
     Unreachable(StoreUrl, String),
-    /// The database cannot be used as it is.
+    /// The store cannot be used in its present state.
     #[error("cannot use {0}: {1}")]
     Unfit(StoreUrl, String),
 }
 
-/// The whole path of a file that is named by a part of it, which shows in which directory a command was run.
+/// Returns the absolute path of a file that is named by a relative one, to show in which directory the command was run.
 fn looked_for(url: &StoreUrl) -> String {
     match url {
         StoreUrl::Sqlite(path) if path.is_relative() => {
@@ -46,36 +46,36 @@ fn looked_for(url: &StoreUrl) -> String {
     }
 }
 
-/// Reasons why an operation failed, in the terms that matter to the caller. The texts are for the log, never for a client.
+/// Errors of operations, by what they mean for the caller. The texts are for the log and the operator, never for a client.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The queue of writes is full. Nothing was done.
+    /// The write queue is full. Nothing was changed.
     #[error("the write queue is full")]
     Overloaded,
-    /// There is no room on the disk. Nothing was done; it works again once there is room.
+    /// The disk is full. Nothing was changed.
     #[error("storage is full: {0}")]
     Full(String),
-    /// The store cannot be used at the moment. Nothing was done.
+    /// The store is temporarily unavailable. Nothing was changed.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// A request with the same key is in flight. Nothing was done.
+    /// A request with the same idempotency key is in flight. Nothing was changed.
     #[error("a request with the same key is in flight")]
     InFlight,
-    /// The change may or may not have happened.
+    /// The change may or may not have been committed.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
-    /// A new user cannot have this name. Nothing was done.
+    /// The name is not allowed for new users. Nothing was changed.
     #[error("{0}")]
     NewUserName(UserNameFault),
-    /// A row breaks the rules of the service. It is not copied.
+    /// A row violates the rules of the service, and is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
     BadRow(BadRow),
-    /// The store returned what it never should.
+    /// The store returned an unexpected error or value.
     #[error("store failed: {0}")]
     Internal(String),
 }
 
-/// A row that breaks a rule of the service.
+/// A row that violates a rule of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRow {
     table: &'static str,
@@ -95,7 +95,7 @@ impl fmt::Display for BadRow {
     }
 }
 
-/// Reasons why a store cannot be restored into. The messages are meant for the operator.
+/// Errors of restoring a store. The messages are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("{0} holds {1} already, and is left as it is: name a store that is new or empty")]

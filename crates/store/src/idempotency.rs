@@ -1,4 +1,4 @@
-//! Idempotency keys: what is stored under one, and which are in flight.
+//! Idempotency keys: stored outcomes and keys in flight.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,27 +10,27 @@ use plantstore_model::user::UserId;
 /// Time for which an outcome is stored under its key.
 pub(crate) const KEY_LIFETIME_SECONDS: i64 = 24 * 60 * 60;
 
-/// The idempotency key of a request, and what will be stored under it.
+/// The idempotency key of a request, and the outcomes that may be stored under it.
 #[derive(Clone, Debug)]
 pub struct IdempotencyKey {
     /// The SHA-256 of the key itself.
     pub hash: [u8; 32],
-    /// The SHA-256 of the request: the same for the same request alone.
+    /// The SHA-256 of the request, which tells requests with the same key apart.
     pub fingerprint: [u8; 32],
     /// The status that is stored for a success.
     pub success_status: i32,
-    /// The error that is stored when it is rejected.
+    /// The error that is stored for a rejection.
     pub rejection: StoredError,
 }
 
-/// A stored error response, so that it can be repeated word for word.
+/// A stored error response, which is replayed unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredError {
     pub code: i32,
     pub message: String,
 }
 
-/// A stored outcome. The response to a success is made again from its request, which is the same.
+/// A stored outcome. The response to a success is rebuilt from the repeated request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredOutcome {
     /// The status of a success.
@@ -38,26 +38,24 @@ pub enum StoredOutcome {
     Error(StoredError),
 }
 
-/// A key that is stored already. Nothing was done.
+/// Result for a key that is stored already. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownKey {
-    /// The same request came before, with this outcome.
+    /// The same request was executed before, with this outcome.
     Replayed(StoredOutcome),
-    /// Another request came before.
+    /// The key was used for a different request.
     Reused,
 }
 
 /// Result of a write that may have a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteResult<T> {
-    /// It was done or rejected now.
     Executed(T),
-    /// Its key was known already.
     KnownKey(KnownKey),
 }
 
 impl IdempotencyKey {
-    /// Returns the result of a request with this key, given what is stored under it: a success has no message.
+    /// Compares the request with the stored one. A stored success has no message.
     pub(crate) fn lookup(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> KnownKey {
         if fingerprint != self.fingerprint {
             return KnownKey::Reused;
@@ -76,7 +74,7 @@ pub(crate) struct InFlightKeys(Arc<Mutex<HashSet<Entry>>>);
 type Entry = (UserId, [u8; 32]);
 
 impl InFlightKeys {
-    /// Claims a key of this user; [`StoreError::InFlight`] when another request has it.
+    /// Claims a key of this user; [`StoreError::InFlight`] if another request holds it.
     pub(crate) fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         let entry = (user, key.hash);
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(entry) {
@@ -92,19 +90,19 @@ impl InFlightKeys {
     }
 }
 
-/// A key in flight, until this is dropped or its claim is released.
+/// A key in flight. It is released when this is dropped, or by [`Claim::release`].
 pub(crate) struct ClaimedKey {
     pub(crate) key: IdempotencyKey,
     claim: Arc<Claim>,
 }
 
 impl ClaimedKey {
-    /// Holds the lock that shows the key to other nodes.
+    /// Keeps the lock that blocks the key on other nodes until the key is released.
     pub(crate) fn hold_node_lock(&self, lock: impl Send + 'static) {
         *self.claim.node_lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(lock));
     }
 
-    /// Returns the claim, for a caller that may have to release it while the writer still has the job.
+    /// Returns the claim, so that a caller can release it while the writer still has the job.
     pub(crate) fn claim(&self) -> Weak<Claim> {
         Arc::downgrade(&self.claim)
     }
@@ -119,8 +117,8 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Releases the key; once, because another request may claim it afterwards. The node lock is released first: the next request
-    /// in this process must not meet a lock that is about to go.
+    /// Releases the key, at most once, because another request may claim it afterwards. The node lock is released first, so that
+    /// the next request in this process does not find it locked.
     pub(crate) fn release(&self) {
         if !self.released.swap(true, Ordering::AcqRel) {
             drop(self.node_lock.lock().unwrap_or_else(PoisonError::into_inner).take());

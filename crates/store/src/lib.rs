@@ -1,4 +1,4 @@
-//! Storage of users, tokens and plants, on SQLite or PostgreSQL. [`Store`] is the contract that every engine keeps.
+//! Storage of users, tokens and plants in SQLite or PostgreSQL. The methods of [`Store`] are the contract of every engine.
 
 mod accounts;
 pub mod archive;
@@ -32,8 +32,8 @@ pub use self::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
 pub use self::range::{PlantRange, end_ranges_after};
 pub use self::store::Store;
 pub use self::transfer::{
-    Chunk, Counts, ImportOutcome, ImportRow, ImportedBatch, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord,
-    Snapshot, TokenRecord, UserRecord,
+    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord, Snapshot,
+    SnapshotChunk, TokenRecord, UserRecord,
 };
 pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault, StoreUrl, StoreUrlFault};
 pub use self::version::Version;

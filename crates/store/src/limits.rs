@@ -1,9 +1,9 @@
-//! Limits that callers of the store know.
+//! Limits that callers of the store use.
 
 use std::time::Duration;
 
-/// Time between the deletion of a user and that of their plants, longer than a server caches a token.
+/// Delay between the deletion of a user and the removal of their plants. It is longer than a server caches a token.
 pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
 
-/// Owners who may share their plants with one user: bounds what a list of all of them reads at a time.
+/// Maximum number of owners who share their plants with one user. It bounds the work of one step of a list.
 pub const SHARES_MAX: u32 = 100;

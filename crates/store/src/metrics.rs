@@ -1,4 +1,4 @@
-//! Metrics that every engine has: commits, and rows that are swept.
+//! Metrics of both engines: commits and swept rows.
 
 use std::time::Duration;
 
@@ -39,11 +39,10 @@ impl WriteMetrics {
     }
 
     pub(crate) fn write(&self, page: &mut Page) {
-        page.histogram("plantstore_write_batch_size", "Writes that shared a commit.").distribution(&[], &self.batches);
-        let help = "From the begin of a batch of writes to the end of its commit, with waits for a lock or a connection and \
-                    further attempts.";
-        page.histogram("plantstore_commit_seconds", help).distribution(&[], &self.commits);
-        page.counter("plantstore_commits_total", "Commits by what became of them.")
+        page.histogram("plantstore_write_batch_size", "Writes per commit.").distribution(&[], &self.batches);
+        let help = "Time to commit a batch of writes, including waits for a lock or a connection and retries.";
+        page.histogram("plantstore_commit_duration_seconds", help).distribution(&[], &self.commits);
+        page.counter("plantstore_commits_total", "Commits, by outcome.")
             .sample(&[("outcome", "ok".into())], self.committed.get())
             .sample(&[("outcome", "failed".into())], self.failed.get())
             .sample(&[("outcome", "unknown".into())], self.unknown.get());
@@ -53,14 +52,14 @@ impl WriteMetrics {
 /// Metrics of the sweeper.
 #[derive(Default)]
 pub(crate) struct SweepMetrics {
-    pub(crate) departed: Counter,
+    pub(crate) deleted_users: Counter,
     pub(crate) expired_keys: Counter,
 }
 
 impl SweepMetrics {
     pub(crate) fn write(&self, page: &mut Page) {
-        page.counter("plantstore_swept_rows_total", "Rows removed because nobody needs them any more.")
-            .sample(&[("what", "departed".into())], self.departed.get())
-            .sample(&[("what", "expired_keys".into())], self.expired_keys.get());
+        page.counter("plantstore_swept_rows_total", "Rows removed in the background, by reason.")
+            .sample(&[("reason", "deleted_user".into())], self.deleted_users.get())
+            .sample(&[("reason", "expired_key".into())], self.expired_keys.get());
     }
 }

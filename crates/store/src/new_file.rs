@@ -1,7 +1,7 @@
-//! A file that appears when it is complete: written under a random name beside its own, synced, and renamed.
+//! Atomic creation of files: a file is written under a temporary name in the same directory, synced, and renamed.
 //!
-//! Nothing that is already in the directory is opened, changed or removed, save the file that is to be replaced. A process that
-//! is killed without notice leaves its partial file, which no later process touches: only its owner can tell that it is of no use.
+//! No other file in the directory is opened, changed or removed, except a file that is replaced. A killed process leaves its
+//! partial file, which no later process touches, because it cannot know that the file is not in use.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,13 +12,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// The last part of a partial file's name; a random number stands before it.
+/// Suffix of a partial file's name, after a random number.
 const PARTIAL: &str = ".partial";
 
-/// The partial files of this process, for [`discard_all`]. A file is created, finished and removed under this lock.
+/// The partial files of this process, for [`discard_all`]. Files are created, finished and removed under this lock.
 static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A file that is being written. Dropping it removes it.
+/// A file that is being written. Dropping it removes the partial file.
 pub struct NewFile {
     path: PathBuf,
     partial: PathBuf,
@@ -26,39 +26,37 @@ pub struct NewFile {
     replace: bool,
 }
 
-/// Reasons why a file cannot be written. The messages are meant for the operator.
+/// Errors of writing a file. The messages are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
-    /// There is one of this name, and it was not to be replaced.
+    /// There is a file of this name, which must not be replaced.
     #[error("there is a file {0} already: name another, or move it away")]
     Exists(PathBuf),
-    /// A file of this name is not a regular file.
     #[error("{0} is not a regular file, and is never replaced: name another")]
     NotAFile(PathBuf),
     /// The partial file was moved, removed or replaced by another process.
     #[error("another process has moved or removed {0}: nothing was written")]
     Lost(PathBuf),
-    /// The system reported an error.
     #[error("cannot write {0}: {1}")]
     Failed(PathBuf, io::Error),
 }
 
 impl NewFile {
-    /// Begins a file, readable by its owner alone. One that exists is rejected, or else replaced by the complete one.
+    /// Begins a file that only its owner can read. A file that exists is an error, unless `replace` is set.
     pub fn begin(path: &Path, replace: bool) -> Result<Self, NewFileError> {
         let failed = |error| NewFileError::Failed(path.to_owned(), error);
         check_name(path, replace)?;
         let random = getrandom::u64().map_err(|error| failed(error.into()))?;
         let partial = beside(path, &format!(".{random:016x}{PARTIAL}"));
         let mut partial_files = partial_files();
-        // Exclusively: neither a file nor a link of this name is ever followed or taken over.
+        // `create_new` never opens an existing file and never follows a link.
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&partial);
         let file = file.map_err(failed)?;
         partial_files.push(partial.clone());
         Ok(Self { path: path.to_owned(), partial, file, replace })
     }
 
-    /// Returns the path under which it is written until it is complete.
+    /// Returns the path of the partial file.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
@@ -67,16 +65,16 @@ impl NewFile {
         &mut self.file
     }
 
-    /// Gives the file its name, once all of it is on disk.
+    /// Syncs the file and gives it its name.
     pub fn finish(self) -> Result<(), NewFileError> {
         let failed = |error| NewFileError::Failed(self.path.clone(), error);
         self.file.sync_all().map_err(failed)?;
-        self.take_name()?;
+        self.rename()?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new("."))).and_then(|opened| opened.sync_all()).map_err(failed)
     }
 
-    fn take_name(&self) -> Result<(), NewFileError> {
+    fn rename(&self) -> Result<(), NewFileError> {
         let mut partial_files = partial_files();
         check_name(&self.path, self.replace)?;
         if !is_at(&self.file, &self.partial) {
@@ -84,7 +82,7 @@ impl NewFile {
         }
         let named = if self.replace { fs::rename(&self.partial, &self.path) } else { self.rename_to_unused() };
         named.map_err(|error| match error.kind() {
-            // Taken since it was checked.
+            // Created after the check.
             io::ErrorKind::AlreadyExists => NewFileError::Exists(self.path.clone()),
             _ => NewFileError::Failed(self.path.clone(), error),
         })?;
@@ -92,7 +90,7 @@ impl NewFile {
         Ok(())
     }
 
-    /// Takes the name unless it is in use, which the system decides.
+    /// Renames the file unless the name is in use. The check is atomic.
     fn rename_to_unused(&self) -> io::Result<()> {
         match rename_exclusively(&self.partial, &self.path) {
             // Neither every file system nor every operating system supports it.
@@ -108,9 +106,9 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         let mut partial_files = partial_files();
-        if let Some(place) = partial_files.iter().position(|partial| *partial == self.partial) {
-            partial_files.swap_remove(place);
-            // Another process may have put something else in its place.
+        if let Some(index) = partial_files.iter().position(|partial| *partial == self.partial) {
+            partial_files.swap_remove(index);
+            // Another process may have replaced it.
             if is_at(&self.file, &self.partial) {
                 let _ = fs::remove_file(&self.partial);
             }
@@ -118,18 +116,18 @@ impl Drop for NewFile {
     }
 }
 
-/// Removes all partial files of this process, which is about to end. No file is begun or finished while the result is held.
-pub fn discard_all() -> Discarded {
+/// Removes all partial files of this process, which is about to exit. No file is begun or finished while the result is held.
+pub fn discard_all() -> NewFilesLock {
     let mut partial_files = partial_files();
     for partial in partial_files.drain(..) {
         let _ = fs::remove_file(partial);
     }
-    Discarded { _lock: partial_files }
+    NewFilesLock { _lock: partial_files }
 }
 
-/// Keeps the process from beginning and finishing files.
+/// Prevents the process from beginning and finishing files.
 #[must_use = "a file may be begun or finished as soon as this is dropped"]
-pub struct Discarded {
+pub struct NewFilesLock {
     _lock: MutexGuard<'static, Vec<PathBuf>>,
 }
 
@@ -140,15 +138,15 @@ fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
 fn check_name(path: &Path, replace: bool) -> Result<(), NewFileError> {
     match path.symlink_metadata() {
         Ok(_) if !replace => Err(NewFileError::Exists(path.to_owned())),
-        Ok(there) if !there.is_file() => Err(NewFileError::NotAFile(path.to_owned())),
+        Ok(found) if !found.is_file() => Err(NewFileError::NotAFile(path.to_owned())),
         _ => Ok(()),
     }
 }
 
-/// Returns the path with something added to its name.
-pub fn beside(path: &Path, ending: &str) -> PathBuf {
+/// Returns the path with a suffix added to its name.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
-    name.push(ending);
+    name.push(suffix);
     name.into()
 }
 
@@ -179,12 +177,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_another_process_takes_meanwhile_is_not_replaced() {
+    fn file_that_another_process_creates_meanwhile_is_not_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("new");
         let mut new = NewFile::begin(&path, false).expect("a new file");
         new.file().write_all(b"ours").expect("room");
-        // As if it came between the last look and the renaming.
+        // As if it was created between the check and the renaming.
         fs::write(&path, b"theirs").expect("a file");
         assert!(matches!(new.rename_to_unused(), Err(error) if error.kind() == io::ErrorKind::AlreadyExists));
         assert!(matches!(new.finish(), Err(NewFileError::Exists(_))));

@@ -1,21 +1,20 @@
-//! Options of an open store.
+//! Options for opening a store.
 
 use std::time::Duration;
 
-/// Options to open a store with.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Make the store when there is none; otherwise that is [`OpenError::Missing`](crate::OpenError::Missing).
+    /// Create the store if there is none; otherwise a missing store is [`OpenError::Missing`](crate::OpenError::Missing).
     pub create: bool,
-    /// Bring the schema of a database server up to date; a file is always brought up to date.
+    /// Migrate the schema of a PostgreSQL database. An SQLite file is always migrated.
     pub migrate: bool,
-    /// Writes that may wait for the writer; one more is [`StoreError::Overloaded`](crate::StoreError::Overloaded).
+    /// Capacity of the write queue; one more write is [`StoreError::Overloaded`](crate::StoreError::Overloaded).
     pub write_queue: usize,
     pub readers: usize,
-    /// Timeout of a change that an operator makes, while others write.
+    /// Timeout of administrative operations, which wait for concurrent writes.
     pub operator_timeout: Duration,
-    /// Timeout of a request for a database server, or for the write lock of a file.
+    /// Timeout of a request: for PostgreSQL to respond, or for the write lock of an SQLite file.
     pub timeout: Duration,
-    /// Retry for some seconds when a database server does not accept connections yet; otherwise that is an error at once.
+    /// Retry for some seconds if the database server does not accept connections yet; otherwise fail immediately.
     pub await_server: bool,
 }

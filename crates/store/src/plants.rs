@@ -3,7 +3,7 @@
 use crate::version::Version;
 use plantstore_model::user::UserId;
 
-/// The user who writes, and the owner of the plants that change: nearly always the same.
+/// The user who writes, and the owner of the plants, who are usually the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     pub user: UserId,
@@ -14,11 +14,11 @@ pub struct Actor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateOutcome {
     Created,
-    /// The owner has a plant of this id already; it is untouched.
+    /// The owner already has a plant with this id, which is unchanged.
     Duplicate,
     /// The user was deleted meanwhile.
     NoUser,
-    /// Another owner was deleted meanwhile.
+    /// The owner, who is another user, was deleted meanwhile.
     NoOwner,
 }
 
@@ -26,11 +26,11 @@ pub enum CreateOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteOutcome {
     Deleted,
-    /// The owner has no plant of this id.
+    /// The owner has no plant with this id.
     NoPlant,
     /// The user was deleted meanwhile.
     NoUser,
-    /// Another owner was deleted meanwhile.
+    /// The owner, who is another user, was deleted meanwhile.
     NoOwner,
 }
 
@@ -39,6 +39,6 @@ pub enum DeleteOutcome {
 pub struct ListStep {
     /// True when the ranges hold more.
     pub more: bool,
-    /// The version of each owner, from the same moment as the plants; `None` for one who was deleted.
+    /// The version of each owner, from the same snapshot as the plants; `None` for a deleted owner.
     pub versions: Vec<Option<Version>>,
 }

@@ -1,8 +1,7 @@
-//! The scale-out engine: PostgreSQL, or what speaks its protocol. Any number of nodes work on one database.
+//! The PostgreSQL engine, which also works with compatible databases. Any number of nodes share one database.
 //!
-//! Reads share a few connections, many of them in flight on each concurrently. Writes go through the same kind of queue as in
-//! the embedded engine. Every wait has a deadline, so that a database that is dead, frozen or cut off is an error after a
-//! moment and never a request that hangs.
+//! Reads are pipelined on a few connections. Writes go through the same queue as in the embedded engine. Every wait has a
+//! deadline, so that a database that is down, frozen or unreachable leads to an error and never to a request that hangs.
 
 mod accounts;
 mod connection;

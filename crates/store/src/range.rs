@@ -1,4 +1,4 @@
-//! Ranges of plants, as lists read them.
+//! Ranges of plants that a list reads.
 
 use crate::version::Version;
 use plantstore_model::plant::PlantId;
@@ -11,7 +11,7 @@ pub struct PlantRange {
     pub(crate) from: i64,
     pub(crate) through: i64,
     pub(crate) as_of: i64,
-    /// Plants that the next step of a merge reads of this range; 0 before the first.
+    /// Plants that the next merge step reads of this range; 0 before the first step.
     pub(crate) page_size: usize,
 }
 
@@ -50,7 +50,7 @@ impl PlantRange {
         }
     }
 
-    /// Returns the range without the plants created after `version`; without any when there was no owner.
+    /// Returns the range without the plants created after `version`; an empty range without a version.
     #[must_use]
     pub fn as_of(self, version: Option<Version>) -> Self {
         version.map_or_else(|| self.emptied(), |version| Self { as_of: version.get(), ..self })
@@ -62,21 +62,21 @@ impl PlantRange {
         Self { from: i64::MAX, through: i64::MIN, ..self }
     }
 
-    /// Returns whether it is known to hold nothing.
+    /// Returns true if the range is known to be empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.from > self.through
     }
 
-    /// Returns whether it ends anywhere but with the owner's last plant.
+    /// Returns true if the range may end before the owner's last plant.
     pub(crate) fn is_bounded(&self) -> bool {
         self.through < i64::MAX || self.as_of < i64::MAX
     }
 }
 
-/// Ends the ranges after a plant of the one at `place`.
-pub fn end_ranges_after(ranges: &mut [PlantRange], (id, place): (PlantId, usize)) {
+/// Ends all ranges after the plant `id` of the range with the index `last`.
+pub fn end_ranges_after(ranges: &mut [PlantRange], (id, last): (PlantId, usize)) {
     for (index, range) in ranges.iter_mut().enumerate() {
-        // In the order of a list, a plant of the same id in a later range comes after it.
-        *range = if index <= place { range.through(id) } else { range.before(id) };
+        // A plant with the same id in a later range comes after it.
+        *range = if index <= last { range.through(id) } else { range.before(id) };
     }
 }

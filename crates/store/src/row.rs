@@ -1,21 +1,21 @@
-//! Rows as the engines' drivers return them, and the values that both drivers read.
+//! Reading rows of either engine.
 
 use std::borrow::Cow;
 
-/// A value that the drivers of both engines read.
-pub(crate) trait Readable: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a> {}
+/// A type that the drivers of both engines can read from a column.
+pub(crate) trait ReadableValue: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a> {}
 
-impl<T: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>> Readable for T {}
+impl<T: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>> ReadableValue for T {}
 
-/// A row of a query.
+/// A row of a query result.
 pub(crate) trait RowSource {
     type Error;
 
-    fn field<T: Readable>(&self, column: usize) -> Result<T, Self::Error>;
+    fn field<T: ReadableValue>(&self, column: usize) -> Result<T, Self::Error>;
 
-    /// Returns a text in which characters that are not UTF-8, which SQLite does not check, are replaced.
+    /// Returns a text with invalid UTF-8 replaced, because SQLite does not validate it.
     fn lossy_text(&self, column: usize) -> Result<Cow<'_, str>, Self::Error>;
 
-    /// Returns the error of a value that breaks a rule of the service.
+    /// Returns the error for a value that violates a rule of the service.
     fn invalid(column: usize, fault: String) -> Self::Error;
 }

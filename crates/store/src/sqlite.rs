@@ -1,8 +1,8 @@
-//! The embedded engine: SQLite in WAL mode, one writer thread, readers that never wait for it.
+//! The embedded engine: SQLite in WAL mode, with one writer thread, and readers that the writer never blocks.
 //!
-//! Reads run on the calling thread: a list of a few plants takes less time than handing it to another thread would.
-//! Their callers keep them short (a long list is read in steps) and hold no transaction between two calls, so that
-//! the WAL can always be reset. The command line opens the same file beside a running server; SQLite's locks keep them apart.
+//! Reads run on the calling thread, because passing a short list to another thread would take longer than reading it. Callers
+//! read long lists in steps and hold no transaction between two steps, so that the WAL can always be reset. The command line
+//! opens the same file as a running server; SQLite's locks synchronize them.
 
 mod accounts;
 mod checkpoint;

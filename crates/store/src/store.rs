@@ -1,6 +1,6 @@
-//! The store: an enum over the closed set of engines. The comments on its methods are the contract that every engine keeps.
+//! The store: an enum of the two engines. The documentation of its methods is the contract that both engines implement.
 //!
-//! Every method that changes something returns only after the change is durable. An error that is not
+//! A method that changes data returns only after the change is durable. Every error except
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 use std::ops::ControlFlow;
@@ -17,13 +17,13 @@ use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
 use crate::version::Version;
-use crate::write_queue::{Job, Queue};
+use crate::write_queue::{Job, WriteQueue};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_telemetry::metrics::Page;
 
-/// Evaluates an expression with the value of whichever engine `$value` is of.
+/// Evaluates an expression on the value of the engine that `$value` holds.
 macro_rules! dispatch {
     ($value:expr, $engine:ident => $call:expr) => {
         match $value {
@@ -40,7 +40,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens a store and brings its schema up to date. Also returns whether it is new.
+    /// Opens a store and migrates its schema. Also returns true if the store is new.
     pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         match url {
             StoreUrl::Sqlite(path) => {
@@ -52,12 +52,12 @@ impl Store {
         }
     }
 
-    /// Stores a plant. Whether the id is taken is decided by the key of the table alone; of two creates of one id
-    /// exactly one wins. A request that shares its commit with others succeeds or fails alone, save when the store cannot
-    /// be used, or others hold what one of them needs for longer than a request waits.
+    /// Stores a plant. The primary key of the table alone detects a duplicate id: of two concurrent creates with the same id,
+    /// exactly one succeeds. Requests that share a commit succeed or fail independently, unless the store is unavailable or
+    /// a lock that one of them needs is not released within the timeout.
     ///
-    /// With an idempotency key, the outcome is stored under it for 24 hours by the same commit that stores the plant. As long as
-    /// it is stored, and while a request with the key is in flight on any node, nothing is done a second time.
+    /// With an idempotency key, the same commit stores the outcome under the key, for 24 hours. A second request with the key
+    /// changes nothing while the first is in flight on any node, and while its outcome is stored.
     pub async fn create(
         &self,
         actor: Actor,
@@ -68,12 +68,12 @@ impl Store {
         self.queue().execute(|reply| Job::Create { actor, plant, key, reply }).await
     }
 
-    /// Returns whether the write queue has a free place.
+    /// Returns true if the write queue is not full.
     pub fn has_write_capacity(&self) -> bool {
         self.queue().has_capacity()
     }
 
-    /// Deletes a plant of the owner. A key means what it does for [`Store::create`].
+    /// Deletes a plant of the owner. An idempotency key works as in [`Store::create`].
     pub async fn delete(
         &self,
         actor: Actor,
@@ -84,16 +84,16 @@ impl Store {
         self.queue().execute(|reply| Job::Delete { actor, id, key, reply }).await
     }
 
-    /// Stores the rejection of a request that never came to a write under its key, unless that is known already. For a user
-    /// who was deleted meanwhile nothing is stored.
+    /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
+    /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteResult<()>, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
         self.queue().execute(|reply| Job::StoreRejection { user, key, reply }).await
     }
 
-    /// Hands the first plants of the ranges to `each`, with the place of their range, in ascending order of id and then of
-    /// that place, all from one moment: until `rows` were handed over or `each` breaks (the plant it broke on counts as
-    /// handed over), or, after some, earlier. Takes them out of the ranges, which then hold what is left.
+    /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
+    /// index. All of them are from one consistent snapshot. Ends after `rows` plants, when `each` breaks (that plant counts),
+    /// or earlier if at least one plant was passed. Shrinks the ranges to the plants that are left.
     pub async fn list(
         &self,
         ranges: &mut [PlantRange],
@@ -103,13 +103,13 @@ impl Store {
         dispatch!(self, engine => engine.list(ranges, rows, each).await)
     }
 
-    /// Returns the versions of these users at this moment; `None` for one who does not exist.
+    /// Returns the current versions of these users; `None` for a user who does not exist.
     pub async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         dispatch!(self, engine => engine.versions(users).await)
     }
 
-    /// Returns the versions of these users, if that costs next to nothing. They are as current as those of
-    /// [`Store::versions`]: all that was acknowledged before the call, by any process, is in them.
+    /// Returns the versions of these users if they are known without a query. They are as current as those of
+    /// [`Store::versions`]: they include every write that any process acknowledged before the call.
     pub fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
         match self {
             Self::Sqlite(engine) => engine.cached_versions(users),
@@ -117,13 +117,13 @@ impl Store {
         }
     }
 
-    /// Returns whether [`Store::cached_versions`] ever returns versions, so that lists can be cached by them.
+    /// Returns true if the engine caches versions, so that lists can be cached by them.
     pub fn caches_versions(&self) -> bool {
         matches!(self, Self::Sqlite(_))
     }
 
-    /// Returns the plant at place `count` (from 1) of the ranges, and the place of its range, if others follow it; `None` when
-    /// the ranges hold no more than `count`.
+    /// Returns the id of plant number `count` (from 1) of the ranges and the index of its range; `None` unless the ranges hold
+    /// more than `count` plants.
     pub async fn boundary(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
         let [range] = *ranges else {
             return self.boundary_of_many(ranges, count).await;
@@ -132,7 +132,7 @@ impl Store {
         Ok(found?.map(|id| (id, 0)))
     }
 
-    /// Counts plant by plant: long pages of several owners are rare.
+    /// Counts the plants one by one, because long pages of several owners are rare.
     async fn boundary_of_many(
         &self,
         ranges: &[PlantRange],
@@ -159,12 +159,13 @@ impl Store {
         dispatch!(self, engine => engine.find_token(hash).await)
     }
 
-    /// Records in the background that the token was used on `day`. This may be lost.
+    /// Records in the background that the token was used on `day`. The record may be lost.
     pub fn record_token_use(&self, token: TokenId, day: Timestamp) {
         self.queue().record_token_use(token, day);
     }
 
-    /// Makes a token, and its user if there is none of that name; [`StoreError::NewUserName`] when a new user cannot have it.
+    /// Creates a token, and its user if there is none of that name; [`StoreError::NewUserName`] if the name is not allowed for
+    /// new users.
     pub async fn create_token(&self, user: &UserName, hash: &TokenHash, grant: &Grant) -> Result<TokenId, StoreError> {
         if let Err(fault) = user.check_new()
             && self.find_user(user).await?.is_none()
@@ -174,9 +175,9 @@ impl Store {
         dispatch!(self, engine => engine.create_token(user, hash, grant).await)
     }
 
-    /// Returns the id of the user of this name, who is made if there is none: with no tokens and no plants, and once, however
-    /// many nodes are asked concurrently. Another call is harmless, whatever the outcome of the first.
-    /// [`StoreError::NewUserName`] when there is none and a new user cannot have the name.
+    /// Returns the id of the user of this name. Creates a user without tokens and plants if there is none. Concurrent calls on
+    /// several nodes create one user, and a call can always be repeated. [`StoreError::NewUserName`] if there is no such user
+    /// and the name is not allowed for new users.
     pub async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
         if let Some(user) = self.find_user(name).await? {
             return Ok(user);
@@ -195,7 +196,7 @@ impl Store {
         dispatch!(self, engine => engine.tokens(user).await)
     }
 
-    /// Revokes a token for good; false when there is none of this id. One that is revoked already stays so.
+    /// Revokes a token permanently; false if there is none of this id. A revoked token keeps its time of revocation.
     pub async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.revoke_token(token, now).await)
     }
@@ -205,25 +206,25 @@ impl Store {
         dispatch!(self, engine => engine.users(name).await)
     }
 
-    /// Returns true as long as no user was ever made in the store; a database server forgets users who were deleted and swept.
+    /// Returns true if the store never had a user. With PostgreSQL, users who were deleted and swept do not count.
     pub async fn is_unused(&self) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.is_unused().await)
     }
 
-    /// Deletes a user: in one step their name, their tokens and all access to their plants; false when there is none
-    /// of this name. The plants themselves go with [`Store::sweep`].
+    /// Deletes a user with their tokens and shares in one transaction; false if there is none of this name. Their plants are
+    /// inaccessible from then on, and [`Store::sweep`] removes them.
     pub async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.delete_user(name).await)
     }
 
-    /// Removes some plants and keys of deleted users and returns how many; 0 when none are left. Never locks the store for
-    /// long. To be called [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a token of
-    /// theirs, and would list what is left as if it were all.
+    /// Removes some plants and keys of deleted users and returns their number; 0 if none are left. Never locks the store for
+    /// long. Call it [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a cached token
+    /// of the user, and would return an incomplete list.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         dispatch!(self, engine => engine.sweep().await)
     }
 
-    /// Removes some expired keys and returns how many; 0 when none are left. Never locks the store for long.
+    /// Removes some expired keys and returns their number; 0 if none are left. Never locks the store for long.
     pub async fn sweep_keys(&self) -> Result<u64, StoreError> {
         dispatch!(self, engine => engine.sweep_keys().await)
     }
@@ -233,8 +234,8 @@ impl Store {
         dispatch!(self, engine => engine.shared_with(user).await)
     }
 
-    /// Shares the plants of one user with another; if they are shared already, the role changes. The other's version
-    /// moves, because their list does.
+    /// Shares the plants of one user with another. If they are shared already, the role changes. The grantee gets a new version,
+    /// because their list changes.
     pub async fn grant_share(
         &self,
         owner: &UserName,
@@ -254,7 +255,7 @@ impl Store {
         dispatch!(self, engine => engine.shares(owner, to).await)
     }
 
-    /// Ends a share; false when there is none. The other's version moves, because their list does.
+    /// Removes a share; false if there is none. The grantee gets a new version, because their list changes.
     pub async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.revoke_share(owner, to).await)
     }
@@ -270,18 +271,18 @@ impl Store {
             Self::Sqlite(_) => "sqlite",
             Self::Postgres(_) => "postgres",
         };
-        page.info("plantstore_store_info", "What the plants are kept in.", &[("engine", engine.into())]);
+        page.info("plantstore_store_info", "Storage engine; the value is always 1.", &[("engine", engine.into())]);
         self.queue().write_metrics(page);
         dispatch!(self, engine => engine.write_metrics(page));
     }
 
-    /// Finishes the writes that were accepted; later ones are [`StoreError::Unavailable`]. A file is closed, connections to a
-    /// database server end with the process.
+    /// Finishes the accepted writes; later ones are [`StoreError::Unavailable`]. SQLite's file is closed; connections to
+    /// PostgreSQL end with the process.
     pub async fn close(&self) {
         dispatch!(self, engine => engine.close().await);
     }
 
-    fn queue(&self) -> &Queue {
+    fn queue(&self) -> &WriteQueue {
         dispatch!(self, engine => engine.queue())
     }
 

@@ -1,5 +1,5 @@
-//! Types for whole stores and many plants on the move, below the engines: a snapshot that is read in chunks of records, the
-//! table descriptor that its records are read and stored by, and batches of plants.
+//! Types of bulk transfers that both engines use: snapshots as chunks of records, table descriptors, and batches of imported
+//! plants.
 
 mod import;
 mod records;
@@ -7,9 +7,9 @@ mod rules;
 mod snapshot;
 mod table;
 
-pub use self::import::{ImportOutcome, ImportRow, ImportedBatch};
-pub use self::records::{Chunk, Counts, KeyRecord, LastIds, PlantRecord, ShareRecord, TokenRecord, UserRecord};
+pub use self::import::{ImportOutcome, ImportResult, ImportRow};
 pub(crate) use self::records::{ChunkBuilder, Record};
-pub(crate) use self::snapshot::Message;
+pub use self::records::{Counts, KeyRecord, LastIds, PlantRecord, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
 pub use self::snapshot::{Selection, Snapshot};
-pub(crate) use self::table::{Column, Kind, Value, hex, names};
+pub(crate) use self::snapshot::{SnapshotError, SnapshotMessage};
+pub(crate) use self::table::{Column, ColumnType, Value, hex, names};

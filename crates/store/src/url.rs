@@ -1,4 +1,4 @@
-//! URLs of stores, as operators write them.
+//! URLs of stores.
 
 mod postgres;
 
@@ -6,13 +6,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub(crate) use self::postgres::Trust;
+pub(crate) use self::postgres::CertificateCheck;
 pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
 
-/// Characters of an unknown scheme that are repeated to the operator.
+/// Characters of an unknown scheme that the error message shows.
 const SCHEME_SHOWN_CHARS: usize = 20;
 
-/// URL of a store: `sqlite:PATH` or `postgres://…`. Shown without a password.
+/// URL of a store: `sqlite:PATH` or `postgres://…`. Displayed without the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     Sqlite(PathBuf),
@@ -30,12 +30,12 @@ impl FromStr for StoreUrl {
             return Ok(Self::Postgres(Box::new(text.parse()?)));
         }
         if scheme != "sqlite" {
-            // Only the scheme is repeated: the rest may hold a password.
+            // The rest may contain a password.
             return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
         }
         match rest.strip_prefix("//").unwrap_or(rest) {
             "" => Err(StoreUrlFault::NoPath),
-            ":memory:" => Err(StoreUrlFault::BoundedCache),
+            ":memory:" => Err(StoreUrlFault::InMemory),
             path => Ok(Self::Sqlite(path.into())),
         }
     }
@@ -50,7 +50,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// Reasons why a text is no [`StoreUrl`].
+/// Errors of parsing a [`StoreUrl`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlFault {
     #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
@@ -62,7 +62,7 @@ pub enum StoreUrlFault {
     NoPath,
     /// `sqlite::memory:`.
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
-    BoundedCache,
+    InMemory,
     #[error(transparent)]
     Postgres(#[from] PostgresUrlFault),
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn store_urls() {
+    fn store_url_is_parsed_or_rejected() {
         let path = |text: &str| match text.parse()? {
             StoreUrl::Sqlite(path) => Ok(path),
             StoreUrl::Postgres(url) => panic!("{url}"),
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
         assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
         assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::BoundedCache));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::InMemory));
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// A user's version: moves with every change of what a list of their plants shows, and is never used a second time.
+/// The version of a user's list: changes with every change of the list, and is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(i64);
 
@@ -16,8 +16,8 @@ impl Version {
     }
 }
 
-/// Returns the version after this one. Versions follow the clock where it goes forward, so that none is ever used a second
-/// time, not even after a store was put back to an earlier state.
+/// Returns the next version: the current time in microseconds, or the version plus one if the clock is behind. The time makes
+/// sure that no version is reused after a store was restored to an earlier state.
 pub(crate) fn next_version(version: i64) -> i64 {
     version.saturating_add(1).max(Timestamp::now().as_microsecond())
 }

@@ -1,5 +1,5 @@
-//! Group commit: a bounded queue of writes that a writer drains into one transaction. The writer replies to each write after
-//! the commit, and to each on its own.
+//! Group commit: a bounded queue of writes that a writer drains into one transaction. After the commit the writer replies to
+//! each write individually.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,10 +17,10 @@ use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
-/// Limit of writes that share one commit: bounds how long the first of them waits for the last.
+/// Maximum number of writes in one commit. It bounds how long the first write waits for the last.
 pub(crate) const BATCH_MAX: usize = 512;
 
-/// One write that waits for its commit.
+/// A queued write.
 pub(crate) enum Job {
     Create {
         actor: Actor,
@@ -34,7 +34,7 @@ pub(crate) enum Job {
         key: Option<Box<ClaimedKey>>,
         reply: Reply<WriteResult<DeleteOutcome>>,
     },
-    /// Of a request that is rejected whatever the store holds: all there is to do is to store that under its key.
+    /// Stores the rejection of an invalid request under its idempotency key.
     StoreRejection {
         user: UserId,
         key: Box<ClaimedKey>,
@@ -49,12 +49,12 @@ pub(crate) enum Job {
         token: TokenId,
         day: Timestamp,
     },
-    /// The last: what came before it is still done, what comes after it is rejected.
+    /// Stops the writer. Jobs before it are executed, jobs after it are rejected.
     Stop,
 }
 
 impl Job {
-    /// Returns the claim on the request's key.
+    /// Returns the claim on the idempotency key.
     fn claim(&self) -> Option<Weak<Claim>> {
         match self {
             Self::Create { key, .. } | Self::Delete { key, .. } => key.as_ref().map(|key| key.claim()),
@@ -63,8 +63,8 @@ impl Job {
         }
     }
 
-    /// Begins the job, unless it has begun already; false when its caller has stopped waiting, and so knows that nothing
-    /// was done.
+    /// Begins the job, unless it has begun already. Returns false if the caller has abandoned it: the caller then knows that
+    /// nothing was changed.
     pub(crate) fn begin(&self) -> bool {
         match self {
             Self::Create { reply, .. } => reply.begin(),
@@ -75,7 +75,7 @@ impl Job {
         }
     }
 
-    /// Returns the key of the request, if it has one, and its user.
+    /// Returns the idempotency key of the request, if it has one, and its user.
     pub(crate) fn key(&self) -> Option<(UserId, &IdempotencyKey)> {
         match self {
             Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
@@ -86,29 +86,28 @@ impl Job {
         }
     }
 
-    /// Returns what is to be stored under its key with this outcome. Nothing is stored for users who are gone, and what was
-    /// known before stays as it is.
-    pub(crate) fn key_outcome(&self, outcome: &Outcome) -> Option<KeyOutcome<'_>> {
+    /// Returns the outcome to store under the idempotency key: none for a deleted user or for a key that is stored already.
+    pub(crate) fn key_outcome(&self, outcome: &JobOutcome) -> Option<KeyOutcome<'_>> {
         let (user, key) = self.key()?;
-        let done = match outcome {
-            Outcome::Create(CreateOutcome::Created) | Outcome::Delete(DeleteOutcome::Deleted) => true,
-            Outcome::Create(CreateOutcome::Duplicate) | Outcome::Delete(DeleteOutcome::NoPlant) | Outcome::Rejected => {
-                false
-            }
-            Outcome::Create(CreateOutcome::NoUser | CreateOutcome::NoOwner)
-            | Outcome::Delete(DeleteOutcome::NoUser | DeleteOutcome::NoOwner)
-            | Outcome::KnownKey(_)
-            | Outcome::User(_)
-            | Outcome::Nothing => return None,
+        let is_success = match outcome {
+            JobOutcome::Create(CreateOutcome::Created) | JobOutcome::Delete(DeleteOutcome::Deleted) => true,
+            JobOutcome::Create(CreateOutcome::Duplicate)
+            | JobOutcome::Delete(DeleteOutcome::NoPlant)
+            | JobOutcome::Rejected => false,
+            JobOutcome::Create(CreateOutcome::NoUser | CreateOutcome::NoOwner)
+            | JobOutcome::Delete(DeleteOutcome::NoUser | DeleteOutcome::NoOwner)
+            | JobOutcome::KnownKey(_)
+            | JobOutcome::User(_)
+            | JobOutcome::Nothing => return None,
         };
         let rejection = &key.rejection;
         let (outcome, message) =
-            if done { (key.success_status, None) } else { (rejection.code, Some(&*rejection.message)) };
+            if is_success { (key.success_status, None) } else { (rejection.code, Some(&*rejection.message)) };
         Some(KeyOutcome { user, key, outcome, message })
     }
 }
 
-/// A key with the outcome that is to be stored under it; a success has no message.
+/// A key with the outcome to store under it. A success has no message.
 pub(crate) struct KeyOutcome<'a> {
     pub(crate) user: UserId,
     pub(crate) key: &'a IdempotencyKey,
@@ -116,18 +115,18 @@ pub(crate) struct KeyOutcome<'a> {
     pub(crate) message: Option<&'a str>,
 }
 
-/// The way back to a caller, which waits for a limited time.
+/// Sends the result of a job to its caller, who waits for a limited time.
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<Result<T, StoreError>>,
-    turn: Arc<Turn>,
+    state: Arc<JobState>,
 }
 
-/// The state of a write: waiting, begun or abandoned.
+/// State of a job: waiting, begun or abandoned.
 #[derive(Default)]
-struct Turn {
-    /// One of the three below; leaves the first once, for good.
+struct JobState {
+    /// One of the constants below. Changes once, from `WAITING`.
     state: AtomicU8,
-    /// The time when the writer began, if the caller records spans.
+    /// Time when the writer began the job, if the caller records spans.
     begun: Option<OnceLock<Instant>>,
 }
 
@@ -135,15 +134,15 @@ const WAITING: u8 = 0;
 const BEGUN: u8 = 1;
 const ABANDONED: u8 = 2;
 
-impl Turn {
-    /// Moves to another state, unless the other side came first; true if that is the state now.
-    fn settle_on(&self, state: u8) -> bool {
+impl JobState {
+    /// Changes to `state`, unless the other side changed it first. Returns true if `state` is the state now.
+    fn change_to(&self, state: u8) -> bool {
         let moved = self.state.compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire);
         moved.is_ok() || moved == Err(state)
     }
 
-    /// Records how long a write that was queued at this moment waited for its turn and for its commit.
-    fn record(&self, queued: Instant) {
+    /// Records spans for the waiting time and the commit of a job that was queued at `queued`.
+    fn record_spans(&self, queued: Instant) {
         if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
             spans::note("wait for the writer", queued, *begun);
             spans::note("commit", *begun, Instant::now());
@@ -153,51 +152,53 @@ impl Turn {
 
 impl<T> Reply<T> {
     fn begin(&self) -> bool {
-        let begins = self.turn.settle_on(BEGUN);
-        if let Some(begun) = self.turn.begun.as_ref().filter(|_| begins) {
+        let begins = self.state.change_to(BEGUN);
+        if let Some(begun) = self.state.begun.as_ref().filter(|_| begins) {
             let _ = begun.set(Instant::now());
         }
         begins
     }
 
     fn send(self, key: Option<Box<ClaimedKey>>, result: Result<T, StoreError>) {
-        // First: a caller with a reply finds the key free.
+        // First, so that a caller with a reply finds the key released.
         drop(key);
-        // A client that has gone away does not wait for its reply.
+        // Fails if the client has disconnected.
         let _ = self.sender.send(result);
     }
 }
 
-/// Outcome of one job of a committed batch.
+/// Outcome of a job of a committed batch.
 #[derive(Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum JobOutcome {
     Create(CreateOutcome),
     Delete(DeleteOutcome),
     Rejected,
     User(UserId),
-    /// Nothing was done, because of what its key is known for.
+    /// Nothing was changed, because the idempotency key is stored already.
     KnownKey(KnownKey),
-    /// There was nothing to do.
     Nothing,
 }
 
-/// Returns whether one of the jobs may be what keeps the others from being done, so that each is to be tried alone. A store that
-/// cannot be used cannot be used by any of them; trying one by one would keep the last for long.
-pub(crate) fn is_worth_retrying_one_by_one(result: &Result<Vec<Outcome>, StoreError>, jobs: usize) -> bool {
+/// Returns true if one of the jobs may have made the whole batch fail, so that each is retried alone. An unavailable store
+/// fails all of them, and retrying one by one would only delay the last.
+pub(crate) fn is_worth_retrying_one_by_one(result: &Result<Vec<JobOutcome>, StoreError>, jobs: usize) -> bool {
     jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
 }
 
 /// Replies to all jobs of a batch with its result.
-pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<Outcome>, StoreError>) {
+pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<JobOutcome>, StoreError>) {
     match result {
         Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| reply(job, Ok(outcome))),
         Err(error) => batch.drain(..).for_each(|job| reply(job, Err(error.clone()))),
     }
 }
 
-/// Replies to all jobs of a batch, which `commit` begins and does in one transaction, or not at all. It takes those out of the
-/// batch whose callers have stopped waiting.
-pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> Result<Vec<Outcome>, StoreError>) {
+/// Executes a batch with `commit`, in one transaction, and replies to all jobs. `commit` removes abandoned jobs from the
+/// batch.
+pub(crate) fn execute_batch(
+    batch: &mut Vec<Job>,
+    mut commit: impl FnMut(&mut Vec<Job>) -> Result<Vec<JobOutcome>, StoreError>,
+) {
     let result = commit(batch);
     if !is_worth_retrying_one_by_one(&result, batch.len()) {
         return reply_all(batch, result);
@@ -209,86 +210,87 @@ pub(crate) fn settle(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>)
     }
 }
 
-pub(crate) fn reply(job: Job, outcome: Result<Outcome, StoreError>) {
+pub(crate) fn reply(job: Job, outcome: Result<JobOutcome, StoreError>) {
     match (job, outcome) {
-        (Job::Create { key, reply, .. }, Ok(Outcome::Create(creation))) => {
+        (Job::Create { key, reply, .. }, Ok(JobOutcome::Create(creation))) => {
             reply.send(key, Ok(WriteResult::Executed(creation)));
         }
-        (Job::Create { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+        (Job::Create { key, reply, .. }, Ok(JobOutcome::KnownKey(known))) => {
             reply.send(key, Ok(WriteResult::KnownKey(known)));
         }
         (Job::Create { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
-        (Job::Delete { key, reply, .. }, Ok(Outcome::Delete(deletion))) => {
+        (Job::Delete { key, reply, .. }, Ok(JobOutcome::Delete(deletion))) => {
             reply.send(key, Ok(WriteResult::Executed(deletion)));
         }
-        (Job::Delete { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+        (Job::Delete { key, reply, .. }, Ok(JobOutcome::KnownKey(known))) => {
             reply.send(key, Ok(WriteResult::KnownKey(known)));
         }
         (Job::Delete { key, reply, .. }, Err(error)) => reply.send(key, Err(error)),
-        (Job::StoreRejection { key, reply, .. }, Ok(Outcome::KnownKey(known))) => {
+        (Job::StoreRejection { key, reply, .. }, Ok(JobOutcome::KnownKey(known))) => {
             reply.send(Some(key), Ok(WriteResult::KnownKey(known)));
         }
         (Job::StoreRejection { key, reply, .. }, Ok(_)) => reply.send(Some(key), Ok(WriteResult::Executed(()))),
         (Job::StoreRejection { key, reply, .. }, Err(error)) => reply.send(Some(key), Err(error)),
-        (Job::CreateUser { reply, .. }, Ok(Outcome::User(user))) => reply.send(None, Ok(user)),
+        (Job::CreateUser { reply, .. }, Ok(JobOutcome::User(user))) => reply.send(None, Ok(user)),
         (Job::CreateUser { reply, .. }, Err(error)) => reply.send(None, Err(error)),
-        (Job::RecordTokenUse { .. }, Err(error)) => tracing::debug!(%error, "the use of a token was not noted"),
+        (Job::RecordTokenUse { .. }, Err(error)) => tracing::debug!(%error, "token use not recorded"),
         (Job::Stop, Err(_)) | (_, Ok(_)) => {}
     }
 }
 
-/// The callers' end of the queue.
-pub(crate) struct Queue {
+/// The callers' side of the queue.
+pub(crate) struct WriteQueue {
     sender: mpsc::Sender<Job>,
     timeouts: Timeouts,
 }
 
-/// Timeouts of a caller, from the moment its write is queued.
+/// Timeouts of a caller, from the time its job is queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
-    /// For the write to begin.
-    pub(crate) turn: Duration,
-    /// For the outcome of a write that has begun; no less than that for its turn.
+    /// For the job to begin.
+    pub(crate) begin: Duration,
+    /// For the outcome of a job that has begun; at least `begin`.
     pub(crate) outcome: Duration,
 }
 
 impl Timeouts {
     pub(crate) const fn both(timeout: Duration) -> Self {
-        Self { turn: timeout, outcome: timeout }
+        Self { begin: timeout, outcome: timeout }
     }
 }
 
-impl Queue {
-    /// A queue of `capacity` writes, and the writer's end of it.
+impl WriteQueue {
+    /// Returns a queue of `capacity` jobs, and the writer's side of it.
     pub(crate) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self { sender, timeouts }, receiver)
     }
 
-    /// Best effort: dropped when the queue is full.
+    /// Best effort: dropped if the queue is full.
     pub(crate) fn record_token_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::RecordTokenUse { token, day });
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
-        page.gauge("plantstore_write_queue_depth", "Writes that wait for the writer.").sample(&[], most - free);
-        page.gauge("plantstore_write_queue_capacity", "Writes that may wait (--write-queue).").sample(&[], most);
+        page.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], most - free);
+        page.gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
+            .sample(&[], most);
     }
 
-    /// Returns whether a write that is submitted now finds a free place.
+    /// Returns true if the queue is not full.
     pub(crate) fn has_capacity(&self) -> bool {
         self.sender.capacity() > 0
     }
 
-    /// Returns whether the writer has stopped.
+    /// Returns true if the writer has stopped.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Waits for a place in the queue: stopping is never rejected.
+    /// Stops the writer. Waits for capacity in the queue, so that stopping is never rejected.
     pub(crate) async fn stop(&self) {
-        // Fails when the writer has stopped already.
+        // Fails if the writer has stopped already.
         let _ = self.sender.send(Job::Stop).await;
     }
 
@@ -303,29 +305,29 @@ impl Queue {
     pub(crate) async fn execute<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let (sender, mut receiver) = oneshot::channel();
         let queued = spans::begin().at();
-        let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
-        let job = job(Reply { sender, turn: Arc::clone(&turn) });
+        let state = Arc::new(JobState { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
+        let job = job(Reply { sender, state: Arc::clone(&state) });
         let claim = job.claim();
         self.submit(job)?;
-        let Timeouts { turn: for_turn, outcome } = self.timeouts;
-        let mut result = tokio::time::timeout(for_turn, &mut receiver).await;
+        let Timeouts { begin, outcome } = self.timeouts;
+        let mut result = tokio::time::timeout(begin, &mut receiver).await;
         if result.is_err() {
-            // A write that has not begun never will: the key is free for a retry, although the writer still has the job.
-            if turn.settle_on(ABANDONED) {
+            // An abandoned job never begins: the key is free for a retry, although the job is still queued.
+            if state.change_to(ABANDONED) {
                 if let Some(claim) = claim.and_then(|claim| claim.upgrade()) {
                     claim.release();
                 }
-                return Err(StoreError::Unavailable("the writer did not come to it in time".to_owned()));
+                return Err(StoreError::Unavailable("the writer did not begin it in time".to_owned()));
             }
-            result = tokio::time::timeout(outcome.saturating_sub(for_turn), receiver).await;
+            result = tokio::time::timeout(outcome.saturating_sub(begin), receiver).await;
         }
         if let Some(queued) = queued {
-            turn.record(queued);
+            state.record_spans(queued);
         }
         match result {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without an answer")),
-            Err(_) => Err(StoreError::OutcomeUnknown("the writer did not answer in time")),
+            Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without a reply")),
+            Err(_) => Err(StoreError::OutcomeUnknown("the writer did not reply in time")),
         }
     }
 }
@@ -340,48 +342,48 @@ mod tests {
 
     fn delete(id: i64) -> (Job, oneshot::Receiver<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (sender, receiver) = oneshot::channel();
-        let reply = Reply { sender, turn: Arc::default() };
+        let reply = Reply { sender, state: Arc::default() };
         (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
-    async fn delete_through(queue: &Queue, id: i64) -> Result<WriteResult<DeleteOutcome>, StoreError> {
+    async fn delete_through(queue: &WriteQueue, id: i64) -> Result<WriteResult<DeleteOutcome>, StoreError> {
         queue.execute(|reply| Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }).await
     }
 
-    /// Settles three deletes of which any batch with id 2 fails as `error` says.
-    fn settle_three(error: &StoreError) -> (usize, Vec<Result<WriteResult<DeleteOutcome>, StoreError>>) {
-        let (mut batch, answers): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
+    /// Executes three deletes; every batch that contains id 2 fails with `error`.
+    fn execute_three(error: &StoreError) -> (usize, Vec<Result<WriteResult<DeleteOutcome>, StoreError>>) {
+        let (mut batch, replies): (Vec<_>, Vec<_>) = (1..=3).map(delete).unzip();
         let mut commits = 0;
-        settle(&mut batch, |jobs| {
+        execute_batch(&mut batch, |jobs| {
             commits += 1;
-            let spoilt = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
-            if spoilt { Err(error.clone()) } else { Ok(vec![Outcome::Delete(DeleteOutcome::Deleted); jobs.len()]) }
+            let fails = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
+            if fails { Err(error.clone()) } else { Ok(vec![JobOutcome::Delete(DeleteOutcome::Deleted); jobs.len()]) }
         });
-        (commits, answers.into_iter().map(|mut answer| answer.try_recv().expect("an answer")).collect())
+        (commits, replies.into_iter().map(|mut reply| reply.try_recv().expect("a reply")).collect())
     }
 
     #[test]
-    fn one_that_cannot_be_done_does_not_spoil_its_neighbours() {
-        let (commits, answers) = settle_three(&StoreError::Internal("odd".to_owned()));
+    fn failing_job_does_not_fail_the_rest_of_its_batch() {
+        let (commits, replies) = execute_three(&StoreError::Internal("odd".to_owned()));
         assert_eq!(commits, 4);
         let deleted =
-            |answer: &Result<_, StoreError>| matches!(answer, Ok(WriteResult::Executed(DeleteOutcome::Deleted)));
-        assert!(deleted(&answers[0]) && matches!(answers[1], Err(StoreError::Internal(_))) && deleted(&answers[2]));
+            |reply: &Result<_, StoreError>| matches!(reply, Ok(WriteResult::Executed(DeleteOutcome::Deleted)));
+        assert!(deleted(&replies[0]) && matches!(replies[1], Err(StoreError::Internal(_))) && deleted(&replies[2]));
     }
 
     #[test]
-    fn a_store_that_cannot_be_used_is_not_tried_once_for_each() {
-        let (commits, answers) = settle_three(&StoreError::Unavailable("locked".to_owned()));
+    fn jobs_are_not_retried_one_by_one_on_an_unavailable_store() {
+        let (commits, replies) = execute_three(&StoreError::Unavailable("locked".to_owned()));
         assert_eq!(commits, 1);
-        assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_)))));
+        assert!(replies.iter().all(|reply| matches!(reply, Err(StoreError::Unavailable(_)))));
     }
 
     #[tokio::test]
-    async fn a_write_whose_writer_vanishes_has_an_unknown_outcome() {
-        let (queue, mut jobs) = Queue::new(1, Timeouts::both(TIMEOUT));
-        let vanish = async { drop(jobs.recv().await) };
-        let (answer, ()) = tokio::join!(delete_through(&queue, 1), vanish);
-        assert!(matches!(answer, Err(StoreError::OutcomeUnknown(_))), "{answer:?}");
+    async fn outcome_is_unknown_if_the_writer_drops_the_job() {
+        let (queue, mut jobs) = WriteQueue::new(1, Timeouts::both(TIMEOUT));
+        let drop_job = async { drop(jobs.recv().await) };
+        let (result, ()) = tokio::join!(delete_through(&queue, 1), drop_job);
+        assert!(matches!(result, Err(StoreError::OutcomeUnknown(_))), "{result:?}");
         drop(jobs);
         let rejected = delete_through(&queue, 1).await;
         assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
@@ -389,7 +391,7 @@ mod tests {
 
     #[tokio::test]
     async fn abandoned_write_leaves_its_key_free_for_a_retry() {
-        let (queue, jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
+        let (queue, jobs) = WriteQueue::new(2, Timeouts::both(Duration::from_millis(20)));
         let keys = InFlightKeys::default();
         let key = || {
             let rejection = StoredError { code: 40400, message: String::new() };
@@ -410,8 +412,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_was_never_begun_is_never_done() {
-        let (queue, mut jobs) = Queue::new(2, Timeouts::both(Duration::from_millis(20)));
+    async fn abandoned_write_never_begins() {
+        let (queue, mut jobs) = WriteQueue::new(2, Timeouts::both(Duration::from_millis(20)));
         let rejected = delete_through(&queue, 1).await;
         assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
         assert!(!jobs.try_recv().expect("the job").begin());
@@ -421,8 +423,8 @@ mod tests {
             std::future::pending::<()>().await;
             drop(job);
         };
-        let asking = delete_through(&queue, 2);
-        let unknown = tokio::select! { answer = asking => answer, () = begin => unreachable!() };
+        let deletion = delete_through(&queue, 2);
+        let unknown = tokio::select! { result = deletion => result, () = begin => unreachable!() };
         assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }
 }

@@ -65,10 +65,10 @@ impl Drop for Guard {
 
 /// A panic is logged by its place alone: its message may quote what it was working on.
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    let location = panic.location().map(ToString::to_string).unwrap_or_default();
     // A literal message quotes nothing.
     let message = panic.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message withheld)");
-    tracing::error!(place, reason = message, "panic");
+    tracing::error!(location, reason = message, "panic");
 }
 
 /// Where lines wait for the one thread that writes them.

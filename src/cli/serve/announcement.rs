@@ -39,7 +39,7 @@ pub(super) fn announce(
         Some(FirstToken { user, file: Some(file), .. }) => {
             let file = file.display().to_string();
             file_note = format!("\nThe first token, for the user {user}, is in {file}");
-            tracing::info!(user = user.as_str(), file, "a new store was made; its first token is in this file");
+            tracing::info!(user = user.as_str(), file, "new store created; its first token is in this file");
         }
         Some(FirstToken { file: None, .. }) | None => {}
     }
@@ -49,7 +49,7 @@ pub(super) fn announce(
     tracing::info!(address, store = %url, "listening");
     if !socket.ip().is_loopback() && !tls.is_enabled() {
         tracing::warn!(
-            "listening beyond this machine without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
+            "listening on a non-loopback address without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
              TLS in front"
         );
     }

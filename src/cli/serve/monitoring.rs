@@ -70,7 +70,9 @@ impl MetricsListener {
     pub(super) fn log(&self) {
         tracing::info!(address = %format_args!("http://{}/metrics", self.address), "serving metrics");
         if !self.address.ip().is_loopback() {
-            tracing::warn!("metrics are served beyond this machine: whoever reaches their port can read them");
+            tracing::warn!(
+                "metrics are served on a non-loopback address: any client that can connect to it can read them"
+            );
         }
     }
 
@@ -84,12 +86,12 @@ impl MetricsListener {
         let process = Process::this();
         let more = move |page: &mut Page| {
             let version = [("version", env!("CARGO_PKG_VERSION").into())];
-            page.info("plantstore_build_info", "The release.", &version);
+            page.info("plantstore_build_info", "Version of this program; the value is always 1.", &version);
             process.write_metrics(page);
             if let Some(tls) = &tls {
                 tls.write_metrics(page);
             }
-            let help = "Lines of the log that were dropped because nobody read it.";
+            let help = "Log lines dropped because standard error was not read fast enough.";
             page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
         tokio::spawn(serve_metrics(self.listener, server, more))

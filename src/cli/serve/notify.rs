@@ -21,7 +21,11 @@ impl Supervisor {
     pub(super) fn from_environment() -> Self {
         let socket = variable("NOTIFY_SOCKET").and_then(|name| {
             let opened = NotifySocket::open(&name);
-            opened.inspect_err(|error| tracing::warn!(%error, "cannot tell the supervisor anything")).ok()
+            opened
+                .inspect_err(
+                    |error| tracing::warn!(%error, "cannot open the notification socket of the service manager"),
+                )
+                .ok()
         });
         Self(socket.map(Arc::new))
     }
@@ -58,7 +62,7 @@ impl Supervisor {
         if let Some(notify) = &self.0
             && let Err(error) = notify.socket.send_to_addr(state.as_bytes(), &notify.address)
         {
-            tracing::warn!(%error, state, "cannot tell the supervisor");
+            tracing::warn!(%error, state, "cannot notify the service manager");
         }
     }
 }

@@ -25,11 +25,11 @@ pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
             () = next() => {}
             () = terminal.closed() => {}
         }
-        tracing::info!("stopping: finishing what is in flight; a second signal stops at once");
+        tracing::info!("shutting down: finishing requests in flight; a second signal stops immediately");
         let _ = sender.send(());
         next().await;
         // Logged as an error, because the process waits until errors are written.
-        tracing::error!("stopped at once");
+        tracing::error!("stopped immediately");
         std::process::exit(1);
     });
     Ok(async move {

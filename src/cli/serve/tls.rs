@@ -62,14 +62,14 @@ pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
         // Without a handler, SIGHUP would end the process.
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
-                tracing::info!("there is no certificate to read again");
+                tracing::info!("no certificate to reload");
             }
         });
         return Ok(());
     };
-    tracing::info!(sha256 = tls.fingerprint(), "showing this certificate");
+    tracing::info!(sha256 = tls.fingerprint(), "certificate loaded");
     if tls.key_is_readable_by_all() {
-        tracing::warn!("everybody on this machine can read the file of --tls-key: make it readable by its owner alone");
+        tracing::warn!("all users of this machine can read the file of --tls-key: make it readable by its owner alone");
     }
     let mut reloader = Reloader { tls: Arc::clone(tls), logged_fault: None };
     tokio::spawn(async move {
@@ -94,14 +94,14 @@ impl Reloader {
     /// Reads the files again. A reload that an operator requested is always logged.
     fn reload(&mut self, requested: bool) {
         match self.tls.renew() {
-            Ok(Renewal::Renewed) => tracing::info!(sha256 = self.tls.fingerprint(), "showing a new certificate"),
+            Ok(Renewal::Renewed) => tracing::info!(sha256 = self.tls.fingerprint(), "new certificate loaded"),
             Ok(Renewal::Unchanged) if requested || self.logged_fault.is_some() => {
-                tracing::info!(sha256 = self.tls.fingerprint(), "the certificate is the same as before");
+                tracing::info!(sha256 = self.tls.fingerprint(), "certificate unchanged");
             }
             Ok(Renewal::Unchanged) => {}
             Err(fault) => {
                 if requested || self.logged_fault.as_ref() != Some(&fault) {
-                    tracing::warn!(error = %fault, "the certificate is not renewed, and the one before goes on");
+                    tracing::warn!(error = %fault, "certificate not reloaded: the previous one stays in use");
                 }
                 self.logged_fault = Some(fault);
                 return;

@@ -114,24 +114,28 @@ fn text_of<'a>(json: &'a Value, name: &str) -> &'a str {
 }
 
 pub(super) const ALL: &[Case] = &[
-    case("a create is 201", Exactly(&["create-answers"]), |asked, server| {
+    case("a create is 201", Exactly(&["create-response"]), |asked, server| {
         changed(asked, server, |answer| {
             if asked.method == "POST" && answer.status == 200 { answer.with_status(201) } else { answer }
         })
     }),
-    case("a create is answered with its id", Exactly(&["create-shows-no-id", "create-location"]), |asked, server| {
-        changed(asked, server, |answer| match asked.json().filter(|_| answer.status == 200) {
-            Some(sent) => {
-                let mut json = answer.json();
-                // Only where it is a create of tests about ids: a name and nothing else has one member.
-                if !text_of(&sent, "name").ends_with("null") && !text_of(&sent, "name").ends_with("unknown") {
-                    json["id"] = sent["id"].clone();
+    case(
+        "a create is answered with its id",
+        Exactly(&["create-response-without-id", "create-location"]),
+        |asked, server| {
+            changed(asked, server, |answer| match asked.json().filter(|_| answer.status == 200) {
+                Some(sent) => {
+                    let mut json = answer.json();
+                    // Only where it is a create of tests about ids: a name and nothing else has one member.
+                    if !text_of(&sent, "name").ends_with("null") && !text_of(&sent, "name").ends_with("unknown") {
+                        json["id"] = sent["id"].clone();
+                    }
+                    answer.with_json(&json)
                 }
-                answer.with_json(&json)
-            }
-            None => answer,
-        })
-    }),
+                None => answer,
+            })
+        },
+    ),
     case(
         "an absent tag is null",
         Exactly(&["create-without-tag", "create-tag-null", "create-unknown-fields"]),
@@ -146,14 +150,14 @@ pub(super) const ALL: &[Case] = &[
             })
         },
     ),
-    case("an absent tag is null in lists", Exactly(&["list-answers"]), |asked, server| {
+    case("an absent tag is null in lists", Exactly(&["list-response"]), |asked, server| {
         relisted(asked, server, |plants| {
             for plant in plants {
                 plant.as_object_mut().unwrap().entry("tag").or_insert(Value::Null);
             }
         })
     }),
-    case("a list shows ids unasked", Exactly(&["list-answers"]), |asked, server| {
+    case("a list shows ids unasked", Exactly(&["list-response"]), |asked, server| {
         if is_list(asked) && !asked.path.contains("include") {
             let separator = if asked.path.contains('?') { '&' } else { '?' };
             let more = Asked { path: format!("{}{separator}include=id", asked.path), ..asked.clone() };
@@ -167,7 +171,7 @@ pub(super) const ALL: &[Case] = &[
         }
         changed(asked, server, |answer| answer)
     }),
-    case("a list is 206", Exactly(&["list-answers"]), |asked, server| {
+    case("a list is 206", Exactly(&["list-response"]), |asked, server| {
         changed(asked, server, |answer| {
             if asked.method == "GET" && is_list(asked) && answer.status == 200 && !asked.path.contains("limit=1") {
                 answer.with_status(206)
@@ -202,17 +206,17 @@ pub(super) const ALL: &[Case] = &[
         })
     }),
     case("the first plants are missing", Among(&["create-listed"]), |asked, server| {
-        relisted(asked, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("bed 0")))
+        relisted(asked, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("fixture 0")))
     }),
     case("a plant is listed twice", Exactly(&["create-listed"]), |asked, server| {
         relisted(asked, server, |plants| {
-            let bed = plants.iter().position(|plant| text_of(plant, "name").ends_with("bed 3"));
-            if let Some(bed) = bed.filter(|_| limit(asked).is_none() && !asked.path.contains("include")) {
-                plants.insert(bed, plants[bed].clone());
+            let fixture = plants.iter().position(|plant| text_of(plant, "name").ends_with("fixture 3"));
+            if let Some(fixture) = fixture.filter(|_| limit(asked).is_none() && !asked.path.contains("include")) {
+                plants.insert(fixture, plants[fixture].clone());
             }
         })
     }),
-    case("ids are doubles in lists", Among(&["list-ids", "create-any-id"]), |asked, server| {
+    case("ids are doubles in lists", Among(&["list-ids", "create-id-range"]), |asked, server| {
         relisted(asked, server, |plants| {
             for plant in plants {
                 if let Some(id) = plant["id"].as_i64() {
@@ -227,7 +231,7 @@ pub(super) const ALL: &[Case] = &[
             }
         })
     }),
-    case("ids are doubles", Among(&["ids-apart"]), |asked, server| {
+    case("ids are doubles", Among(&["create-id-precision"]), |asked, server| {
         let lossy = |id: i64| id & !1_023;
         let mut other = asked.clone();
         if let Some(mut json) = asked.json().filter(|json| json["id"].is_i64()) {
@@ -246,7 +250,7 @@ pub(super) const ALL: &[Case] = &[
         }
         _ => changed(asked, server, |answer| answer),
     }),
-    case("long names are cut", Exactly(&["create-longest"]), |asked, server| match asked.json() {
+    case("long names are cut", Exactly(&["create-max-lengths"]), |asked, server| match asked.json() {
         Some(mut json) if text_of(&json, "name").chars().count() == 1_000 => {
             json["name"] = text_of(&json, "name").chars().take(999).collect::<String>().into();
             changed(&asked.with_json(&json), server, |answer| answer)
@@ -312,7 +316,7 @@ pub(super) const ALL: &[Case] = &[
         };
         changed(&other, server, |answer| answer)
     }),
-    case("a delete is 200", Exactly(&["delete-answers"]), |asked, server| {
+    case("a delete is 200", Exactly(&["delete-response"]), |asked, server| {
         changed(asked, server, |answer| if answer.status == 204 { answer.with_status(200) } else { answer })
     }),
     Case {
@@ -337,12 +341,12 @@ pub(super) const ALL: &[Case] = &[
             ..answer.without("content-type").with_status(204)
         })
     }),
-    case("a bad id in the path is 404", Exactly(&["delete-bad-id"]), |asked, server| {
+    case("a bad id in the path is 404", Exactly(&["delete-invalid-id"]), |asked, server| {
         instead_of(40005, asked, server, |answer| {
             answer.with_status(404).with_json(&json!({ "error": 40400, "message": "no" }))
         })
     }),
-    case("a name is not needed", Exactly(&["refuse-incomplete", "refuse-missing"]), |asked, server| {
+    case("a name is not needed", Exactly(&["reject-incomplete", "reject-missing"]), |asked, server| {
         match asked.json() {
             Some(mut json) if json["id"].is_i64() && json.get("name").is_none() && json.get("colour").is_none() => {
                 json["name"] = "nameless".into();
@@ -351,29 +355,29 @@ pub(super) const ALL: &[Case] = &[
             _ => changed(asked, server, |answer| answer),
         }
     }),
-    case("an id may be text", Exactly(&["refuse-wrong-types", "refuse-ids"]), |asked, server| match asked.json() {
+    case("an id may be text", Exactly(&["reject-wrong-types", "reject-ids"]), |asked, server| match asked.json() {
         Some(mut json) if json["id"].is_string() => {
             json["id"] = text_of(&json, "id").parse::<i64>().unwrap().into();
             changed(&asked.with_json(&json), server, |answer| answer)
         }
         _ => changed(asked, server, |answer| answer),
     }),
-    Case { own: &[], ..case("ids saturate", Exactly(&["refuse-ids", "delete-bad-id"]), saturated) },
+    Case { own: &[], ..case("ids saturate", Exactly(&["reject-ids", "delete-invalid-id"]), saturated) },
     // What is planted gets the highest id: the lowest is somebody else's, and must not be deleted in its stead.
-    Case { own: &[i64::MIN], ..case("ids saturate beside the lowest", Exactly(&["refuse-ids"]), saturated) },
-    Case { own: &[i64::MAX], ..case("ids saturate at the highest", Exactly(&["refuse-ids"]), saturated) },
-    Case { own: &[], ..case("ids overflow", Exactly(&["refuse-ids", "delete-bad-id"]), overflowed) },
-    Case { own: &[i64::MIN], ..case("ids overflow onto the lowest", Exactly(&["refuse-ids"]), overflowed) },
-    Case { own: &[i64::MAX], ..case("ids overflow beside the highest", Exactly(&["refuse-ids"]), overflowed) },
-    case("faults of a body have one number", Among(&["refuse-missing"]), |asked, server| {
+    Case { own: &[i64::MIN], ..case("ids saturate beside the lowest", Exactly(&["reject-ids"]), saturated) },
+    Case { own: &[i64::MAX], ..case("ids saturate at the highest", Exactly(&["reject-ids"]), saturated) },
+    Case { own: &[], ..case("ids overflow", Exactly(&["reject-ids", "delete-invalid-id"]), overflowed) },
+    Case { own: &[i64::MIN], ..case("ids overflow onto the lowest", Exactly(&["reject-ids"]), overflowed) },
+    Case { own: &[i64::MAX], ..case("ids overflow beside the highest", Exactly(&["reject-ids"]), overflowed) },
+    case("faults of a body have one number", Among(&["reject-missing"]), |asked, server| {
         instead_of(40001, asked, server, |answer| {
             answer.with_json(&json!({ "error": 40002, "message": "`name`, `tag`" }))
         })
     }),
-    case("one fault at a time", Exactly(&["refuse-missing"]), |asked, server| {
+    case("one fault at a time", Exactly(&["reject-missing"]), |asked, server| {
         instead_of(40001, asked, server, |answer| answer.with_json(&json!({ "error": 40001, "message": "`name`" })))
     }),
-    case("a repeated key is taken", Exactly(&["refuse-repeated-key"]), |asked, server| {
+    case("a repeated key is taken", Exactly(&["reject-repeated-key"]), |asked, server| {
         instead_of(40002, asked, server, |answer| {
             let body = text(&asked.body);
             if body.matches("\"name\"").count() > 1 || body.matches("\"id\"").count() > 1 && !body.starts_with('[') {
@@ -383,7 +387,7 @@ pub(super) const ALL: &[Case] = &[
             answer
         })
     }),
-    case("any length is taken", Exactly(&["refuse-lengths"]), |asked, server| {
+    case("any length is taken", Exactly(&["reject-lengths"]), |asked, server| {
         instead_of(40003, asked, server, |answer| {
             let mut json = asked.json().unwrap();
             if text(&asked.body).contains("\\u")
@@ -400,7 +404,7 @@ pub(super) const ALL: &[Case] = &[
             server.ask(&asked.with_json(&json))
         })
     }),
-    case("control characters are kept", Exactly(&["refuse-control", "retry-refused"]), |asked, server| {
+    case("control characters are kept", Exactly(&["reject-control-characters", "retry-rejected"]), |asked, server| {
         instead_of(40003, asked, server, |answer| {
             let mut json = asked.json().unwrap();
             let controlled = |text: &str| text.contains(char::is_control);
@@ -412,10 +416,10 @@ pub(super) const ALL: &[Case] = &[
             server.ask(&asked.without("idempotency-key").with_json(&json))
         })
     }),
-    case("any media type is taken", Exactly(&["refuse-media-type"]), |asked, server| {
+    case("any media type is taken", Exactly(&["reject-media-type"]), |asked, server| {
         changed(&asked.with("content-type", "application/json"), server, |answer| answer)
     }),
-    case("any size is taken", Exactly(&["refuse-large"]), |asked, server| {
+    case("any size is taken", Exactly(&["reject-too-large"]), |asked, server| {
         let body = text(&asked.body).trim_end().as_bytes().to_vec();
         changed(&Asked { body, ..asked.clone() }, server, |answer| answer)
     }),
@@ -430,13 +434,13 @@ pub(super) const ALL: &[Case] = &[
             answer
         })
     }),
-    case("a bad limit is ignored", Exactly(&["list-limit-bad"]), |asked, server| {
+    case("a bad limit is ignored", Exactly(&["list-limit-invalid"]), |asked, server| {
         instead_of(40004, asked, server, |_| server.ask(&without_parameter(asked, "limit")))
     }),
-    case("include is ignored", Among(&["list-ids", "create-any-id"]), |asked, server| {
+    case("include is ignored", Among(&["list-ids", "create-id-range"]), |asked, server| {
         changed(&without_parameter(asked, "include"), server, |answer| answer)
     }),
-    case("any include is taken", Exactly(&["list-include-bad"]), |asked, server| {
+    case("any include is taken", Exactly(&["list-include-invalid"]), |asked, server| {
         instead_of(40007, asked, server, |answer| {
             if asked.path.contains("include") { server.ask(&without_parameter(asked, "include")) } else { answer }
         })
@@ -457,7 +461,7 @@ pub(super) const ALL: &[Case] = &[
     case("never 304", Exactly(&["list-etag"]), |asked, server| {
         changed(&asked.without("if-none-match"), server, |answer| answer)
     }),
-    case("always 304", Exactly(&["list-etag-moves"]), |asked, server| {
+    case("always 304", Exactly(&["list-etag-changes"]), |asked, server| {
         if asked.header("if-none-match").is_none() {
             return changed(asked, server, |answer| answer);
         }
@@ -465,14 +469,14 @@ pub(super) const ALL: &[Case] = &[
             answer.with("etag", asked.header("if-none-match").unwrap())
         })
     }),
-    case("the ETag never changes", Exactly(&["list-etag-moves"]), |asked, server| {
+    case("the ETag never changes", Exactly(&["list-etag-changes"]), |asked, server| {
         let same = asked.header("if-none-match") == Some("W/\"same\"");
         let asked = if same { asked.with("if-none-match", "*") } else { asked.clone() };
         changed(&asked, server, |answer| {
             if is_list(&asked) || asked.method == "HEAD" { answer.with("etag", "W/\"same\"") } else { answer }
         })
     }),
-    case("no ETag", Exactly(&["list-etag", "list-etag-moves"]), |asked, server| {
+    case("no ETag", Exactly(&["list-etag", "list-etag-changes"]), |asked, server| {
         changed(asked, server, |answer| answer.without("etag"))
     }),
     case("HEAD is different", Exactly(&["list-head"]), |asked, server| {
@@ -481,7 +485,7 @@ pub(super) const ALL: &[Case] = &[
     case("HEAD is not allowed", Exactly(&["list-head"]), |asked, server| {
         changed(asked, server, |answer| if asked.method == "HEAD" { answer.with_status(405) } else { answer })
     }),
-    case("no Link", Exactly(&["page-link", "page-walk", "page-cursor-lasts"]), |asked, server| {
+    case("no Link", Exactly(&["page-link", "page-walk", "page-cursor-stable"]), |asked, server| {
         changed(asked, server, |answer| answer.without("link"))
     }),
     case("links lead in circles", Among(&["page-walk"]), |asked, server| {
@@ -508,7 +512,7 @@ pub(super) const ALL: &[Case] = &[
             _ => answer,
         })
     }),
-    case("any cursor is taken", Exactly(&["page-cursor-bad"]), |asked, server| {
+    case("any cursor is taken", Exactly(&["page-cursor-invalid"]), |asked, server| {
         instead_of(40006, asked, server, |_| server.ask(&without_parameter(asked, "after")))
     }),
     case("no token is needed", Among(&["access-no-token", "access-challenge"]), |asked, server| {
@@ -531,7 +535,7 @@ pub(super) const ALL: &[Case] = &[
     case("no WWW-Authenticate", Exactly(&["access-challenge", "access-invalid"]), |asked, server| {
         changed(asked, server, |answer| answer.without("www-authenticate"))
     }),
-    case("no token is 403", Exactly(&["access-challenge", "access-first"]), |asked, server| {
+    case("no token is 403", Exactly(&["access-challenge", "access-checked-first"]), |asked, server| {
         instead_of(40100, asked, server, |answer| {
             answer.with_status(403).with_json(&json!({ "error": 40300, "message": "no" }))
         })
@@ -542,7 +546,7 @@ pub(super) const ALL: &[Case] = &[
             if malformed { answer.with_json(&json!({ "error": 40101, "message": "malformed" })) } else { answer }
         })
     }),
-    case("addresses are told before the token", Exactly(&["access-first"]), |asked, server| {
+    case("addresses are told before the token", Exactly(&["access-checked-first"]), |asked, server| {
         instead_of(40100, asked, server, |answer| {
             if asked.path != "/no/such/address" {
                 return answer;
@@ -558,13 +562,15 @@ pub(super) const ALL: &[Case] = &[
     }),
     case(
         "keys are ignored",
-        Exactly(&["retry-create", "retry-delete", "retry-refused", "retry-other", "retry-bad-key"]),
+        Exactly(&["retry-create", "retry-delete", "retry-rejected", "retry-key-reused", "retry-invalid-key"]),
         |asked, server| changed(&asked.without("idempotency-key"), server, |answer| answer),
     ),
-    case("repetitions are not marked", Exactly(&["retry-create", "retry-delete", "retry-refused"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("idempotency-replayed"))
-    }),
-    case("a key serves for anything", Exactly(&["retry-other"]), |asked, server| {
+    case(
+        "repetitions are not marked",
+        Exactly(&["retry-create", "retry-delete", "retry-rejected"]),
+        |asked, server| changed(asked, server, |answer| answer.without("idempotency-replayed")),
+    ),
+    case("a key serves for anything", Exactly(&["retry-key-reused"]), |asked, server| {
         instead_of(42200, asked, server, |_| server.ask(&asked.without("idempotency-key")))
     }),
     case("an address that leads nowhere is a page", Exactly(&["route-unknown", "error-shape"]), |asked, server| {
@@ -591,7 +597,7 @@ pub(super) const ALL: &[Case] = &[
             },
         )
     }),
-    case("errors close the connection", Exactly(&["connection-kept"]), |asked, server| {
+    case("errors close the connection", Exactly(&["connection-keep-alive"]), |asked, server| {
         changed(asked, server, |answer| if answer.status >= 400 { answer.with("connection", "close") } else { answer })
     }),
     case("no probes", Exactly(&["probes"]), |asked, server| {
@@ -619,14 +625,14 @@ pub(super) const ALL: &[Case] = &[
     }),
     case(
         "error numbers are too large",
-        Exactly(&["delete-bad-id", "error-shape", "error-numbers"]),
+        Exactly(&["delete-invalid-id", "error-shape", "error-codes"]),
         |asked, server| {
             instead_of(40005, asked, server, |answer| {
                 answer.with_json(&json!({ "error": 4_000_500_000_i64, "message": "no" }))
             })
         },
     ),
-    case("an error number is unknown", Exactly(&["delete-bad-id", "error-numbers"]), |asked, server| {
+    case("an error number is unknown", Exactly(&["delete-invalid-id", "error-codes"]), |asked, server| {
         instead_of(40005, asked, server, |answer| answer.with_json(&json!({ "error": 40099, "message": "no" })))
     }),
     case("errors say more", Exactly(&["error-members"]), |asked, server| {
@@ -642,14 +648,14 @@ pub(super) const ALL: &[Case] = &[
     }),
     case(
         "a fault of the client is one of the server",
-        Exactly(&["delete-bad-id", "no-server-error"]),
+        Exactly(&["delete-invalid-id", "no-server-error"]),
         |asked, server| {
             instead_of(40005, asked, server, |answer| {
                 answer.with_status(500).with_json(&json!({ "error": 50000, "message": "no" }))
             })
         },
     ),
-    case("the server breaks down over a text", Exactly(&["create-longest"]), |asked, server| {
+    case("the server breaks down over a text", Exactly(&["create-max-lengths"]), |asked, server| {
         if text(&asked.body).contains("🌱🌱") { Reply::Cut } else { changed(asked, server, |answer| answer) }
     }),
     case("a list never ends", Among(&["list-limit", "list-limit-exact"]), |asked, server| {
@@ -662,7 +668,7 @@ pub(super) const ALL: &[Case] = &[
             changed(asked, server, |answer| answer)
         }
     }),
-    case("answers are no JSON", Exactly(&["create-answers"]), |asked, server| {
+    case("answers are no JSON", Exactly(&["create-response"]), |asked, server| {
         changed(asked, server, |answer| match asked.json() {
             Some(json) if text_of(&json, "name").ends_with(" create") => answer.with("content-type", "text/plain"),
             _ => answer,

@@ -32,7 +32,7 @@ fn the_service_ends_with_its_terminal() {
     let mut terminal = Terminal::serve(&site, &[]);
     terminal.signal("HUP");
     wait_for("its word on a hangup while the terminal is there", || {
-        terminal.screen().contains("there is no certificate to read again").then_some(())
+        terminal.screen().contains("no certificate to reload").then_some(())
     });
     assert!(!terminal.service_has_ended());
     terminal.close();
@@ -64,7 +64,7 @@ fn what_is_in_flight_is_finished_without_the_terminal() {
     connection.send(client.bytes("POST", "/plants", &headers, None));
     assert_eq!(connection.answer(false).status, 100);
     terminal.signal("TERM");
-    wait_for("the beginning of the end", || terminal.screen().contains("stopping: finishing").then_some(()));
+    wait_for("the beginning of the end", || terminal.screen().contains("shutting down: finishing").then_some(()));
     terminal.close();
     connection.send(r#"{"id":1,"name":"a"}"#);
     assert_eq!(connection.answer(false).status, 200);

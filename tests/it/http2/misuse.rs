@@ -88,7 +88,7 @@ fn half_a_first_head_is_cut_off_once() {
     connection.try_send(&frame(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]))[..20]).unwrap();
     connection.ending();
     metrics.wait_for("plantstore_http_connections", &[], 0);
-    assert_eq!(metrics.value("plantstore_http_connections_cut_total", &[]), 1);
+    assert_eq!(metrics.value("plantstore_http_connections_aborted_total", &[]), 1);
 }
 
 /// A request that is sent and reset costs its sender nothing; a client that does nothing else is disconnected.
@@ -137,7 +137,7 @@ fn a_body_in_empty_pieces_ends_the_connection() {
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let _ = connection.try_send(&frame(DATA, 0, 1, b"").repeat(20_000));
     assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
-    server.metrics().wait_for("plantstore_http_connections_cut_total", &[("why", "misuse")], 1);
+    server.metrics().wait_for("plantstore_http_connections_aborted_total", &[("reason", "protocol_violation")], 1);
     serves_others(&server);
 }
 

@@ -157,5 +157,5 @@ fn beyond_this_machine_is_worth_a_warning() {
         Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
-    wait_for("a warning", || server.log().contains("metrics are served beyond this machine").then_some(()));
+    wait_for("a warning", || server.log().contains("metrics are served on a non-loopback address").then_some(()));
 }

@@ -10,7 +10,7 @@ use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, Signi
 use crate::support::{Engine, Site, assert_snapshot, wait_for};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
-const BACK: &str = "the issuer answers again";
+const BACK: &str = "the issuer responds again";
 
 // The same name for another key: an issuer should not, but what was refused must not stay so.
 #[rstest]
@@ -77,7 +77,7 @@ fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine
     assert_eq!(call(&server, &kept.token(&issuer.claims("ada"))).status, 200);
     issuer.publish(&[]);
     wait_for("the end of all", || (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(()));
-    wait_for_log(&server, "the issuer has no key that can be used");
+    wait_for_log(&server, "the issuer has no usable key");
 }
 
 #[rstest]

@@ -9,7 +9,7 @@ use super::{call, lines, occurrences, serve, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
 use crate::support::{Engine, Site, wait_for};
 
-const SKIPPED: &str = "a key of the issuer is skipped";
+const SKIPPED: &str = "issuer key skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
 const AUDIENCE_WRONG: &str = "its `aud` does not hold --oidc-audience";
 

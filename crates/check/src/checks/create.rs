@@ -1,8 +1,7 @@
 //! Creating plants.
 
-use crate::check::Check;
-use crate::error::{CheckError, Outcome};
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::{CheckError, CheckResult};
 use crate::request::{Request, plant_json};
 use crate::response::{ListedPlant, Response};
 use crate::run::Run;
@@ -11,38 +10,22 @@ use crate::run::Run;
 const NEIGHBOURS: i64 = 8;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(Level::Interface, "create-answers", "a create is answered 200 with its name and tag", |run| {
-        Box::pin(responds(run))
-    }),
-    Check::new(Level::Interface, "create-shows-no-id", "the answer to a create has no id", |run| {
-        Box::pin(shows_no_id(run))
-    }),
-    Check::new(Level::Interface, "create-without-tag", "a plant without a tag is answered without one", |run| {
-        Box::pin(without_tag(run))
-    }),
-    Check::new(Level::Interface, "create-listed", "what was created is in the list", |run| Box::pin(listed(run))),
-    Check::new(Level::Interface, "ids-apart", "ids beyond 2^53 that differ by one are two plants", |run| {
-        Box::pin(ids_apart(run))
-    }),
-    Check::new(Level::Full, "create-duplicate", "an id that is taken is 409, and its plant stays as it is", |run| {
-        Box::pin(duplicate(run))
-    }),
-    Check::new(Level::Full, "create-location", "a create is answered with name, tag and Location alone", |run| {
-        Box::pin(location(run))
-    }),
-    Check::new(Level::Full, "create-any-id", "ids are exact up to both ends of int64", |run| Box::pin(any_id(run))),
-    Check::new(Level::Full, "create-exact-text", "text is kept exactly as it was sent", |run| {
-        Box::pin(exact_text(run))
-    }),
-    Check::new(Level::Full, "create-longest", "1,000 characters of name and 200 of tag are kept", |run| {
-        Box::pin(longest(run))
-    }),
-    Check::new(Level::Full, "create-tag-null", "a tag that is null counts as absent", |run| Box::pin(tag_null(run))),
-    Check::new(Level::Full, "create-unknown-fields", "unknown fields are ignored", |run| Box::pin(unknown_fields(run))),
-    Check::new(Level::Full, "create-charset", "application/json may have a charset", |run| Box::pin(charset(run))),
+    check!(Interface, "create-response", "a create returns 200 with its name and tag", responds),
+    check!(Interface, "create-response-without-id", "the response to a create has no id", response_without_id),
+    check!(Interface, "create-without-tag", "a plant without a tag is returned without one", without_tag),
+    check!(Interface, "create-listed", "a created plant is in the list", listed),
+    check!(Interface, "create-id-precision", "ids beyond 2^53 that differ by one are different plants", id_precision),
+    check!(Full, "create-duplicate", "a duplicate id is 409, and its plant does not change", duplicate),
+    check!(Full, "create-location", "a create returns exactly name and tag, and Location", location),
+    check!(Full, "create-id-range", "ids are exact up to both ends of int64", id_range),
+    check!(Full, "create-exact-text", "text is stored exactly as it was sent", exact_text),
+    check!(Full, "create-max-lengths", "a name of 1,000 characters and a tag of 200 are stored", max_lengths),
+    check!(Full, "create-tag-null", "a null tag counts as absent", tag_null),
+    check!(Full, "create-unknown-fields", "unknown fields are ignored", unknown_fields),
+    check!(Full, "create-charset", "application/json may have a charset", charset),
 ];
 
-async fn responds(run: &mut Run) -> Outcome {
+async fn responds(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("create"));
     let response = run.create(id, Request::create(plant_json(id, &name, Some("indoor")))).await?;
     response.expect_status(200)?;
@@ -53,14 +36,14 @@ async fn responds(run: &mut Run) -> Outcome {
     run.remove(id).await
 }
 
-async fn shows_no_id(run: &mut Run) -> Outcome {
+async fn response_without_id(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("id"));
     let response = run.create(id, Request::create(plant_json(id, &name, None))).await?;
     response.expect(response.json()?.get("id").is_none(), "a plant without `id`")?;
     run.remove(id).await
 }
 
-async fn without_tag(run: &mut Run) -> Outcome {
+async fn without_tag(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("no tag"));
     let response = run.create(id, Request::create(plant_json(id, &name, None))).await?;
     response.expect_success()?;
@@ -68,7 +51,7 @@ async fn without_tag(run: &mut Run) -> Outcome {
     run.remove(id).await
 }
 
-async fn listed(run: &mut Run) -> Outcome {
+async fn listed(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     let listing = run.list("").await?;
@@ -83,7 +66,7 @@ async fn listed(run: &mut Run) -> Outcome {
 }
 
 /// Uses two ids that become one if a server stores them as a double.
-async fn ids_apart(run: &mut Run) -> Outcome {
+async fn id_precision(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let [(one, first), (other, second)] = ["one", "other"].map(|word| (run.tracker.new_id(), run.tracker.name(word)));
     run.create_plant(one, &first, None).await?;
@@ -96,7 +79,7 @@ async fn ids_apart(run: &mut Run) -> Outcome {
     run.remove(one).await
 }
 
-async fn duplicate(run: &mut Run) -> Outcome {
+async fn duplicate(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("first"));
     run.create_plant(id, &name, Some("first")).await?;
     let second = run.tracker.name("second");
@@ -112,7 +95,7 @@ async fn duplicate(run: &mut Run) -> Outcome {
     run.remove(id).await
 }
 
-async fn location(run: &mut Run) -> Outcome {
+async fn location(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("location"));
     let response = run.create(id, Request::create(plant_json(id, &name, Some("")))).await?;
     response.expect_success()?;
@@ -123,18 +106,18 @@ async fn location(run: &mut Run) -> Outcome {
 }
 
 /// Creates plants at the ends of the range, or next to them if those ids are taken.
-async fn any_id(run: &mut Run) -> Outcome {
+async fn id_range(run: &mut Run) -> CheckResult {
     run.may_read()?;
     run.may_create()?;
     if !run.facts.duplicates_rejected {
-        let reason = "a create may take the place of another plant here, so only ids that nobody has are tried";
+        let reason = "a create may replace another plant here, so only unused ids are tried";
         return Err(CheckError::Untried(reason.to_owned()));
     }
     let up = (0..NEIGHBOURS).map(|step| i64::MIN + step).collect::<Vec<_>>();
     let down = (0..NEIGHBOURS).map(|step| i64::MAX - step).collect::<Vec<_>>();
     let mut created = Vec::new();
     for candidates in [up, down, vec![0]] {
-        created.push(any_of(run, &candidates).await?);
+        created.push(first_free(run, &candidates).await?);
     }
     run.facts.ends_are_free = created.starts_with(&[Some(i64::MIN), Some(i64::MAX)]);
     run.facts.ids_shown = run.reads_all && created.iter().any(Option::is_some);
@@ -142,7 +125,7 @@ async fn any_id(run: &mut Run) -> Outcome {
 }
 
 /// Creates and deletes a plant with the first of these ids that is free.
-async fn any_of(run: &mut Run, candidates: &[i64]) -> Outcome<Option<i64>> {
+async fn first_free(run: &mut Run, candidates: &[i64]) -> CheckResult<Option<i64>> {
     for id in candidates {
         let name = run.tracker.name(&format!("number {id}"));
         let response = run.create(*id, Request::create(plant_json(*id, &name, None))).await?;
@@ -156,20 +139,20 @@ async fn any_of(run: &mut Run, candidates: &[i64]) -> Outcome<Option<i64>> {
             Some(plant) => {
                 listing.response.expect(plant.id == Some(*id), format_args!("`{name}` with exactly the id {id}"))?;
             }
-            None => run.expect_listed(&listing, &[&name]).or_else(|error| tolerate_far(run, *id, error))?,
+            None => run.expect_listed(&listing, &[&name]).or_else(|error| tolerate_unread(run, *id, error))?,
         }
         return run.remove(*id).await.map(|()| Some(*id));
     }
-    // All of them are this user's own plants, which shows that such ids work.
+    // The user has plants with all of these ids, which shows that such ids work.
     Ok(None)
 }
 
 /// Accepts that a high id is missing if only the first plants are read.
-fn tolerate_far(run: &Run, id: i64, error: CheckError) -> Outcome {
+fn tolerate_unread(run: &Run, id: i64, error: CheckError) -> CheckResult {
     if run.reads_all || id < 0 { Err(error) } else { Ok(()) }
 }
 
-async fn exact_text(run: &mut Run) -> Outcome {
+async fn exact_text(run: &mut Run) -> CheckResult {
     let texts = [
         ("  spaces around  ", " "),
         ("🪴🌵 emoji, also with joiners: 👩🏽‍🌾", "🏷️"),
@@ -180,23 +163,23 @@ async fn exact_text(run: &mut Run) -> Outcome {
     ];
     for (name, tag) in texts {
         let (id, name) = (run.tracker.new_id(), format!("{}{name}", run.tracker.name("")));
-        kept(run, id, &name, tag).await?;
+        stored_exactly(run, id, &name, tag).await?;
     }
     Ok(())
 }
 
-async fn longest(run: &mut Run) -> Outcome {
+async fn max_lengths(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     let start = run.tracker.name("");
     let rest = 1_000 - start.chars().count();
-    kept(run, id, &format!("{start}{}", "🪴".repeat(rest)), &"🌱".repeat(200)).await
+    stored_exactly(run, id, &format!("{start}{}", "🪴".repeat(rest)), &"🌱".repeat(200)).await
 }
 
 /// Creates a plant that must be returned and listed exactly as it was sent.
-async fn kept(run: &mut Run, id: i64, name: &str, tag: &str) -> Outcome {
+async fn stored_exactly(run: &mut Run, id: i64, name: &str, tag: &str) -> CheckResult {
     let response = run.create(id, Request::create(plant_json(id, name, Some(tag)))).await?;
     let exact = |plant: &ListedPlant| plant.name == name && plant.tag.as_deref() == Some(tag);
-    response.expect(exact(&response.plant()?), "the very characters that were sent")?;
+    response.expect(exact(&response.plant()?), "exactly the text that was sent")?;
     if run.may_read().is_ok() {
         let listing = run.list("").await?;
         let there = listing.plants.iter().any(exact);
@@ -206,27 +189,27 @@ async fn kept(run: &mut Run, id: i64, name: &str, tag: &str) -> Outcome {
     run.remove(id).await
 }
 
-async fn tag_null(run: &mut Run) -> Outcome {
+async fn tag_null(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("null"));
     let json = serde_json::json!({ "id": id, "name": name, "tag": null });
     accepted_without_tag(run, id, json.to_string()).await
 }
 
-async fn unknown_fields(run: &mut Run) -> Outcome {
+async fn unknown_fields(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("unknown"));
     let json = serde_json::json!({ "colour": "green", "id": id, "name": name, "pots": [1, { "tag": 2 }] });
     accepted_without_tag(run, id, json.to_string()).await
 }
 
-async fn accepted_without_tag(run: &mut Run, id: i64, body: String) -> Outcome {
+async fn accepted_without_tag(run: &mut Run, id: i64, body: String) -> CheckResult {
     let response = run.create(id, Request::create(body)).await?;
     response.expect_success()?;
     let members = response.json()?.as_object().map_or(0, serde_json::Map::len);
-    response.expect(members == 1, "a plant of a name alone")?;
+    response.expect(members == 1, "a plant with a name only")?;
     run.remove(id).await
 }
 
-async fn charset(run: &mut Run) -> Outcome {
+async fn charset(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("charset"));
     let mut request = Request::create(plant_json(id, &name, None));
     request.headers = vec![("content-type", "Application/JSON; charset=utf-8".to_owned())];

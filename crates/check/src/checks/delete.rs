@@ -1,29 +1,22 @@
 //! Deleting plants.
 
-use crate::check::Check;
-use crate::error::Outcome;
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::CheckResult;
 use crate::request::Request;
 use crate::run::Run;
 
 /// The reason to create no more plants after a failed delete.
-const STAYS: &str = "what is created here stays: no more plants are created";
+const NOT_DELETED: &str = "a deleted plant is still there: no more plants are created";
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(Level::Interface, "delete-answers", "a delete is answered 204 without a body", |run| {
-        Box::pin(responds(run))
-    }),
-    Check::new(Level::Interface, "delete-removes", "what was deleted is gone, and nothing else", |run| {
-        Box::pin(removes(run))
-    }),
-    Check::new(Level::Full, "delete-bare", "the answer to a delete has no Content-Type", |run| Box::pin(bare(run))),
-    Check::new(Level::Full, "delete-unknown", "an id that is not there is 404, always in the same words", |run| {
-        Box::pin(unknown(run))
-    }),
-    Check::new(Level::Full, "delete-bad-id", "what is no int64 in the path is 400", |run| Box::pin(bad_id(run))),
+    check!(Interface, "delete-response", "a delete returns 204 without a body", responds),
+    check!(Interface, "delete-removes", "a deleted plant is gone, and no other plant", removes),
+    check!(Full, "delete-no-content-type", "the response to a delete has no Content-Type", no_content_type),
+    check!(Full, "delete-unknown", "an unknown id is 404, always with the same body", unknown),
+    check!(Full, "delete-invalid-id", "an id in the path that is not an int64 is 400", invalid_id),
 ];
 
-async fn responds(run: &mut Run) -> Outcome {
+async fn responds(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("delete"));
     run.create_plant(id, &name, None).await?;
     let response = run.delete(id).await?;
@@ -31,7 +24,7 @@ async fn responds(run: &mut Run) -> Outcome {
     response.expect(response.body.is_empty(), "no body")
 }
 
-async fn removes(run: &mut Run) -> Outcome {
+async fn removes(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     let (id, name) = (run.tracker.new_id(), run.tracker.name("removed"));
@@ -40,21 +33,21 @@ async fn removes(run: &mut Run) -> Outcome {
     let listing = run.list("").await?;
     let stays = listing.plants.iter().any(|plant| plant.name == name);
     if stays {
-        run.creating_stopped = Some(STAYS);
+        run.creating_stopped = Some(NOT_DELETED);
     }
     listing.response.expect(!stays, format_args!("a list without `{name}`, which was deleted"))?;
     let names: Vec<&str> = fixtures.iter().map(|plant| plant.name.as_str()).collect();
     run.expect_listed(&listing, &names)
 }
 
-async fn bare(run: &mut Run) -> Outcome {
+async fn no_content_type(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("bare"));
     run.create_plant(id, &name, None).await?;
     let response = run.delete(id).await?;
     response.expect(response.is_success() && response.header("content-type").is_none(), "no Content-Type")
 }
 
-async fn unknown(run: &mut Run) -> Outcome {
+async fn unknown(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("twice"));
     run.create_plant(id, &name, None).await?;
     run.remove(id).await?;
@@ -63,11 +56,11 @@ async fn unknown(run: &mut Run) -> Outcome {
     let never = run.tracker.new_id();
     let never = run.delete(never).await?;
     never.expect_error(404, 40400)?;
-    never.expect(never.body == again.body, "the same words for every plant that is not there")
+    never.expect(never.body == again.body, "the same body for every unknown id")
 }
 
 /// Uses ids that no plant has if a server still reads a number from them, so that nothing is deleted.
-async fn bad_id(run: &mut Run) -> Outcome {
+async fn invalid_id(run: &mut Run) -> CheckResult {
     if !run.scopes.delete {
         run.may_create()?;
     }

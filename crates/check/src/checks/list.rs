@@ -1,8 +1,7 @@
 //! Lists: contents, order and conditional requests.
 
-use crate::check::Check;
-use crate::error::{CheckError, Outcome};
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::{CheckError, CheckResult};
 use crate::request::Request;
 use crate::response::{ListedPlant, Response, is_plant};
 use crate::run::Run;
@@ -11,39 +10,31 @@ use crate::run::Run;
 const ATTEMPTS: usize = 5;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(Level::Interface, "list-answers", "a list is answered 200 with an array of plants without id", |run| {
-        Box::pin(responds(run))
-    }),
-    Check::new(Level::Interface, "list-limit", "a list holds at most `limit` plants", |run| Box::pin(limit(run))),
-    Check::new(Level::Full, "list-limit-exact", "`limit` plants where there are more, and none for 0", |run| {
-        Box::pin(limit_exact(run))
-    }),
-    Check::new(Level::Full, "list-limit-bad", "a limit that is no int32 from 0 up, or comes twice, is 40004", |run| {
-        Box::pin(limit_bad(run))
-    }),
-    Check::new(Level::Full, "list-ids", "include=id adds the exact id of each plant", |run| Box::pin(ids(run))),
-    Check::new(Level::Full, "list-order", "a list ascends by id", |run| Box::pin(order(run))),
-    Check::new(Level::Full, "list-include-bad", "an `include` of something else is 40007", |run| {
-        Box::pin(include_bad(run))
-    }),
-    Check::new(Level::Full, "list-unknown-parameters", "unknown parameters are ignored", |run| {
-        Box::pin(unknown_parameters(run))
-    }),
-    Check::new(Level::Full, "list-caching", "lists are private, no-cache, and vary with Authorization", |run| {
-        Box::pin(caching(run))
-    }),
-    Check::new(Level::Full, "list-etag", "a weak ETag, and 304 as long as nothing has changed", |run| {
-        Box::pin(etag(run))
-    }),
-    Check::new(Level::Full, "list-etag-moves", "the ETag moves with every create and delete", |run| {
-        Box::pin(etag_moves(run))
-    }),
-    Check::new(Level::Full, "list-head", "HEAD answers the same header fields without a body", |run| {
-        Box::pin(head(run))
-    }),
+    check!(Interface, "list-response", "a list returns 200 with an array of plants without ids", responds),
+    check!(Interface, "list-limit", "a list has at most `limit` plants", limit),
+    check!(
+        Full,
+        "list-limit-exact",
+        "a list has exactly `limit` plants if there are more, and none for 0",
+        limit_exact
+    ),
+    check!(
+        Full,
+        "list-limit-invalid",
+        "a limit that is not an int32 of at least 0, or is repeated, is 40004",
+        limit_invalid
+    ),
+    check!(Full, "list-ids", "include=id adds the exact id of each plant", ids),
+    check!(Full, "list-order", "a list is in ascending order of id", order),
+    check!(Full, "list-include-invalid", "an unknown `include` is 40007", include_invalid),
+    check!(Full, "list-unknown-parameters", "unknown parameters are ignored", unknown_parameters),
+    check!(Full, "list-caching", "lists are private, no-cache, and vary with Authorization", caching),
+    check!(Full, "list-etag", "a list has a weak ETag, and is 304 as long as nothing has changed", etag),
+    check!(Full, "list-etag-changes", "every create and delete changes the ETag", etag_changes),
+    check!(Full, "list-head", "HEAD returns the same header fields without a body", head),
 ];
 
-async fn responds(run: &mut Run) -> Outcome {
+async fn responds(run: &mut Run) -> CheckResult {
     if run.may_create().is_ok() {
         run.fixture_plants().await?;
     }
@@ -57,15 +48,15 @@ async fn responds(run: &mut Run) -> Outcome {
     response.expect(!shows_ids, "plants without `id`")
 }
 
-async fn limit(run: &mut Run) -> Outcome {
+async fn limit(run: &mut Run) -> CheckResult {
     for limit in [1, 2] {
         let listing = run.list_at(&format!("/plants?limit={limit}")).await?;
-        listing.response.expect(listing.plants.len() <= limit, format_args!("{limit} plants at the most"))?;
+        listing.response.expect(listing.plants.len() <= limit, format_args!("at most {limit} plants"))?;
     }
     Ok(())
 }
 
-async fn limit_exact(run: &mut Run) -> Outcome {
+async fn limit_exact(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     for limit in [0, 1, fixtures.len()] {
@@ -81,7 +72,7 @@ async fn limit_exact(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn limit_bad(run: &mut Run) -> Outcome {
+async fn limit_invalid(run: &mut Run) -> CheckResult {
     for query in [
         "limit=-1",
         "limit=",
@@ -98,7 +89,7 @@ async fn limit_bad(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn ids(run: &mut Run) -> Outcome {
+async fn ids(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     let listing = run.list("include=id").await?;
@@ -113,7 +104,7 @@ async fn ids(run: &mut Run) -> Outcome {
     listing.response.expect(all_have_one, "an id with each plant")
 }
 
-async fn order(run: &mut Run) -> Outcome {
+async fn order(run: &mut Run) -> CheckResult {
     if run.may_create().is_ok() {
         run.fixture_plants().await?;
     }
@@ -122,19 +113,19 @@ async fn order(run: &mut Run) -> Outcome {
     listing.response.expect(ascending, "ascending ids")
 }
 
-async fn include_bad(run: &mut Run) -> Outcome {
+async fn include_invalid(run: &mut Run) -> CheckResult {
     for query in ["include=", "include=name", "include=id&include=id"] {
         run.get(&format!("/plants?{query}")).await?.expect_error(400, 40007)?;
     }
     Ok(())
 }
 
-async fn unknown_parameters(run: &mut Run) -> Outcome {
+async fn unknown_parameters(run: &mut Run) -> CheckResult {
     let listing = run.list_at("/plants?colour=green&limit=1&sort=desc&colour=red").await?;
-    listing.response.expect(listing.plants.len() <= 1, "one plant at the most")
+    listing.response.expect(listing.plants.len() <= 1, "at most one plant")
 }
 
-async fn caching(run: &mut Run) -> Outcome {
+async fn caching(run: &mut Run) -> CheckResult {
     let response = run.get("/plants?limit=1").await?;
     response.expect_header("cache-control", "private, no-cache")?;
     let varies = response.headers.iter().filter(|(name, _)| name == "vary").flat_map(|(_, value)| value.split(','));
@@ -142,48 +133,48 @@ async fn caching(run: &mut Run) -> Outcome {
     response.expect(varies, "`Vary: Authorization`")
 }
 
-fn tag_of(response: &Response) -> Outcome<String> {
+fn etag_of(response: &Response) -> CheckResult<String> {
     response.expect_success()?;
     let tag = response.header("etag").filter(|tag| tag.starts_with("W/\"") && tag.ends_with('"'));
     tag.map(str::to_owned).ok_or_else(|| response.failure("a weak ETag"))
 }
 
-async fn unless(run: &mut Run, tag: &str) -> Outcome<Response> {
+async fn get_if_none_match(run: &mut Run, tag: &str) -> CheckResult<Response> {
     run.may_read()?;
     run.send(Request::new("GET", "/plants?limit=1").with("if-none-match", tag)).await
 }
 
-async fn etag(run: &mut Run) -> Outcome {
+async fn etag(run: &mut Run) -> CheckResult {
     for _ in 0..ATTEMPTS {
-        let tag = tag_of(&run.get("/plants?limit=1").await?)?;
-        let response = unless(run, &tag).await?;
+        let tag = etag_of(&run.get("/plants?limit=1").await?)?;
+        let response = get_if_none_match(run, &tag).await?;
         if response.status == 304 {
             return response
                 .expect(response.body.is_empty() && response.header("etag") == Some(&tag), "304 with its ETag");
         }
         // Another client may have changed the list in between; then the tag is a different one.
-        response.expect(tag_of(&response)? != tag, "304, because nothing has changed")?;
+        response.expect(etag_of(&response)? != tag, "304, because nothing has changed")?;
     }
     Err(always_changing())
 }
 
-async fn etag_moves(run: &mut Run) -> Outcome {
+async fn etag_changes(run: &mut Run) -> CheckResult {
     run.may_create()?;
-    let before = tag_of(&run.get("/plants?limit=1").await?)?;
+    let before = etag_of(&run.get("/plants?limit=1").await?)?;
     let (id, name) = (run.tracker.new_id(), run.tracker.name("tag"));
     run.create_plant(id, &name, None).await?;
-    let response = unless(run, &before).await?;
+    let response = get_if_none_match(run, &before).await?;
     response.expect_success()?;
-    let between = tag_of(&response)?;
+    let between = etag_of(&response)?;
     response.expect(between != before, "another ETag after a create")?;
     run.remove(id).await?;
-    let response = unless(run, &between).await?;
+    let response = get_if_none_match(run, &between).await?;
     response.expect_success()?;
-    let after = tag_of(&response)?;
+    let after = etag_of(&response)?;
     response.expect(after != between && after != before, "another ETag after a delete")
 }
 
-async fn head(run: &mut Run) -> Outcome {
+async fn head(run: &mut Run) -> CheckResult {
     for _ in 0..ATTEMPTS {
         let full = run.get("/plants?limit=1").await?;
         let bare = run.send(Request::new("HEAD", "/plants?limit=1")).await?;
@@ -201,5 +192,5 @@ async fn head(run: &mut Run) -> Outcome {
 }
 
 fn always_changing() -> CheckError {
-    CheckError::NotApplicable("the plants change all the time: use a user of its own for checks".to_owned())
+    CheckError::NotApplicable("the plants change all the time: use a separate user for checks".to_owned())
 }

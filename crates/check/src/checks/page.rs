@@ -1,41 +1,31 @@
-//! Pages: following `Link` visits every plant once.
+//! Pagination: the pages linked by `Link` contain every plant once.
 
 use std::collections::BTreeSet;
 
-use crate::check::Check;
-use crate::error::Outcome;
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::CheckResult;
 use crate::response::Response;
 use crate::run::{Run, too_many};
 
-/// Pages that are followed at most.
+/// Maximum number of pages that are followed.
 const PAGES: usize = 30;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(
-        Level::Full,
-        "page-link",
-        "a page that leaves plants out links to the next, and the last does not",
-        |run| Box::pin(link(run)),
-    ),
-    Check::new(Level::Full, "page-walk", "following the links visits every plant exactly once", |run| {
-        Box::pin(walk(run))
-    }),
-    Check::new(Level::Full, "page-cursor-lasts", "a cursor outlives the plant that it points at", |run| {
-        Box::pin(cursor_lasts(run))
-    }),
-    Check::new(Level::Full, "page-cursor-bad", "a cursor that is malformed is 40006", |run| Box::pin(cursor_bad(run))),
+    check!(Full, "page-link", "every page but the last has a link to the next page", link),
+    check!(Full, "page-walk", "the linked pages contain every plant exactly once", walk),
+    check!(Full, "page-cursor-stable", "a cursor stays valid when the plant it points at is deleted", cursor_stable),
+    check!(Full, "page-cursor-invalid", "a malformed cursor is 40006", cursor_invalid),
 ];
 
 /// Returns the URL of the next page.
-fn next(response: &Response) -> Outcome<Option<String>> {
+fn next(response: &Response) -> CheckResult<Option<String>> {
     let Some(link) = response.header("link") else { return Ok(None) };
     let address = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
     let address = address.filter(|address| address.starts_with("/plants?"));
     address.map(|address| Some(address.to_owned())).ok_or_else(|| response.failure("`Link: </plants?…>; rel=\"next\"`"))
 }
 
-async fn link(run: &mut Run) -> Outcome {
+async fn link(run: &mut Run) -> CheckResult {
     run.may_read()?;
     run.fixture_plants().await?;
     let first = run.get("/plants?limit=1").await?;
@@ -44,8 +34,8 @@ async fn link(run: &mut Run) -> Outcome {
     whole.expect(!run.reads_all || next(&whole)?.is_none(), "no `Link`, because nothing is left out")
 }
 
-/// Follows pages of such a size that there are several, and not too many.
-async fn walk(run: &mut Run) -> Outcome {
+/// Follows the links. The page size is chosen so that there are several pages, and not too many.
+async fn walk(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     let all = run.list("").await?.plants.len();
@@ -55,19 +45,19 @@ async fn walk(run: &mut Run) -> Outcome {
     for _ in 0..PAGES {
         let Some(page) = address else { break };
         let listing = run.list_at(&page).await?;
-        listing.response.expect(listing.plants.len() <= size, format_args!("{size} plants at the most"))?;
+        listing.response.expect(listing.plants.len() <= size, format_args!("at most {size} plants"))?;
         found.extend(listing.plants.into_iter().map(|plant| (plant.name, plant.id)));
         address = next(&listing.response)?;
         if let Some(address) = &address {
             let goes_on = address.contains("include=id") && *address != page;
-            listing.response.expect(goes_on, "a next page of the same view, and another one")?;
+            listing.response.expect(goes_on, "a link to a different page with the same parameters")?;
         }
     }
     if address.is_some() && !run.reads_all {
         return Err(too_many());
     }
     let listing = run.list("include=id").await?;
-    listing.response.expect(address.is_none(), format_args!("an end of the links to pages of {size} plants"))?;
+    listing.response.expect(address.is_none(), format_args!("a last page, with {size} plants per page"))?;
     let ours: Vec<_> = fixtures.into_iter().map(|plant| (plant.name, Some(plant.id))).collect();
     for plant in &ours {
         let times = found.iter().filter(|found| *found == plant).count();
@@ -77,7 +67,7 @@ async fn walk(run: &mut Run) -> Outcome {
 }
 
 /// Deletes the last plant of a page, and continues from there.
-async fn cursor_lasts(run: &mut Run) -> Outcome {
+async fn cursor_stable(run: &mut Run) -> CheckResult {
     run.may_read()?;
     run.fixture_plants().await?;
     let (id, name) = (run.tracker.new_id(), run.tracker.name("page"));
@@ -103,7 +93,7 @@ async fn cursor_lasts(run: &mut Run) -> Outcome {
     run.remove(after).await
 }
 
-async fn cursor_bad(run: &mut Run) -> Outcome {
+async fn cursor_invalid(run: &mut Run) -> CheckResult {
     for cursor in ["", "x", "!!!", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "1%00"] {
         run.get(&format!("/plants?limit=1&after={cursor}")).await?.expect_error(400, 40006)?;
     }

@@ -1,42 +1,28 @@
-//! Responses that concern no plant: routes, methods, connections, probes.
+//! Responses that do not concern plants: routes, methods, connections, probes.
 
-use crate::check::Check;
-use crate::error::Outcome;
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::CheckResult;
 use crate::request::Request;
 use crate::run::Run;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(Level::Full, "route-unknown", "an address that leads nowhere is 404 with 40401", |run| {
-        Box::pin(unknown_route(run))
-    }),
-    Check::new(Level::Full, "method-unknown", "a method that is not allowed is 405 with 40500 and Allow", |run| {
-        Box::pin(unknown_method(run))
-    }),
-    Check::new(Level::Full, "request-id", "a sane X-Request-Id comes back, another one does not", |run| {
-        Box::pin(request_id(run))
-    }),
-    Check::new(Level::Full, "connection-kept", "a connection stays usable after errors", |run| {
-        Box::pin(connection_kept(run))
-    }),
-    Check::new(Level::Full, "probes", "/livez and /readyz answer 200 without a token", |run| Box::pin(probes(run))),
-    Check::new(
-        Level::Full,
-        "openapi",
-        "/openapi.json describes version 1.0.0 of the interface, without a token",
-        |run| Box::pin(openapi(run)),
-    ),
-    Check::new(Level::Full, "docs", "/docs is a page that shows it, without a token", |run| Box::pin(docs(run))),
+    check!(Full, "route-unknown", "an unknown route is 404 with 40401", unknown_route),
+    check!(Full, "method-unknown", "a method that is not allowed is 405 with 40500 and Allow", unknown_method),
+    check!(Full, "request-id", "a valid X-Request-Id is returned, an invalid one is replaced", request_id),
+    check!(Full, "connection-keep-alive", "a connection stays usable after errors", keep_alive),
+    check!(Full, "probes", "/livez and /readyz return 200 without a token", probes),
+    check!(Full, "openapi", "/openapi.json describes version 1.0.0 of the interface, without a token", openapi),
+    check!(Full, "docs", "/docs is an HTML page, without a token", docs),
 ];
 
-async fn unknown_route(run: &mut Run) -> Outcome {
+async fn unknown_route(run: &mut Run) -> CheckResult {
     for path in ["/plant", "/plants/1/2", "/Plants"] {
         run.send(Request::new("GET", path)).await?.expect_error(404, 40401)?;
     }
     Ok(())
 }
 
-async fn unknown_method(run: &mut Run) -> Outcome {
+async fn unknown_method(run: &mut Run) -> CheckResult {
     for (method, path, allowed) in
         [("PUT", "/plants", "GET"), ("PATCH", "/plants", "POST"), ("GET", "/plants/1", "DELETE")]
     {
@@ -48,23 +34,23 @@ async fn unknown_method(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn request_id(run: &mut Run) -> Outcome {
-    let sane = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", "check-7_A.b:c")).await?;
-    sane.expect_header("x-request-id", "check-7_A.b:c")?;
+async fn request_id(run: &mut Run) -> CheckResult {
+    let valid = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", "check-7_A.b:c")).await?;
+    valid.expect_header("x-request-id", "check-7_A.b:c")?;
     let long = "x".repeat(129);
-    for insane in ["two words", long.as_str()] {
-        let response = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", insane)).await?;
-        let replaced = response.header("x-request-id").is_some_and(|id| id != insane);
-        response.expect(replaced, "another X-Request-Id than one that is not sane")?;
+    for invalid in ["two words", long.as_str()] {
+        let response = run.send(Request::new("GET", "/plants?limit=0").with("x-request-id", invalid)).await?;
+        let replaced = response.header("x-request-id").is_some_and(|id| id != invalid);
+        response.expect(replaced, "an X-Request-Id that replaces the invalid one")?;
     }
     Ok(())
 }
 
-async fn connection_kept(run: &mut Run) -> Outcome {
+async fn keep_alive(run: &mut Run) -> CheckResult {
     let mut requests = vec![
         Request::new("GET", "/plants?limit=ten"),
         Request::new("DELETE", "/plants/none"),
-        Request::new("GET", "/no/such/address"),
+        Request::new("GET", "/no/such/route"),
         Request::create("{"),
     ];
     requests = requests.into_iter().map(|request| run.with_token(request)).collect();
@@ -74,7 +60,7 @@ async fn connection_kept(run: &mut Run) -> Outcome {
     responses.last().map_or(Ok(()), |last| last.expect_status(200))
 }
 
-async fn probes(run: &mut Run) -> Outcome {
+async fn probes(run: &mut Run) -> CheckResult {
     for path in ["/livez", "/readyz"] {
         let response = run.send_as_is(&Request::new("GET", path)).await?;
         response.expect_status(200)?;
@@ -83,7 +69,7 @@ async fn probes(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn openapi(run: &mut Run) -> Outcome {
+async fn openapi(run: &mut Run) -> CheckResult {
     let response = run.send_as_is(&Request::new("GET", "/openapi.json")).await?;
     response.expect_status(200)?;
     let json = response.json()?;
@@ -92,9 +78,9 @@ async fn openapi(run: &mut Run) -> Outcome {
     response.expect(described && json["info"]["version"] == "1.0.0", "the three operations, and the version 1.0.0")
 }
 
-async fn docs(run: &mut Run) -> Outcome {
+async fn docs(run: &mut Run) -> CheckResult {
     let response = run.send_as_is(&Request::new("GET", "/docs")).await?;
     response.expect_status(200)?;
     let page = response.header("content-type").is_some_and(|kind| kind.starts_with("text/html"));
-    response.expect(page, "a page of HTML")
+    response.expect(page, "an HTML page")
 }

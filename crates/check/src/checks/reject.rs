@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use crate::check::Check;
-use crate::error::Outcome;
-use crate::options::Level;
+use crate::check::{Check, check};
+use crate::error::CheckResult;
 use crate::request::Request;
 use crate::run::Run;
 
@@ -12,49 +11,35 @@ use crate::run::Run;
 const TOO_LARGE: usize = 16 * 1024 + 1;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new(Level::Interface, "refuse-incomplete", "a plant without name or without id is 400", |run| {
-        Box::pin(incomplete(run))
-    }),
-    Check::new(Level::Interface, "refuse-wrong-types", "an id that is text, or a name that is none, is 400", |run| {
-        Box::pin(wrong_types(run))
-    }),
-    Check::new(Level::Full, "refuse-missing", "a missing field is 40001, and all faults are named at once", |run| {
-        Box::pin(missing(run))
-    }),
-    Check::new(Level::Full, "refuse-not-json", "a body that is not JSON is 40000", |run| Box::pin(not_json(run))),
-    Check::new(Level::Full, "refuse-no-object", "JSON that is no object is 40002", |run| Box::pin(no_object(run))),
-    Check::new(Level::Full, "refuse-ids", "an id must be an integer of 64 bits, or it is 40002", |run| {
-        Box::pin(ids(run))
-    }),
-    Check::new(Level::Full, "refuse-null-name", "a name that is null is 40002", |run| Box::pin(null_name(run))),
-    Check::new(Level::Full, "refuse-repeated-key", "a key that is given twice is 40002", |run| {
-        Box::pin(repeated_key(run))
-    }),
-    Check::new(Level::Full, "refuse-lengths", "an empty name, or a text that is too long, is 40003", |run| {
-        Box::pin(lengths(run))
-    }),
-    Check::new(Level::Full, "refuse-control", "control characters are 40003", |run| Box::pin(control(run))),
-    Check::new(Level::Full, "refuse-media-type", "a body of another media type is 415", |run| {
-        Box::pin(media_type(run))
-    }),
-    Check::new(Level::Full, "refuse-large", "a body of more than 16 KiB is 413", |run| Box::pin(large(run))),
+    check!(Interface, "reject-incomplete", "a plant without name or without id is 400", incomplete),
+    check!(Interface, "reject-wrong-types", "an id that is a string, or a name that is not, is 400", wrong_types),
+    check!(Full, "reject-missing", "a missing field is 40001, and the message names all faults", missing),
+    check!(Full, "reject-not-json", "a body that is not JSON is 40000", not_json),
+    check!(Full, "reject-not-object", "JSON that is not an object is 40002", not_object),
+    check!(Full, "reject-ids", "an id that is not an int64 is 40002", ids),
+    check!(Full, "reject-null-name", "a null name is 40002", null_name),
+    check!(Full, "reject-repeated-key", "a repeated key is 40002", repeated_key),
+    check!(Full, "reject-lengths", "an empty name, or a name or tag that is too long, is 40003", lengths),
+    check!(Full, "reject-control-characters", "control characters are 40003", control),
+    check!(Full, "reject-media-type", "a body of another media type is 415", media_type),
+    check!(Full, "reject-too-large", "a body of more than 16 KiB is 413", large),
 ];
 
 /// Sends a body that must be rejected with this error code. Its plant has this id if it is accepted.
-async fn rejected(run: &mut Run, id: i64, body: String, code: i64) -> Outcome {
+async fn rejected(run: &mut Run, id: i64, body: String, code: i64) -> CheckResult {
     let response = run.create(id, Request::create(body)).await?;
     response.expect_error(u16::try_from(code / 100).unwrap_or_default(), code)
 }
 
-async fn incomplete(run: &mut Run) -> Outcome {
+async fn incomplete(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
-    let no_request_id = json!({ "id": id }).to_string();
-    run.create(id, Request::create(no_request_id)).await?.expect_status(400)?;
-    let anonymous = json!({ "name": run.tracker.name("no id") }).to_string();
-    run.create(id, Request::create(anonymous)).await?.expect_status(400)
+    let without_name = json!({ "id": id }).to_string();
+    run.create(id, Request::create(without_name)).await?.expect_status(400)?;
+    let without_id = json!({ "name": run.tracker.name("no id") }).to_string();
+    run.create(id, Request::create(without_id)).await?.expect_status(400)
 }
 
-async fn wrong_types(run: &mut Run) -> Outcome {
+async fn wrong_types(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("wrong type"));
     let text = json!({ "id": id.to_string(), "name": name }).to_string();
     run.create(id, Request::create(text)).await?.expect_status(400)?;
@@ -62,7 +47,7 @@ async fn wrong_types(run: &mut Run) -> Outcome {
     run.create(id, Request::create(number)).await?.expect_status(400)
 }
 
-async fn missing(run: &mut Run) -> Outcome {
+async fn missing(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     rejected(run, id, json!({ "id": id }).to_string(), 40001).await?;
     let name = run.tracker.name("no id");
@@ -73,7 +58,7 @@ async fn missing(run: &mut Run) -> Outcome {
     response.expect(message.contains("name") && message.contains("tag"), "a message that names `name` and `tag`")
 }
 
-async fn not_json(run: &mut Run) -> Outcome {
+async fn not_json(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("not JSON"));
     let two = format!("{0} {0}", json!({ "id": id, "name": name }));
     for body in [String::new(), "name=Rose".to_owned(), format!("{{\"id\":{id},\"name\":\"{name}\""), two] {
@@ -82,7 +67,7 @@ async fn not_json(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn no_object(run: &mut Run) -> Outcome {
+async fn not_object(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("no object"));
     for body in [json!([{ "id": id, "name": name }]), json!("Rose"), json!(7), json!(null)] {
         rejected(run, id, body.to_string(), 40002).await?;
@@ -90,7 +75,7 @@ async fn no_object(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn ids(run: &mut Run) -> Outcome {
+async fn ids(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("bad id"));
     for bad in [format!("{id}.0"), format!("{id}e0"), format!("\"{id}\""), "null".into(), "true".into()] {
         rejected(run, id, format!(r#"{{"id":{bad},"name":"{name}"}}"#), 40002).await?;
@@ -110,18 +95,18 @@ async fn ids(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn null_name(run: &mut Run) -> Outcome {
+async fn null_name(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     rejected(run, id, json!({ "id": id, "name": null }).to_string(), 40002).await
 }
 
-async fn repeated_key(run: &mut Run) -> Outcome {
+async fn repeated_key(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("repeated"));
     rejected(run, id, format!(r#"{{"id":{id},"name":"{name}","name":"{name}"}}"#), 40002).await?;
     rejected(run, id, format!(r#"{{"id":{id},"name":"{name}","id":{id}}}"#), 40002).await
 }
 
-async fn lengths(run: &mut Run) -> Outcome {
+async fn lengths(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("length"));
     rejected(run, id, json!({ "id": id, "name": "" }).to_string(), 40003).await?;
     let long = format!("{name}{}", "x".repeat(1_001 - name.chars().count()));
@@ -129,7 +114,7 @@ async fn lengths(run: &mut Run) -> Outcome {
     rejected(run, id, json!({ "id": id, "name": name, "tag": "x".repeat(201) }).to_string(), 40003).await
 }
 
-async fn control(run: &mut Run) -> Outcome {
+async fn control(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("control"));
     for character in ['\0', '\n', '\u{7f}', '\u{85}'] {
         rejected(run, id, json!({ "id": id, "name": format!("{name}{character}") }).to_string(), 40003).await?;
@@ -139,7 +124,7 @@ async fn control(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn media_type(run: &mut Run) -> Outcome {
+async fn media_type(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("media type"));
     for wrong in [Some("text/plain"), Some("application/x-www-form-urlencoded"), None] {
         let mut request = Request::create(json!({ "id": id, "name": name }).to_string());
@@ -149,7 +134,7 @@ async fn media_type(run: &mut Run) -> Outcome {
     Ok(())
 }
 
-async fn large(run: &mut Run) -> Outcome {
+async fn large(run: &mut Run) -> CheckResult {
     let (id, name) = (run.tracker.new_id(), run.tracker.name("large"));
     let plant = json!({ "id": id, "name": name }).to_string();
     let padded = format!("{plant:TOO_LARGE$}");

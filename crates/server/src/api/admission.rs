@@ -39,7 +39,7 @@ impl Admission {
         }
         let begun = spans::begin();
         let slot = self.wait().await;
-        begun.end("wait for a slot");
+        begun.end("wait for admission");
         slot.ok_or(ApiError::Overloaded).inspect_err(|_| self.rejected.count())
     }
 
@@ -55,12 +55,12 @@ impl Admission {
     }
 
     pub(super) fn write_metrics(&self, page: &mut Page) {
-        let read = [("kind", "read".into())];
         let in_use = self.slots_max - self.slots.available_permits();
         let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
-        page.gauge("plantstore_slots_in_use", "Lists that read the store, of --max-in-flight.").sample(&read, in_use);
-        page.gauge("plantstore_slots", "Most lists that may (--max-in-flight).").sample(&read, self.slots_max);
-        page.gauge("plantstore_requests_waiting", "Lists that wait for a slot.").sample(&read, waiting);
+        page.gauge("plantstore_reads_in_flight", "Lists that are reading the store.").sample(&[], in_use);
+        page.gauge("plantstore_reads_in_flight_limit", "Maximum of plantstore_reads_in_flight (--max-in-flight).")
+            .sample(&[], self.slots_max);
+        page.gauge("plantstore_reads_waiting", "Lists that wait to read the store.").sample(&[], waiting);
     }
 }
 

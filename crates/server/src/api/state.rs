@@ -66,18 +66,15 @@ impl Api {
     }
 
     pub(crate) fn write_streaming_metrics(&self, page: &mut Page) {
-        page.gauge("plantstore_lists_streaming", "Lists of several pages that are being sent.")
+        page.gauge("plantstore_lists_streaming", "Lists that are being streamed to clients.")
             .sample(&[], self.lists_streaming.get());
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         self.admission.write_metrics(page);
-        page.counter(
-            "plantstore_requests_shed_total",
-            "Requests rejected with 503 because there was no capacity for them.",
-        )
-        .sample(&[("kind", "read".into())], self.admission.rejected() + self.reads_shed.get())
-        .sample(&[("kind", "write".into())], self.writes_shed.get());
+        page.counter("plantstore_requests_shed_total", "Requests rejected with status 503 because of overload.")
+            .sample(&[("kind", "read".into())], self.admission.rejected() + self.reads_shed.get())
+            .sample(&[("kind", "write".into())], self.writes_shed.get());
         self.lists.write_metrics(page);
     }
 }

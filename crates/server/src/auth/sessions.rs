@@ -165,9 +165,9 @@ impl Sessions {
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        page.counter("plantstore_token_lookups_total", "Tokens that were shown, by whether they were remembered.")
-            .sample(&[("found", "yes".into())], self.remembered.get())
-            .sample(&[("found", "no".into())], self.looked_up.get());
+        page.counter("plantstore_token_cache_lookups_total", "Lookups in the token cache, by result.")
+            .sample(&[("result", "hit".into())], self.remembered.get())
+            .sample(&[("result", "miss".into())], self.looked_up.get());
         if let Some(verifier) = &self.verifier {
             verifier.write_metrics(page);
         }
@@ -219,13 +219,13 @@ impl Sessions {
         let token = verifier.verify(text).await.map_err(|refusal| match refusal {
             Refusal::NoKeys => NoSession::Failed(AuthError::NoIssuerKeys),
             Refusal::Invalid(fault, cacheable) => {
-                tracing::debug!(reason = %fault, "a token of the issuer was refused");
+                tracing::debug!(reason = %fault, "issuer token rejected");
                 NoSession::Refused(cacheable)
             }
         })?;
         let user_id = store.ensure_user(&token.claims.user).await.map_err(|error| match error {
             StoreError::NewUserName(fault) => {
-                tracing::debug!(reason = %fault, "a token of the issuer was refused");
+                tracing::debug!(reason = %fault, "issuer token rejected");
                 NoSession::Refused(Cacheable::Always)
             }
             // Whether there is a user now or not: of what the client asked for, nothing was done.

@@ -34,10 +34,10 @@ impl Auth {
     }
 
     pub(crate) fn write_failure_metrics(&self, page: &mut Page) {
-        page.counter("plantstore_auth_failures_total", "Requests with a token that is not valid.")
+        page.counter("plantstore_auth_failures_total", "Requests with an invalid token.")
             .sample(&[], self.failures.get());
         let limited_users = self.user_quota.as_ref().map_or(0, |quota| quota.rejected.get());
-        page.counter("plantstore_rate_limited_total", "Requests that were refused because there were too many.")
+        page.counter("plantstore_requests_rate_limited_total", "Requests rejected with status 429, by limit.")
             .sample(&[("limit", "auth_failures".into())], self.limited_addresses.get())
             .sample(&[("limit", "user".into())], limited_users);
     }

@@ -50,22 +50,25 @@ impl ConnectionMetrics {
     }
 
     pub(super) fn write(&self, page: &mut Page) {
-        page.gauge("plantstore_http_connections", "Connections of clients that are open.").sample(&[], self.open.get());
-        page.counter("plantstore_http_connections_accepted_total", "Connections that were accepted.")
+        page.gauge("plantstore_http_connections", "Open client connections.").sample(&[], self.open.get());
+        page.counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
             .sample(&[], self.accepted.get());
         let help =
-            "Connections beyond --max-connections or --max-connections-per-address: rejected with 503 or closed.";
-        page.counter("plantstore_http_connections_turned_away_total", help)
+            "Connections rejected because of --max-connections (total) or --max-connections-per-address (address).";
+        page.counter("plantstore_http_connections_rejected_total", help)
             .sample(&[("limit", "total".into())], self.beyond_total.get())
             .sample(&[("limit", "address".into())], self.beyond_address.get());
-        page.counter("plantstore_http_connections_cut_total", "Connections that were ended by us, by what was wrong.")
-            .sample(&[("why", "silent".into())], self.silent.get())
-            .sample(&[("why", "slow_head".into())], self.slow_head.get())
-            .sample(&[("why", "large_head".into())], self.large_head.get())
-            .sample(&[("why", "large_body".into())], self.large_body.get())
-            .sample(&[("why", "malformed".into())], self.malformed.get())
-            .sample(&[("why", "stalled".into())], self.stalled.get())
-            .sample(&[("why", "handshake".into())], self.handshake.get())
-            .sample(&[("why", "misuse".into())], self.misuse.get());
+        page.counter(
+            "plantstore_http_connections_aborted_total",
+            "Connections closed by the server because of a fault, by reason.",
+        )
+        .sample(&[("reason", "idle".into())], self.silent.get())
+        .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
+        .sample(&[("reason", "header_too_large".into())], self.large_head.get())
+        .sample(&[("reason", "body_too_large".into())], self.large_body.get())
+        .sample(&[("reason", "malformed".into())], self.malformed.get())
+        .sample(&[("reason", "stalled".into())], self.stalled.get())
+        .sample(&[("reason", "tls_handshake".into())], self.handshake.get())
+        .sample(&[("reason", "protocol_violation".into())], self.misuse.get());
     }
 }

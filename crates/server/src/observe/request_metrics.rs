@@ -121,7 +121,7 @@ impl RequestMetrics {
 
     pub(super) fn write(&self, page: &mut Page) {
         let kinds = || self.routes.iter().flat_map(|route| METHODS.map(|method| (*route, method))).enumerate();
-        let mut requests = page.counter("plantstore_http_requests_total", "Requests that have ended.");
+        let mut requests = page.counter("plantstore_http_requests_total", "Completed requests.");
         for (kind, (route, method)) in kinds() {
             for status in 0..STATUSES {
                 let count = self.sum(|metrics| &metrics.requests[kind * STATUSES + status]);
@@ -132,7 +132,7 @@ impl RequestMetrics {
                 }
             }
         }
-        let help = "From the first byte of a request to the last of its answer.";
+        let help = "Time from the first byte of a request to the last byte of its response.";
         let mut durations = page.histogram("plantstore_http_request_duration_seconds", help);
         for (kind, (route, method)) in kinds() {
             let expected = EXPECTED.iter().any(|expected| (expected.0, expected.1) == (route, method));
@@ -142,17 +142,18 @@ impl RequestMetrics {
                 durations.distribution(&labels(route, method, &[]), &all);
             }
         }
-        let mut errors = page.counter("plantstore_http_errors_total", "Answers by the error number they hold.");
+        let mut errors = page.counter("plantstore_http_errors_total", "Error responses, by error code.");
         for (place, count) in (0..ERRORS).map(|place| (place, self.sum(|metrics| &metrics.errors[place]))) {
             let number = u32::try_from((place / 10 + 400) * 100 + place % 10).unwrap_or_default();
             if count > 0 || WATCHED_ERRORS.contains(&number) {
-                errors.sample(&[("number", number.into())], count);
+                errors.sample(&[("code", number.into())], count);
             }
         }
-        page.counter("plantstore_http_answer_bytes_total", "Bytes of answers, without their heads.")
+        page.counter("plantstore_http_response_bytes_total", "Bytes of response bodies sent.")
             .sample(&[], self.sum(|metrics| &metrics.response_bytes));
-        let help = "Answers whose end never went out: the client went away or was too slow, or a list broke off.";
-        page.counter("plantstore_http_answers_cut_total", help).sample(&[], self.sum(|metrics| &metrics.responses_cut));
+        let help = "Responses not sent in full: the client disconnected or was too slow, or reading a list failed.";
+        page.counter("plantstore_http_responses_incomplete_total", help)
+            .sample(&[], self.sum(|metrics| &metrics.responses_cut));
     }
 }
 

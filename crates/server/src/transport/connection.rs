@@ -109,7 +109,7 @@ async fn handshake<H: Handler>(
         }
         Err(HandshakeError::Gone) => None,
         Err(HandshakeError::Failed(error)) => {
-            tracing::debug!(%error, %client, "no encrypted connection came about");
+            tracing::debug!(%error, %client, "TLS handshake failed");
             None
         }
     }
@@ -165,7 +165,7 @@ async fn drive_http1<H: Handler>(
         return Some((stream, read));
     }
     if let Err(error) = ended {
-        tracing::debug!(%error, %client, "a connection ended early");
+        tracing::debug!(%error, %client, "connection closed early");
         reason = reason.or_else(|| early_close_reason(&error, &stream));
     }
     if let Some(reason) = reason {

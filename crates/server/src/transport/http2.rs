@@ -93,7 +93,7 @@ pub(super) async fn drive<H: Handler>(
     drop(session);
     let stream = returned.try_recv().ok();
     if let Err(error) = &ended {
-        tracing::debug!(%error, %client, "a connection ended early");
+        tracing::debug!(%error, %client, "connection closed early");
     }
     let library_reason = || close_reason(ended.as_ref().err()?, stream.as_ref());
     own_reason.or_else(library_reason).map(end);

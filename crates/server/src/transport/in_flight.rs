@@ -40,14 +40,14 @@ impl RequestTracker {
     }
 
     pub(super) fn write_metrics(&self, page: &mut Page) {
-        page.gauge("plantstore_http_requests_in_flight", "Requests whose answer has not ended.")
+        page.gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
             .sample(&[], self.count());
         page.gauge(
             "plantstore_http2_streams_blocked",
             "HTTP/2 responses that wait for the client's flow-control window.",
         )
         .sample(&[], self.blocked.get());
-        page.gauge("plantstore_draining", "Whether the service is about to stop.")
+        page.gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
             .sample(&[], u8::from(self.is_draining()));
     }
 

@@ -117,7 +117,7 @@ impl Tls {
     pub fn write_metrics(&self, page: &mut Page) {
         let expires = expiry(&self.shown.pair().key.cert[0]);
         if let Some(expires) = expires {
-            let help = "When the certificate that is shown expires, in seconds since 1970.";
+            let help = "Expiry of the TLS certificate in use, as Unix time.";
             page.gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help).sample(&[], expires.as_second());
         }
     }

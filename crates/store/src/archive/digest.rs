@@ -1,4 +1,4 @@
-//! Counts and digests of what is transferred: two stores with the same digest hold the same.
+//! Counts and digests of records: two stores with the same digests have the same contents.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::line;
-use crate::transfer::{Chunk, Counts, LastIds, PlantRecord};
+use crate::transfer::{Counts, LastIds, PlantRecord, SnapshotChunk};
 
-/// A SHA-256, shown in hexadecimal digits.
+/// A SHA-256 digest, displayed in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 
@@ -18,7 +18,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Counts and digests chunks.
+/// Computes a [`ContentDigest`] from chunks.
 #[derive(Default)]
 pub struct ContentHasher {
     counts: Counts,
@@ -31,8 +31,7 @@ pub struct ContentHasher {
     last_ids: LastIds,
 }
 
-/// Counts and digests of all chunks. The digest of each kind is over its rows in their order; that of plants over the very lines that an
-/// export writes.
+/// Number and digest of the records of each table. The digest of plants is that of the lines that an export writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentDigest {
     pub counts: Counts,
@@ -41,14 +40,14 @@ pub struct ContentDigest {
     pub shares: Digest,
     pub keys: Digest,
     pub plants: Digest,
-    /// Versions of the plants, which an export does not have.
+    /// Digest of the versions of plants, which are not part of an export.
     versions: Digest,
     last_ids: LastIds,
 }
 
 impl ContentDigest {
-    /// Returns whether a store with these counts and digests holds all of another one. It may have given out more ids before.
-    pub(super) fn holds(&self, other: &Self) -> bool {
+    /// Returns true if the contents are the same. The last assigned ids may be higher.
+    pub(super) fn matches(&self, other: &Self) -> bool {
         let (own, others) = (self.last_ids, other.last_ids);
         Self { last_ids: others, ..*self } == *other && own.user >= others.user && own.token >= others.token
     }
@@ -66,15 +65,15 @@ impl fmt::Display for ContentDigest {
 }
 
 impl ContentHasher {
-    pub fn add(&mut self, chunk: &Chunk) {
+    pub fn add(&mut self, chunk: &SnapshotChunk) {
         match chunk {
-            Chunk::Total(_) => {}
-            Chunk::LastIds(ids) => self.last_ids = *ids,
-            Chunk::Users(rows) => self.counts.users += self.users.rows(rows),
-            Chunk::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
-            Chunk::Shares(rows) => self.counts.shares += self.shares.rows(rows),
-            Chunk::Keys(rows) => self.counts.keys += self.keys.rows(rows),
-            Chunk::Plants(rows) => {
+            SnapshotChunk::Total(_) => {}
+            SnapshotChunk::LastIds(ids) => self.last_ids = *ids,
+            SnapshotChunk::Users(rows) => self.counts.users += self.users.rows(rows),
+            SnapshotChunk::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
+            SnapshotChunk::Shares(rows) => self.counts.shares += self.shares.rows(rows),
+            SnapshotChunk::Keys(rows) => self.counts.keys += self.keys.rows(rows),
+            SnapshotChunk::Plants(rows) => {
                 self.counts.plants += rows.len() as u64;
                 self.plants.lines(rows);
                 for row in rows {
@@ -84,7 +83,7 @@ impl ContentHasher {
         }
     }
 
-    /// Returns the number of plants so far.
+    /// Returns the number of plants added so far.
     pub fn plants(&self) -> u64 {
         self.counts.plants
     }
@@ -103,7 +102,7 @@ impl ContentHasher {
     }
 }
 
-/// A digest in progress, with a buffer for what is added next.
+/// Incremental digest of JSON lines, with a buffer for the lines that are added next.
 #[derive(Default)]
 pub(super) struct Hasher {
     hash: Sha256,
@@ -120,7 +119,7 @@ impl Hasher {
         rows.len() as u64
     }
 
-    /// Digests plants, and returns their lines, as an export has them.
+    /// Adds plants, and returns their lines as an export writes them.
     pub(super) fn lines(&mut self, rows: &[PlantRecord]) -> &[u8] {
         self.buffer.clear();
         for row in rows {

@@ -1,7 +1,7 @@
-//! Lines of JSON into a store. A thread reads and checks them while others are stored, batch by batch.
+//! Import of plants from JSON lines. A thread reads and validates lines while earlier ones are stored, in batches.
 //!
-//! Everything up to the line at which it stops is stored, and nothing after it: an import that goes on from there, or from the
-//! start and skips what is there, loses nothing.
+//! When an import stops at a line, all lines before it are stored and none after it. It can be resumed from that line, or
+//! repeated from the start with existing plants skipped.
 
 use std::io::{self, BufRead, Read};
 use std::pin::pin;
@@ -9,46 +9,46 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::line::Reader;
-use super::progress::Progress;
+use super::line::LineReader;
+use super::progress::TransferProgress;
 use crate::bulk::Importer;
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportRow};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
 
-/// Plants in one commit at the most, and bytes of lines after which it ends: a server's writes wait for one of ours.
+/// Maximum number of plants and bytes in one commit. They bound how long a commit blocks the writes of a server.
 const BATCH_PLANTS: usize = 4_096;
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that wait to be stored.
+/// Maximum number of batches that wait to be stored.
 const BATCHES_WAITING: usize = 3;
-/// The longest line: with room for the longest plant of the longest owner, even if each of their characters is escaped.
+/// Maximum length of a line. It is enough for the longest owner, name and tag with every character escaped.
 const LINE_MAX_BYTES: usize = 32 * 1024;
 
-/// Some programs start a file of UTF-8 with it.
+/// Byte order mark of UTF-8, with which some programs start a file.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Lines to be imported.
+/// The input of an import.
 pub struct ImportInput<R> {
     pub lines: R,
-    /// Bytes in all, where that is known.
+    /// Size in bytes, if it is known.
     pub size: Option<u64>,
-    /// The first line that counts, from 1: those before it are passed over.
+    /// Number of the first line to import, from 1.
     pub from_line: u64,
-    /// Faulty lines after which it is enough.
+    /// Number of invalid lines after which the import stops.
     pub faults_max: u64,
 }
 
-/// Events of an import, as callers see them.
+/// Events that an import reports to its caller.
 #[derive(Debug)]
 pub enum ImportEvent<'a> {
-    Progress(Progress),
-    /// A line cannot be stored, for all these reasons.
+    Progress(TransferProgress),
+    /// A line is invalid.
     Fault {
         line: u64,
         reason: &'a str,
     },
-    /// A line was skipped although it says something else than what is stored.
+    /// A line was skipped because the plant exists with a different name or tag.
     Skipped {
         line: u64,
         owner: &'a UserName,
@@ -59,33 +59,32 @@ pub enum ImportEvent<'a> {
 /// Result of an import.
 #[derive(Debug, Default)]
 pub struct ImportSummary {
-    /// Plants that were stored; or, when they were only checked, that could be.
+    /// Stored plants; valid plants if nothing is stored.
     pub stored: u64,
-    /// Plants that were there already, just so.
+    /// Plants that existed already with the same name and tag.
     pub same: u64,
-    /// Plants that were there already, with another name or tag, and were left so.
+    /// Plants that existed already with a different name or tag, and are unchanged.
     pub different: u64,
     pub new_users: u64,
     pub faulty: u64,
-    /// The last line up to which all is stored; the one before the first when there is none.
+    /// Number of the last line up to which everything is stored; the one before the first line if there is none.
     pub through: u64,
-    /// The reason why it ended before the last line.
     pub stop: Option<StopReason>,
 }
 
 /// Reasons why an import ended early.
 #[derive(Debug)]
 pub enum StopReason {
-    /// Some lines have faults; nothing from the first of them on was stored.
+    /// Some lines are invalid. Nothing from the first of them on is stored.
     Faults,
-    /// A plant of that id was there already.
+    /// A plant with this id exists already.
     Taken {
         line: u64,
         owner: UserName,
         id: PlantId,
     },
     Store(StoreError),
-    /// The input ends before the first line that was to be stored.
+    /// The input has fewer lines than `from_line`.
     Short {
         lines: u64,
     },
@@ -93,7 +92,7 @@ pub enum StopReason {
     Interrupted,
 }
 
-/// Stores lines, until `interrupted` resolves. Plants that are there already end it, or are skipped.
+/// Stores the plants of the input until `interrupted` resolves. An existing plant stops the import, unless `skip` is set.
 pub async fn import(
     mut importer: Importer,
     input: ImportInput<impl BufRead + Send + 'static>,
@@ -118,7 +117,7 @@ async fn store(
     let size = input.size;
     let mut parsed = parse(input);
     loop {
-        // Looked at between two batches only: one that is being stored is stored.
+        // Checked between two batches only, so that a batch is always stored completely.
         let next = tokio::select! {
             biased;
             () = &mut interrupted => {
@@ -129,7 +128,7 @@ async fn store(
         };
         let Some(parsed) = next else { return summary };
         let batch = match parsed {
-            Parsed::Batch(batch) => batch,
+            ParserOutput::Batch(batch) => batch,
             other => {
                 summary.end(other, &mut on_event);
                 continue;
@@ -160,29 +159,32 @@ async fn store(
             return summary;
         }
         let plants = summary.stored + summary.same + summary.different;
-        on_event(ImportEvent::Progress(Progress::of(plants, batch.bytes, size.unwrap_or(0))));
+        on_event(ImportEvent::Progress(TransferProgress::of(plants, batch.bytes, size.unwrap_or(0))));
     }
 }
 
-/// Returns the lines before the first whose owner would be a new user with a name that none can have, and the fault of that
-/// line. Whether an owner is new is known to the store alone.
-async fn split_at_rejected_owner(importer: &Importer, mut batch: Batch) -> Result<(Batch, Option<Parsed>), StoreError> {
+/// Cuts the batch before the first line whose owner does not exist and has a name that is not allowed for new users. Also
+/// returns the fault of that line.
+async fn split_at_rejected_owner(
+    importer: &Importer,
+    mut batch: Batch,
+) -> Result<(Batch, Option<ParserOutput>), StoreError> {
     let mut known: Option<&UserName> = None;
-    for (place, row) in batch.rows.iter().enumerate() {
+    for (index, row) in batch.rows.iter().enumerate() {
         let owner = &*row.owner;
         let Err(fault) = owner.check_new() else { continue };
         if known == Some(owner) || importer.has_user(owner).await? {
             known = Some(owner);
             continue;
         }
-        let fault = Parsed::Fault(batch.lines[place], format!("`owner`: {fault}"));
-        batch.rows.truncate(place);
+        let fault = ParserOutput::Fault(batch.lines[index], format!("`owner`: {fault}"));
+        batch.rows.truncate(index);
         return Ok((batch, Some(fault)));
     }
     Ok((batch, None))
 }
 
-/// Checks lines, and stores none.
+/// Validates the input without storing anything.
 pub async fn check(
     input: ImportInput<impl BufRead + Send + 'static>,
     mut on_event: impl FnMut(ImportEvent<'_>),
@@ -192,9 +194,9 @@ pub async fn check(
     let mut parsed = parse(input);
     while let Some(parsed) = parsed.recv().await {
         match parsed {
-            Parsed::Batch(batch) => {
+            ParserOutput::Batch(batch) => {
                 summary.stored += batch.rows.len() as u64;
-                on_event(ImportEvent::Progress(Progress::of(summary.stored, batch.bytes, size.unwrap_or(0))));
+                on_event(ImportEvent::Progress(TransferProgress::of(summary.stored, batch.bytes, size.unwrap_or(0))));
             }
             other => summary.end(other, &mut on_event),
         }
@@ -203,16 +205,16 @@ pub async fn check(
 }
 
 impl ImportSummary {
-    fn end(&mut self, parsed: Parsed, on_event: &mut impl FnMut(ImportEvent<'_>)) {
+    fn end(&mut self, parsed: ParserOutput, on_event: &mut impl FnMut(ImportEvent<'_>)) {
         match parsed {
-            Parsed::Batch(_) => {}
-            Parsed::Fault(line, reason) => {
+            ParserOutput::Batch(_) => {}
+            ParserOutput::Fault(line, reason) => {
                 self.faulty += 1;
                 self.stop = Some(StopReason::Faults);
                 on_event(ImportEvent::Fault { line, reason: &reason });
             }
-            Parsed::Unreadable(error) => self.stop = Some(StopReason::Input(error)),
-            Parsed::Short(lines) => self.stop = Some(StopReason::Short { lines }),
+            ParserOutput::Unreadable(error) => self.stop = Some(StopReason::Input(error)),
+            ParserOutput::Short(lines) => self.stop = Some(StopReason::Short { lines }),
         }
     }
 
@@ -242,48 +244,48 @@ impl ImportSummary {
     }
 }
 
-/// Lines that are fit to be stored.
+/// Valid lines.
 #[derive(Default)]
 struct Batch {
     rows: Vec<ImportRow>,
-    /// The number of each one's line.
+    /// Line number of each row.
     lines: Vec<u64>,
-    /// Bytes of the input up to its end.
+    /// Position in the input after the batch, in bytes.
     bytes: u64,
 }
 
-enum Parsed {
+enum ParserOutput {
     Batch(Batch),
     Fault(u64, String),
     Unreadable(io::Error),
     Short(u64),
 }
 
-/// Reads and checks lines on a thread of its own. It ends with the input, or when the import stops receiving.
-fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Parsed> {
+/// Starts a thread that reads and validates the input. It ends with the input, or when the receiver is dropped.
+fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<ParserOutput> {
     let (sender, parsed) = mpsc::channel(BATCHES_WAITING);
     let failed = sender.clone();
     let parser = move || {
-        let mut parser = Parser { sender, reader: Reader::default(), batch: Batch::default(), begun: 0, faults: 0 };
-        // Without a receiver, there is nothing to do about it.
+        let mut parser = Parser { sender, reader: LineReader::default(), batch: Batch::default(), begun: 0, faults: 0 };
+        // Fails if the receiver is dropped.
         let _ = parser.run(input);
     };
     if let Err(error) = thread::Builder::new().name("parser".to_owned()).spawn(parser) {
-        let _ = failed.try_send(Parsed::Unreadable(error));
+        let _ = failed.try_send(ParserOutput::Unreadable(error));
     }
     parsed
 }
 
 struct Parser {
-    sender: mpsc::Sender<Parsed>,
-    reader: Reader,
+    sender: mpsc::Sender<ParserOutput>,
+    reader: LineReader,
     batch: Batch,
-    /// Bytes of the input up to where the batch begins.
+    /// Position in the input before the batch, in bytes.
     begun: u64,
     faults: u64,
 }
 
-/// The import has stopped receiving.
+/// The receiver was dropped.
 struct Disconnected;
 
 impl Parser {
@@ -298,9 +300,9 @@ impl Parser {
             match read {
                 Err(error) => {
                     self.send_batch()?;
-                    return self.send(Parsed::Unreadable(error));
+                    return self.send(ParserOutput::Unreadable(error));
                 }
-                Ok(Some((0, _))) if number < input.from_line => return self.send(Parsed::Short(number - 1)),
+                Ok(Some((0, _))) if number < input.from_line => return self.send(ParserOutput::Short(number - 1)),
                 Ok(Some((0, _))) => break,
                 Ok(Some((length, counts))) => {
                     self.batch.bytes += length as u64;
@@ -319,13 +321,13 @@ impl Parser {
 
     fn take(&mut self, number: u64, line: &[u8]) -> Result<(), Disconnected> {
         let line = if number == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
-        // A line without anything in it says nothing wrong.
+        // Empty lines are ignored.
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
         match self.reader.read(line) {
             Err(reason) => return self.fault(number, reason),
-            // What comes after a fault is checked, so that all faults are reported at once, and not stored.
+            // Lines after an invalid one are validated, so that all faults are reported, but not stored.
             Ok(_) if self.faults > 0 => {}
             Ok(row) => {
                 self.batch.rows.push(row);
@@ -339,23 +341,23 @@ impl Parser {
     fn fault(&mut self, number: u64, reason: String) -> Result<(), Disconnected> {
         self.send_batch()?;
         self.faults += 1;
-        self.send(Parsed::Fault(number, reason))
+        self.send(ParserOutput::Fault(number, reason))
     }
 
     fn send_batch(&mut self) -> Result<(), Disconnected> {
         self.begun = self.batch.bytes;
         let next = Batch { bytes: self.begun, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
-        if batch.rows.is_empty() { Ok(()) } else { self.send(Parsed::Batch(batch)) }
+        if batch.rows.is_empty() { Ok(()) } else { self.send(ParserOutput::Batch(batch)) }
     }
 
-    fn send(&self, parsed: Parsed) -> Result<(), Disconnected> {
+    fn send(&self, parsed: ParserOutput) -> Result<(), Disconnected> {
         self.sender.blocking_send(parsed).map_err(|_| Disconnected)
     }
 }
 
-/// Reads the next line and returns its length, its end included: 0 after the last; `None` when it is too long, and then it is
-/// skipped.
+/// Reads the next line and returns its length with the line feed: 0 at the end of the input. A line that is too long is
+/// skipped and returns `None`.
 fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
     let length = lines.take(LINE_MAX_BYTES as u64 + 1).read_until(b'\n', line)?;

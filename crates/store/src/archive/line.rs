@@ -1,4 +1,4 @@
-//! A plant as a line of JSON: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
+//! JSON line of a plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use plantstore_model::plant::{BadPlant, NewPlant};
 use plantstore_model::user::UserName;
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct PlantLine<'a> {
     owner: &'a str,
     id: i64,
     name: &'a str,
@@ -18,39 +18,39 @@ struct Line<'a> {
     tag: Option<&'a str>,
 }
 
-/// Adds the line of a plant: text as it is stored, ids exact.
+/// Appends the line of a plant.
 pub(super) fn write(buffer: &mut Vec<u8>, plant: &PlantRecord) {
-    write_json(buffer, &Line { owner: &plant.owner, id: plant.id, name: &plant.name, tag: plant.tag.as_deref() });
+    write_json(buffer, &PlantLine { owner: &plant.owner, id: plant.id, name: &plant.name, tag: plant.tag.as_deref() });
 }
 
-/// Adds a value as a line.
+/// Appends a value as a JSON line.
 pub(super) fn write_json(buffer: &mut Vec<u8>, value: &impl Serialize) {
-    serde_json::to_writer(&mut *buffer, value).expect("memory takes whatever has string keys");
+    serde_json::to_writer(&mut *buffer, value).expect("serialization to memory succeeds");
     buffer.push(b'\n');
 }
 
 #[derive(Default)]
-pub(super) struct Reader {
-    /// The last owner, and how they were written: lines of one owner mostly follow each other.
+pub(super) struct LineReader {
+    /// The last owner with their JSON text: the lines of an owner are usually consecutive.
     last: Option<(Box<str>, Arc<UserName>)>,
 }
 
-/// The field beside those that every plant has.
+/// The field that a line has in addition to those of a plant.
 #[derive(Deserialize)]
 struct OwnerField<'a> {
     #[serde(borrow)]
     owner: Option<&'a RawValue>,
 }
 
-impl Reader {
-    /// Reads a line by the rules that a request's body is read by, and the owner by those of user names; or returns all that is
-    /// wrong with it.
+impl LineReader {
+    /// Parses a line. The plant follows the rules of a request body, and the owner those of user names. An error describes all
+    /// faults.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<ImportRow, String> {
-        // With its line break, what is missing at the end would be found on a second line.
+        // Without the line feed, so that the parser reports a premature end on the first line.
         let line = line.trim_ascii_end();
         let plant = match NewPlant::from_json(line) {
             Ok(plant) => Ok(plant),
-            // Where in the line, which is but one to the parser.
+            // To the parser every line is line 1.
             Err(BadPlant::NotJson(fault)) => {
                 return Err(format!("it is not JSON: {}", fault.replace(" at line 1 column ", " at column ")));
             }
@@ -68,20 +68,20 @@ impl Reader {
         }
     }
 
-    /// Reads the owner, or returns its fault; none, if the fault is one of the whole line.
+    /// Parses the owner, or returns its fault: `None` if the whole line is invalid.
     fn owner(&mut self, line: &[u8]) -> Result<Arc<UserName>, Option<String>> {
         let OwnerField { owner } = serde_json::from_slice(line).map_err(|_| None)?;
-        let written = owner.map(RawValue::get).ok_or_else(|| Some("`owner` is required".to_owned()))?;
+        let json = owner.map(RawValue::get).ok_or_else(|| Some("`owner` is required".to_owned()))?;
         if let Some((last, owner)) = &self.last
-            && **last == *written
+            && **last == *json
         {
             return Ok(Arc::clone(owner));
         }
         let wrong = || Some("`owner` must be a string".to_owned());
-        let name: String = serde_json::from_str(written).map_err(|_| wrong())?;
+        let name: String = serde_json::from_str(json).map_err(|_| wrong())?;
         let name = UserName::parse(&name).map_err(|fault| Some(format!("`owner`: {fault}")))?;
         let owner = Arc::new(name);
-        self.last = Some((written.into(), Arc::clone(&owner)));
+        self.last = Some((json.into(), Arc::clone(&owner)));
         Ok(owner)
     }
 }

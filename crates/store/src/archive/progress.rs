@@ -1,14 +1,13 @@
-//! Progress, as callers see it.
+//! Progress of copies, exports and imports.
 
-/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct TransferProgress {
     pub plants: u64,
-    /// Of the whole, where that is known.
+    /// Percentage of the whole, if that is known.
     pub percent: Option<u64>,
 }
 
-impl Progress {
+impl TransferProgress {
     pub(super) fn of(plants: u64, done: u64, whole: u64) -> Self {
         Self { plants, percent: done.saturating_mul(100).checked_div(whole).map(|percent| percent.min(100)) }
     }

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
-/// Attempts to make a token while its user is deleted concurrently.
+/// Attempts to create a token while its user is deleted concurrently.
 const TOKEN_TRIES: usize = 3;
 
 impl Postgres {
@@ -26,29 +26,29 @@ impl Postgres {
         hash: &TokenHash,
         grant: &Grant,
     ) -> Result<TokenId, StoreError> {
-        const MAKE_USER: &str = "
+        const CREATE_USER: &str = "
             INSERT INTO plantstore.users (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
-        const MAKE_COLLECTION: &str = "
+        const CREATE_COLLECTION: &str = "
             INSERT INTO plantstore.collections (user_id)
             SELECT user_id FROM plantstore.users WHERE name = $1 ON CONFLICT (user_id) DO NOTHING";
-        const MAKE_TOKEN: &str = "
+        const CREATE_TOKEN: &str = "
             INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_at, expires_at)
             SELECT $1, user_id, $2, $3, $4, $5 FROM plantstore.users WHERE name = $6 RETURNING token_id";
         let (created, expires) = (grant.created.as_second(), grant.expires.map(Timestamp::as_second));
         let (hash, label, scopes) = (hash.as_bytes().as_slice(), grant.label.as_str(), grant.scopes.to_string());
         for _ in 0..TOKEN_TRIES {
-            let made = self.operate(async |client| {
-                client.execute(MAKE_USER, &[&user.as_str(), &created]).await?;
-                client.execute(MAKE_COLLECTION, &[&user.as_str()]).await?;
+            let creation = self.operate(async |client| {
+                client.execute(CREATE_USER, &[&user.as_str(), &created]).await?;
+                client.execute(CREATE_COLLECTION, &[&user.as_str()]).await?;
                 let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
-                client.query_opt(MAKE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
+                client.query_opt(CREATE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
             });
-            // None when the user was deleted in between.
-            if let Some(id) = made.await? {
+            // None if the user was deleted in between.
+            if let Some(id) = creation.await? {
                 return Ok(TokenId::new(id));
             }
         }
-        Err(StoreError::Unavailable("the user is being deleted again and again".to_owned()))
+        Err(StoreError::Unavailable("the user is deleted concurrently".to_owned()))
     }
 
     pub(crate) async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
@@ -78,13 +78,9 @@ impl Postgres {
             SELECT name, created_at,
               (SELECT count(*) FROM plantstore.tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
               (SELECT count(*) FROM plantstore.plants WHERE plants.user_id = users.user_id)
-            FROM plantstore.users WHERE $1::text IS NULL OR name = $1";
+            FROM plantstore.users WHERE $1::text IS NULL OR name = $1 ORDER BY name COLLATE \"C\"";
         let name = name.map(UserName::as_str);
-        let found = self.operate(async |client| client.query(ALL, &[&name]).await).await?;
-        let mut users = found.iter().map(StoredUser::read).collect::<Result<Vec<_>, _>>()?;
-        // Here, and not by the database, whose order depends on the language it was set up for.
-        users.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
-        Ok(users)
+        self.operate(async |client| client.query(ALL, &[&name]).await).await?.iter().map(StoredUser::read).collect()
     }
 
     pub(crate) async fn is_unused(&self) -> Result<bool, StoreError> {
@@ -94,17 +90,17 @@ impl Postgres {
     }
 
     pub(crate) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        const DEPART: &str = "
+        const RECORD: &str = "
             INSERT INTO plantstore.departed_users (user_id) SELECT user_id FROM plantstore.users WHERE name = $1
             ON CONFLICT (user_id) DO NOTHING";
-        const CLOSE: &str = "
+        const DELETE_COLLECTION: &str = "
             DELETE FROM plantstore.collections
             WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
-        // Tokens and shares go with the user, by their foreign keys.
+        // Tokens and shares are deleted by their foreign keys.
         const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
         self.operate(async |client| {
-            client.execute(DEPART, &[&name.as_str()]).await?;
-            client.execute(CLOSE, &[&name.as_str()]).await?;
+            client.execute(RECORD, &[&name.as_str()]).await?;
+            client.execute(DELETE_COLLECTION, &[&name.as_str()]).await?;
             Ok(client.execute(DELETE, &[&name.as_str()]).await? == 1)
         })
         .await

@@ -1,4 +1,4 @@
-//! Connections to the database that are made again whenever they break. A caller waits for one until a deadline and no longer.
+//! Connections to the database that reconnect automatically. Callers wait for a connection until a deadline.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error};
 
-use super::connector::{Connector, Driver, Failure, backoff, driven};
-use super::database_error::{DatabaseError, SILENT, describe};
+use super::connector::{ConnectFailure, Connector, Driver, backoff, driven};
+use super::database_error::{DatabaseError, NO_RESPONSE, describe};
 use super::role::ConnectionRole;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 
-/// A connection that is ready for use.
-pub(super) struct Session<S = Statements> {
+/// An established connection with its prepared statements.
+pub(super) struct DatabaseSession<S = Statements> {
     pub(super) client: Client,
     pub(super) statements: S,
     responses: AtomicU64,
@@ -24,8 +24,8 @@ pub(super) struct Session<S = Statements> {
     end: Notify,
 }
 
-impl<S> Session<S> {
-    /// Gives the connection up: it is closed, and another one is made.
+impl<S> DatabaseSession<S> {
+    /// Closes the connection, which is then replaced by a new one.
     pub(super) fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
         self.end.notify_one();
@@ -43,8 +43,8 @@ impl<S> Session<S> {
         self.responses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the deadline for the response to a query; `None` when it is to be sent again.
-    pub(super) async fn respond<T>(
+    /// Waits until the deadline for the response to a query; `None` if the query should be retried.
+    pub(super) async fn wait_for<T>(
         &self,
         query: impl Future<Output = Result<T, Error>>,
         deadline: Instant,
@@ -64,49 +64,49 @@ impl<S> Session<S> {
                 DatabaseError::Permanent(error) => Err(error),
             },
             Err(_) => {
-                // Slow is not dead: a connection that has responded to others meanwhile stays open.
+                // The connection stays open if it has responded to other queries meanwhile.
                 if self.responses() == responses {
                     self.discard();
                 }
-                Err(StoreError::Unavailable(SILENT.to_owned()))
+                Err(StoreError::Unavailable(NO_RESPONSE.to_owned()))
             }
         }
     }
 }
 
-enum State<S> {
-    Up(Arc<Session<S>>),
+enum ConnectionState<S> {
+    Up(Arc<DatabaseSession<S>>),
     Down {
         since: Instant,
-        /// Empty until an attempt has failed.
+        /// Error of the last attempt to connect; empty before the first one fails.
         reason: String,
     },
 }
 
-/// A connection that is made again whenever it breaks.
-pub(super) struct Connection<S = Statements> {
+/// A connection that reconnects when it is lost.
+pub(super) struct DatabaseConnection<S = Statements> {
     connector: Arc<Connector>,
     role: ConnectionRole,
-    state: watch::Sender<State<S>>,
+    state: watch::Sender<ConnectionState<S>>,
     task: OnceLock<JoinHandle<()>>,
 }
 
-impl<S: Prepared> Connection<S> {
-    /// Returns a connection that is made when it is first needed.
+impl<S: Prepared> DatabaseConnection<S> {
+    /// Returns a connection that is opened when it is first needed.
     pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
-        let (state, _) = watch::channel(State::Down { since: Instant::now(), reason: String::new() });
+        let (state, _) = watch::channel(ConnectionState::Down { since: Instant::now(), reason: String::new() });
         Self { connector: Arc::clone(connector), role, state, task: OnceLock::new() }
     }
 
-    /// Returns the session, if there is one at this moment.
-    pub(super) fn ready(&self) -> Option<Arc<Session<S>>> {
+    /// Returns the session if the connection is open.
+    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
         match &*self.state.borrow() {
-            State::Up(session) if session.is_usable() => Some(Arc::clone(session)),
+            ConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
         }
     }
 
-    /// Connects, unless it has begun to.
+    /// Starts connecting, unless that has started already.
     pub(super) fn start(&self) {
         self.task.get_or_init(|| tokio::spawn(maintain(Arc::clone(&self.connector), self.role, self.state.clone())));
     }
@@ -115,16 +115,16 @@ impl<S: Prepared> Connection<S> {
         self.task.get().is_some()
     }
 
-    /// Waits for a session until the deadline; not at all when there has been none for long.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<Session<S>>, StoreError> {
+    /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout.
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
             let mut last = String::new();
             match &*state.borrow_and_update() {
-                State::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
-                State::Up(_) => {}
-                State::Down { since, reason } => {
+                ConnectionState::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
+                ConnectionState::Up(_) => {}
+                ConnectionState::Down { since, reason } => {
                     if !reason.is_empty() && since.elapsed() > self.connector.timeout {
                         return Err(StoreError::Unavailable(reason.clone()));
                     }
@@ -139,7 +139,7 @@ impl<S: Prepared> Connection<S> {
     }
 }
 
-impl<S> Drop for Connection<S> {
+impl<S> Drop for DatabaseConnection<S> {
     fn drop(&mut self) {
         if let Some(task) = self.task.get() {
             task.abort();
@@ -147,35 +147,39 @@ impl<S> Drop for Connection<S> {
     }
 }
 
-/// Connects, drives the connection until it ends, and starts again.
-async fn maintain<S: Prepared>(connector: Arc<Connector>, role: ConnectionRole, state: watch::Sender<State<S>>) {
+/// Connects, drives the connection until it ends, and reconnects.
+async fn maintain<S: Prepared>(
+    connector: Arc<Connector>,
+    role: ConnectionRole,
+    state: watch::Sender<ConnectionState<S>>,
+) {
     let mut since = Instant::now();
     let mut failures = 0;
     loop {
         match establish(&connector, role).await {
             Ok((session, mut driver)) => {
                 if failures > 0 {
-                    tracing::info!(?role, "connected to the database again");
+                    tracing::info!(role = role.name(), "reconnected to the database");
                 }
                 failures = 0;
                 let _open = connector.metrics.database.connected(role);
-                state.send_replace(State::Up(Arc::clone(&session)));
+                state.send_replace(ConnectionState::Up(Arc::clone(&session)));
                 let ended = tokio::select! {
                     ended = &mut driver => ended,
                     () = session.end.notified() => Ok(()),
                 };
                 since = Instant::now();
-                state.send_replace(State::Down { since, reason: String::new() });
+                state.send_replace(ConnectionState::Down { since, reason: String::new() });
                 let error = ended.err().map(|error| describe(&error));
-                tracing::warn!(?role, error, "a connection to the database was lost");
+                tracing::warn!(role = role.name(), error, "database connection lost");
             }
             Err(failure) => {
                 let reason = failure.describe();
                 connector.metrics.database.failed(role);
                 if failures == 0 {
-                    tracing::warn!(?role, error = reason, "cannot connect to the database: retrying");
+                    tracing::warn!(role = role.name(), error = reason, "cannot connect to the database: retrying");
                 }
-                state.send_replace(State::Down { since, reason });
+                state.send_replace(ConnectionState::Down { since, reason });
                 sleep(backoff(failures)).await;
                 failures += 1;
             }
@@ -186,14 +190,14 @@ async fn maintain<S: Prepared>(connector: Arc<Connector>, role: ConnectionRole, 
 async fn establish<S: Prepared>(
     connector: &Connector,
     role: ConnectionRole,
-) -> Result<(Arc<Session<S>>, Driver), Failure> {
+) -> Result<(Arc<DatabaseSession<S>>, Driver), ConnectFailure> {
     let (client, mut driver) = connector.connect(role).await?;
     let preparing = driven(&mut driver, S::prepare(&client));
     let statements = match timeout(connector.connect_timeout(), preparing).await {
-        Ok(prepared) => prepared.map_err(Failure::Error)?,
-        Err(_) => return Err(Failure::Silent),
+        Ok(prepared) => prepared.map_err(ConnectFailure::Error)?,
+        Err(_) => return Err(ConnectFailure::TimedOut),
     };
-    let session = Session {
+    let session = DatabaseSession {
         client,
         statements,
         responses: AtomicU64::new(0),

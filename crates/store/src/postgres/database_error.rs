@@ -1,4 +1,4 @@
-//! Maps the database's errors to those of the store.
+//! Maps errors of the database to those of the store.
 
 use std::error::Error as _;
 
@@ -7,16 +7,16 @@ use tokio_postgres::error::{Severity, SqlState};
 
 use crate::error::StoreError;
 
-/// Error text for a database that does not respond.
-pub(super) const SILENT: &str = "the database did not answer in time";
+/// Error message for a database that does not respond.
+pub(super) const NO_RESPONSE: &str = "the database did not respond in time";
 
-/// An error of a statement that is not a commit, by what can be done about it.
+/// Error of a statement other than COMMIT, by how to handle it.
 pub(super) enum DatabaseError {
-    /// The connection is of no use any more: another may be.
+    /// The connection is lost: retry on another one.
     ConnectionLost(String),
-    /// The statement lost against others, which says nothing about the next attempt.
+    /// A conflict with another transaction: retry.
     Retryable(String),
-    /// Another attempt would not help.
+    /// A retry would not help.
     Permanent(StoreError),
 }
 
@@ -24,14 +24,14 @@ impl DatabaseError {
     pub(super) fn classify(error: &Error) -> Self {
         let text = describe(error);
         let Some(code) = error.code() else {
-            // Without a code it is not the database that spoke, save for a value that cannot be read.
+            // Without a code, the error is of the connection or of decoding a value.
             return if is_broken(error) {
                 Self::ConnectionLost(text)
             } else {
                 Self::Permanent(StoreError::Internal(text))
             };
         };
-        // A server that has become read-only is no longer the primary; what was prepared may be gone or outdated.
+        // A read-only server is no longer the primary; a prepared statement may be missing or outdated.
         if ends_connection(error) || matches!(code.code(), "25006" | "26000" | "0A000") {
             return Self::ConnectionLost(text);
         }
@@ -51,7 +51,7 @@ impl DatabaseError {
         })
     }
 
-    /// Returns the error for the caller when there is no time for another attempt.
+    /// Returns the error for the caller if there is no time for a retry.
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::ConnectionLost(text) | Self::Retryable(text) => StoreError::Unavailable(text),
@@ -60,13 +60,13 @@ impl DatabaseError {
     }
 }
 
-/// Returns the error of a statement for a caller that does not try again.
+/// Maps the error of a statement that is not retried.
 pub(super) fn store_error(error: &Error) -> StoreError {
     DatabaseError::classify(error).into_error()
 }
 
-/// Returns whether a commit that failed with this error certainly did not happen: it lost against others, broke a rule, or found
-/// no room. Anything else may have come while the commit waited for its standby, or says that the outcome is unknown (40003).
+/// Returns true if a COMMIT that failed with this error was certainly rolled back: because of a conflict, a constraint or a full
+/// disk. Other errors may occur while the commit waits for its standby, or mean that the outcome is unknown (40003).
 pub(super) fn certainly_not_committed(error: &Error) -> bool {
     !ends_connection(error)
         && error.code().map(SqlState::code).is_some_and(|code| {
@@ -74,7 +74,7 @@ pub(super) fn certainly_not_committed(error: &Error) -> bool {
         })
 }
 
-/// Returns whether the database rejected a statement and goes on: of the transaction that it was in, nothing will happen.
+/// Returns true if the database rejected a statement and keeps the connection: the transaction will be rolled back.
 pub(super) fn is_rejection(error: &Error) -> bool {
     error.as_db_error().is_some() && !ends_connection(error)
 }
@@ -91,12 +91,12 @@ fn is_broken(error: &Error) -> bool {
     error.is_closed() || error.source().is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
 }
 
-/// Returns the error as the log and operators read it: without the statement, which the library never repeats.
+/// Returns the error message for the log and the operator. It never contains the statement.
 pub(super) fn describe(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(error), _) => format!("{} ({})", error.message(), error.code().code()),
         (None, Some(source)) => {
-            // The system's own number says nothing that its words do not.
+            // Without the operating system's error number.
             let source = source.to_string();
             format!("{error}: {}", source.split(" (os error ").next().unwrap_or(&source))
         }

@@ -1,4 +1,4 @@
-//! The engine itself: its connections, its writer, and what all operations are made of.
+//! The engine: connections, writer, and helpers for reads and administrative operations.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::connection::{Connection, Session};
+use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connector::Connector;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
@@ -22,18 +22,18 @@ use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::options::OpenOptions;
 use crate::url::{PostgresUrl, StoreUrl};
-use crate::write_queue::Queue;
+use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
-/// Connections that read, at the least.
+/// Minimum number of read connections.
 const READERS_MIN: usize = 2;
 
-/// The scale-out engine, open.
+/// The PostgreSQL engine.
 pub struct Postgres {
     connector: Arc<Connector>,
-    readers: Vec<Connection>,
+    readers: Vec<DatabaseConnection>,
     next_reader: AtomicUsize,
     writer: Writer,
     in_flight_keys: InFlightKeys,
@@ -52,7 +52,7 @@ impl Postgres {
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let engine = Self {
-            readers: (0..readers).map(|_| Connection::new(&connector, ConnectionRole::Read)).collect(),
+            readers: (0..readers).map(|_| DatabaseConnection::new(&connector, ConnectionRole::Read)).collect(),
             next_reader: AtomicUsize::new(0),
             writer: Writer::start(&connector, options.write_queue, &metrics),
             in_flight_keys: InFlightKeys::default(),
@@ -64,7 +64,7 @@ impl Postgres {
         Ok((engine, created))
     }
 
-    pub(crate) fn queue(&self) -> &Queue {
+    pub(crate) fn queue(&self) -> &WriteQueue {
         self.writer.queue()
     }
 
@@ -83,12 +83,12 @@ impl Postgres {
         self.writer.finish().await;
     }
 
-    /// Claims an idempotency key for a request, here and then among all nodes.
+    /// Claims an idempotency key for a request, in this process and then among all nodes.
     pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         let claimed = self.in_flight_keys.claim(user, key)?;
         match self.key_locks.lock(user, &claimed.key).await? {
             Some(lock) => claimed.hold_node_lock(lock),
-            // A request whose outcome is stored does not wait, even if the lock of the request that stored it is not released yet.
+            // The lock of a request whose outcome is stored may not be released yet.
             None if self.has_key(user, &claimed.key).await? => {}
             None => return Err(StoreError::InFlight),
         }
@@ -103,10 +103,10 @@ impl Postgres {
         found.await.map(|row| row.is_some())
     }
 
-    /// The rows of a prepared statement.
+    /// Returns the rows of a prepared statement.
     pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
         &self,
-        statement: impl Fn(&Session) -> &Statement,
+        statement: impl Fn(&DatabaseSession) -> &Statement,
         values: [P; N],
     ) -> Result<Vec<Row>, StoreError> {
         let statement = &statement;
@@ -120,17 +120,17 @@ impl Postgres {
         .await
     }
 
-    /// Runs a query that changes nothing, again if its connection breaks, and until the deadline at the most.
+    /// Runs a read query. Retries it until the deadline if the connection is lost.
     pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        query: impl Fn(Arc<Session>) -> F,
+        query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
         let begun = spans::begin();
         let deadline = Instant::now() + self.connector.timeout;
         loop {
             let session = self.reader(deadline).await?;
             let sent = Instant::now();
-            if let Some(found) = session.respond(query(Arc::clone(&session)), deadline).await? {
+            if let Some(found) = session.wait_for(query(Arc::clone(&session)), deadline).await? {
                 self.metrics.database.queries.time(sent.elapsed());
                 begun.end("read");
                 return Ok(found);
@@ -138,11 +138,11 @@ impl Postgres {
         }
     }
 
-    /// The next connection that is there, or else the next that comes.
-    async fn reader(&self, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+    /// Returns the next open read connection in turn, or waits for one.
+    async fn reader(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
         let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
         let reader = |offset: usize| &self.readers[first.wrapping_add(offset) % self.readers.len()];
-        // Its turn has come, even if another one that is ready takes it this time.
+        // Opens the connection whose turn it is, even if another one is used this time.
         reader(0).start();
         match (0..self.readers.len()).find_map(|offset| reader(offset).ready()) {
             Some(session) => Ok(session),
@@ -150,7 +150,7 @@ impl Postgres {
         }
     }
 
-    /// Runs what operators ask for, in a transaction of its own on a connection of its own.
+    /// Runs an administrative operation in a transaction on a new connection.
     pub(super) async fn operate<T>(
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
@@ -160,7 +160,7 @@ impl Postgres {
             connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
             work(&connection.client).await
         };
-        let done = connection.respond(working).await?;
+        let done = connection.wait_for(working).await?;
         connection.commit("the connection was lost during the commit").await?;
         Ok(done)
     }

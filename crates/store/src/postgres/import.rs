@@ -1,4 +1,4 @@
-//! Plants that come in batches, beside nodes that go on writing.
+//! Import of plants, concurrently with the writes of nodes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,11 +9,11 @@ use super::engine::Postgres;
 use super::operator::OperatorConnection;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
-use crate::transfer::{ImportOutcome, ImportRow, ImportedBatch};
+use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use plantstore_model::plant::Tag;
 use plantstore_model::user::UserName;
 
-/// A connection of its own, with the statements that requests use.
+/// Importer with its own connection.
 pub struct Importer {
     connection: OperatorConnection,
     statements: Statements,
@@ -22,13 +22,13 @@ pub struct Importer {
 impl Postgres {
     pub(crate) async fn importer(&self) -> Result<Importer, StoreError> {
         let connection = self.operator_connection().await?;
-        let statements = connection.respond(Statements::prepare(&connection.client)).await?;
+        let statements = connection.wait_for(Statements::prepare(&connection.client)).await?;
         Ok(Importer { connection, statements })
     }
 }
 
 impl Importer {
-    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
+    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
         let (mut batch, mut last) = (batch, None);
         loop {
             let mut imported = self.attempt(batch).await?;
@@ -38,22 +38,22 @@ impl Importer {
                 imported.outcomes.extend(last);
                 return Ok(imported);
             };
-            // All were stored at once: they are rolled back, and those before it stored again. Another writer may have taken
-            // one of those meanwhile.
+            // All rows were stored with one statement. They are rolled back, and those before the duplicate are stored again,
+            // of which another writer may have taken an id meanwhile.
             last = Some(imported.outcomes[taken]);
             batch = &batch[..taken];
-            self.connection.respond(self.connection.client.batch_execute("ROLLBACK")).await?;
+            self.connection.wait_for(self.connection.client.batch_execute("ROLLBACK")).await?;
         }
     }
 
     pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
         let client = &self.connection.client;
-        let found = self.connection.respond(client.query_opt(&self.statements.find_user, &[&name.as_str()])).await?;
+        let found = self.connection.wait_for(client.query_opt(&self.statements.find_user, &[&name.as_str()])).await?;
         Ok(found.is_some())
     }
 
-    /// Does all but the commit.
-    async fn attempt(&self, batch: &[ImportRow]) -> Result<ImportedBatch, StoreError> {
+    /// Executes the transaction except for its commit.
+    async fn attempt(&self, batch: &[ImportRow]) -> Result<ImportResult, StoreError> {
         let storing = async {
             let stored = self.store(batch).await;
             if stored.is_err() {
@@ -61,38 +61,38 @@ impl Importer {
             }
             stored
         };
-        self.connection.respond(storing).await
+        self.connection.wait_for(storing).await
     }
 
-    async fn store(&self, batch: &[ImportRow]) -> Result<ImportedBatch, Error> {
+    async fn store(&self, batch: &[ImportRow]) -> Result<ImportResult, Error> {
         self.connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let (owners, new_users) = self.owners(batch).await?;
         let owner_of = |row: &ImportRow| owners[row.owner.as_str()];
         let touched: Vec<i64> = owners.values().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        self.connection.client.execute(&self.statements.touch, &[&touched]).await?;
-        // What a batch has twice is sent once: the first of them is stored, and the others meet it.
+        self.connection.client.execute(&self.statements.advance_versions, &[&touched]).await?;
+        // Only the first of several rows with the same key is sent.
         let mut firsts = HashMap::new();
-        for (place, row) in batch.iter().enumerate() {
-            firsts.entry((owner_of(row), row.plant.id.get())).or_insert(place);
+        for (index, row) in batch.iter().enumerate() {
+            firsts.entry((owner_of(row), row.plant.id.get())).or_insert(index);
         }
         let mut sent: Vec<usize> = firsts.values().copied().collect();
         sent.sort_unstable();
         let stored = self.send(batch, &sent, owner_of).await?;
         let known = self.known(batch, &sent, &stored, owner_of).await?;
-        let outcomes = batch.iter().enumerate().map(|(place, row)| {
+        let outcomes = batch.iter().enumerate().map(|(index, row)| {
             let key = (owner_of(row), row.plant.id.get());
             let first = firsts.get(&key).map_or(row, |first| &batch[*first]);
             match known.get(&key) {
-                None if firsts.get(&key) == Some(&place) => ImportOutcome::Stored,
+                None if firsts.get(&key) == Some(&index) => ImportOutcome::Stored,
                 None if first.plant == row.plant => ImportOutcome::Same,
                 Some(text) if *text == text_of(row) => ImportOutcome::Same,
                 None | Some(_) => ImportOutcome::Different,
             }
         });
-        Ok(ImportedBatch { outcomes: outcomes.collect(), new_users })
+        Ok(ImportResult { outcomes: outcomes.collect(), new_users })
     }
 
-    /// The numbers of the owners, and how many of them were made.
+    /// Returns the ids of the owners, and the number of new users.
     async fn owners(&self, batch: &[ImportRow]) -> Result<(HashMap<String, i64>, u64), Error> {
         const KNOWN: &str = "SELECT name, user_id FROM plantstore.users WHERE name = ANY($1::text[])";
         let names: Vec<&str> =
@@ -104,7 +104,7 @@ impl Importer {
         Ok((owners, (names.len() - known) as u64))
     }
 
-    /// Sends the rows at these places; says which were stored, as user and id.
+    /// Stores the rows with these indexes, and returns those that were inserted, as user and plant id.
     async fn send(
         &self,
         batch: &[ImportRow],
@@ -112,17 +112,18 @@ impl Importer {
         owner_of: impl Fn(&ImportRow) -> i64,
     ) -> Result<HashSet<(i64, i64)>, Error> {
         let column =
-            |value: &dyn Fn(&ImportRow) -> i64| sent.iter().map(|place| value(&batch[*place])).collect::<Vec<_>>();
+            |value: &dyn Fn(&ImportRow) -> i64| sent.iter().map(|index| value(&batch[*index])).collect::<Vec<_>>();
         let (users, ids) = (column(&owner_of), column(&|row| row.plant.id.get()));
-        let names: Vec<&str> = sent.iter().map(|place| batch[*place].plant.name.as_str()).collect();
+        let names: Vec<&str> = sent.iter().map(|index| batch[*index].plant.name.as_str()).collect();
         let tags: Vec<Option<&str>> =
-            sent.iter().map(|place| batch[*place].plant.tag.as_ref().map(Tag::as_str)).collect();
+            sent.iter().map(|index| batch[*index].plant.tag.as_ref().map(Tag::as_str)).collect();
         let stored = self.connection.client.query_one(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
         let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (stored.try_get(0)?, stored.try_get(1)?);
         Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
     }
 
-    /// Returns what there was already of the rows at these places. No other writer changes it: their owners' versions are locked.
+    /// Returns the existing plants among the rows with these indexes. Other writers cannot change them, because the owners'
+    /// versions are locked.
     async fn known(
         &self,
         batch: &[ImportRow],
@@ -132,9 +133,9 @@ impl Importer {
     ) -> Result<HashMap<(i64, i64), (String, Option<String>)>, Error> {
         const KNOWN: &str = "
             SELECT plants.user_id, plants.plant_id, name, tag
-            FROM unnest($1::bigint[], $2::bigint[]) AS asked (user_id, plant_id)
-            JOIN plantstore.plants ON plants.user_id = asked.user_id AND plants.plant_id = asked.plant_id";
-        let keys = sent.iter().map(|place| (owner_of(&batch[*place]), batch[*place].plant.id.get()));
+            FROM unnest($1::bigint[], $2::bigint[]) AS requested (user_id, plant_id)
+            JOIN plantstore.plants ON plants.user_id = requested.user_id AND plants.plant_id = requested.plant_id";
+        let keys = sent.iter().map(|index| (owner_of(&batch[*index]), batch[*index].plant.id.get()));
         let (users, ids): (Vec<i64>, Vec<i64>) = keys.filter(|key| !stored.contains(key)).unzip();
         if ids.is_empty() {
             return Ok(HashMap::new());

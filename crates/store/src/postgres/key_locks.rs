@@ -1,7 +1,7 @@
-//! The keys in flight, as other nodes see them: an advisory lock each, held by a connection of its own.
+//! Locks of idempotency keys among nodes: one advisory lock per key in flight, held by a dedicated connection.
 //!
-//! Nothing but the response to the second of two requests depends on these locks. When one is lost with its connection, what is
-//! written stays right all the same: that is up to the transaction that writes it.
+//! The locks only affect the response to a concurrent request with the same key. If a lock is lost with its connection, the data
+//! stays consistent, because the writing transaction checks the key as well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Session};
+use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connector::Connector;
 use super::role::ConnectionRole;
 use super::statements::LockStatements;
@@ -19,17 +19,17 @@ use crate::idempotency::IdempotencyKey;
 use plantstore_model::user::UserId;
 
 pub(super) struct KeyLocks {
-    connection: Connection<LockStatements>,
+    connection: DatabaseConnection<LockStatements>,
     timeout: Duration,
 }
 
 impl KeyLocks {
-    /// Connects when the first key comes.
+    /// Opens the connection when the first key is locked.
     pub(super) fn new(connector: &Arc<Connector>) -> Self {
-        Self { connection: Connection::new(connector, ConnectionRole::Claim), timeout: connector.timeout }
+        Self { connection: DatabaseConnection::new(connector, ConnectionRole::KeyLock), timeout: connector.timeout }
     }
 
-    /// Checks that keys can be locked; the database is not asked before the first one came.
+    /// Checks that the connection is open, if a key was ever locked.
     pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.connection.is_started() {
             self.connection.session(deadline).await?;
@@ -37,20 +37,20 @@ impl KeyLocks {
         Ok(())
     }
 
-    /// Shows other nodes that a key of this user is in flight here; `None` when it is in flight on one of them. A session can
-    /// get a lock twice: the caller has made sure that no other request in this process holds it.
+    /// Locks a key of this user; `None` if another node has locked it. A session can lock a key twice, so the caller must make
+    /// sure that no other request of this process holds the key.
     pub(super) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
         let number = number(user, key);
         loop {
             let session = self.connection.session(deadline).await?;
-            let asking = async {
-                // There before it is known whether it was got: when the caller stops waiting for that, it is released.
+            let locking = async {
+                // Created before the response, so that the lock is released if the caller stops waiting.
                 let lock = KeyLock { session: Some(Arc::clone(&session)), number };
                 let row = session.client.query_one(&session.statements.lock, &[&number]).await?;
-                Ok(if row.try_get(0)? { Some(lock) } else { lock.not_got() })
+                Ok(if row.try_get(0)? { Some(lock) } else { lock.forget() })
             };
-            if let Some(response) = session.respond(asking, deadline).await? {
+            if let Some(response) = session.wait_for(locking, deadline).await? {
                 return Ok(response);
             }
         }
@@ -59,12 +59,12 @@ impl KeyLocks {
 
 /// The lock of a key, released when this is dropped.
 pub(super) struct KeyLock {
-    session: Option<Arc<Session<LockStatements>>>,
+    session: Option<Arc<DatabaseSession<LockStatements>>>,
     number: i64,
 }
 
 impl KeyLock {
-    fn not_got(mut self) -> Option<Self> {
+    fn forget(mut self) -> Option<Self> {
         self.session = None;
         None
     }
@@ -73,14 +73,14 @@ impl KeyLock {
 impl Drop for KeyLock {
     fn drop(&mut self) {
         if let Some(session) = &self.session {
-            // Sent by the first poll, and so before whatever asks for the lock next; the response says nothing new. If the
-            // connection is gone, the lock is, too.
+            // The first poll sends the statement, so it precedes the next attempt to lock the key. The response is ignored. If
+            // the connection is lost, the server has released the lock.
             let _ = session.client.query_one(&session.statements.unlock, &[&self.number]).now_or_never();
         }
     }
 }
 
-/// The number of a key's lock: 64 bits, among which two keys hardly ever meet.
+/// Returns the number of a key's lock: 64 bits, so that collisions are unlikely.
 fn number(user: UserId, key: &IdempotencyKey) -> i64 {
     let digest = Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash).finalize();
     digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))

@@ -1,4 +1,4 @@
-//! Reading lists, of one owner or of several.
+//! Lists of the plants of one owner or of several.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -10,19 +10,19 @@ use tokio_postgres::types::ToSql;
 use super::engine::Postgres;
 use super::rows::get;
 use crate::error::StoreError;
-use crate::merge::{PlantRow, Run, merge, page_sizes};
+use crate::merge::{ListPage, PlantRow, merge, page_sizes};
 use crate::plants::ListStep;
 use crate::range::PlantRange;
 use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
-/// Plants that one statement of a list asks for at the most, and when it is not known how many there will be.
+/// Maximum number of plants that one statement of a list reads, and the number for a list without a limit.
 const LIST_MAX: usize = 4_096;
-const LIST_UNASKED: usize = 512;
-/// Bytes of plants after which the response to a statement is read no further.
+const LIST_DEFAULT: usize = 512;
+/// Bytes after which no more rows of a response are read.
 const LIST_BYTES: usize = 128 * 1024;
-/// Plants that [`Postgres::boundary`] passes in one statement.
+/// Number of plants that [`Postgres::boundary`] counts in one statement.
 const BOUNDARY_STEP: u32 = 20_000;
 
 impl Postgres {
@@ -35,23 +35,23 @@ impl Postgres {
         let [range] = ranges else {
             return self.list_many(ranges, rows, each).await;
         };
-        let most = if rows == usize::MAX { LIST_UNASKED } else { rows.min(LIST_MAX) };
-        // One row more than asked for tells whether there are more.
+        let most = if rows == usize::MAX { LIST_DEFAULT } else { rows.min(LIST_MAX) };
+        // One row more shows if there are more.
         let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
         let (found, unread) = self.rows_of(*range, beyond).await?;
         let Some(first) = found.first() else {
-            // Without plants there is no version with them.
+            // Without plants the statement does not return the version.
             return self.list_many(ranges, rows, each).await;
         };
         let Some(version) = get::<Option<i64>>(first, 0)? else {
-            // Plants without an owner are left over from one who was deleted.
+            // These plants belong to a deleted user.
             return Ok(ListStep { more: false, versions: vec![None] });
         };
-        let more = hand_over(range, &found, most, each)? || unread;
+        let more = emit(range, &found, most, each)? || unread;
         Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
     }
 
-    /// The first rows of the range, and whether some of those asked for were left out.
+    /// Returns the first rows of the range, and true if some rows were not read.
     async fn rows_of(&self, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
         self.read(|session| async move {
             let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
@@ -64,7 +64,7 @@ impl Postgres {
             let stream = session.client.query_raw(statement, values).await?;
             pin_mut!(stream);
             let (mut found, mut bytes) = (Vec::new(), 0);
-            // What is beyond the bytes is left out, and the next step asks for it again.
+            // The next step reads the rest.
             while bytes < LIST_BYTES
                 && let Some(row) = stream.try_next().await?
             {
@@ -99,8 +99,8 @@ impl Postgres {
                 session.client.query(&session.statements.list_many, &values).await
             })
             .await?;
-        let (versions, runs) = runs(&found, &page_sizes)?;
-        Ok(ListStep { more: merge(ranges, &runs, rows, each), versions })
+        let (versions, pages) = pages(&found, &page_sizes)?;
+        Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
@@ -131,37 +131,37 @@ impl Postgres {
     }
 }
 
-/// Hands plants over and takes them out of the range; true when some of those found are left.
-fn hand_over(
+/// Passes plants to `each` and shrinks the range. Returns true if some of the rows are left.
+fn emit(
     range: &mut PlantRange,
     found: &[Row],
     most: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> Result<bool, StoreError> {
-    for (handed_over, row) in found.iter().enumerate() {
-        if handed_over == most {
+    for (emitted, row) in found.iter().enumerate() {
+        if emitted == most {
             return Ok(true);
         }
         let id = PlantId::new(get(row, 1)?);
         *range = range.past(id);
         if each(0, id, get(row, 2)?, get(row, 3)?).is_break() {
-            return Ok(handed_over + 1 < found.len());
+            return Ok(emitted + 1 < found.len());
         }
     }
     Ok(false)
 }
 
-/// Sorts the rows of several lists by list, given how many were wanted of each.
-fn runs(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<Run>), StoreError> {
+/// Groups the rows of several lists by list.
+fn pages(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<ListPage>), StoreError> {
     let mut versions = vec![None; wanted.len()];
     let mut plants: Vec<Vec<PlantRow>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
     for row in found {
-        let place = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|place| *place < wanted.len());
-        let place = place.ok_or_else(|| StoreError::Internal("a plant of no list".to_owned()))?;
-        versions[place] = Some(Version::new(get(row, 1)?));
+        let index = usize::try_from(get::<i64>(row, 0)? - 1).ok().filter(|index| *index < wanted.len());
+        let index = index.ok_or_else(|| StoreError::Internal("a row without a list".to_owned()))?;
+        versions[index] = Some(Version::new(get(row, 1)?));
         if let Some(id) = get(row, 2)? {
-            plants[place].push(PlantRow { id, name: get(row, 3)?, tag: get(row, 4)? });
+            plants[index].push(PlantRow { id, name: get(row, 3)?, tag: get(row, 4)? });
         }
     }
-    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| Run::new(plants, *wanted)).collect()))
+    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| ListPage::new(plants, *wanted)).collect()))
 }

@@ -1,4 +1,4 @@
-//! Metrics of the engine.
+//! Metrics of the PostgreSQL engine.
 
 use super::role::ConnectionRole;
 use crate::metrics::{SweepMetrics, WriteMetrics};
@@ -23,14 +23,14 @@ impl PostgresMetrics {
 pub(super) struct DatabaseMetrics {
     /// Indexed by the role.
     roles: [RoleMetrics; 4],
-    /// From sending a query that changes nothing to its last row.
+    /// Durations of read queries.
     pub(super) queries: Histogram,
 }
 
 #[derive(Default)]
 struct RoleMetrics {
     open: Gauge,
-    made: Counter,
+    opened: Counter,
     failed: Counter,
 }
 
@@ -44,7 +44,7 @@ impl DatabaseMetrics {
     /// Counts a connection, which is open until the result is dropped.
     pub(super) fn connected(&self, role: ConnectionRole) -> impl Drop + '_ {
         let metrics = &self.roles[role as usize];
-        metrics.made.count();
+        metrics.opened.count();
         metrics.open.hold()
     }
 
@@ -57,23 +57,23 @@ impl DatabaseMetrics {
         let roles = || {
             ConnectionRole::PERSISTENT.iter().map(|role| ([("role", role.name().into())], &self.roles[*role as usize]))
         };
-        let mut open = page.gauge("plantstore_database_connections", "Connections to the database that are open.");
+        let mut open = page.gauge("plantstore_database_connections", "Open connections to the database, by role.");
         for (labels, role) in roles() {
             open.sample(&labels, role.open.get());
         }
-        let mut made = page.counter("plantstore_database_connections_made_total", "Connections that were made.");
+        let mut opened = page.counter(
+            "plantstore_database_connections_opened_total",
+            "Connections to the database that were opened, by role.",
+        );
         for (labels, role) in roles() {
-            made.sample(&labels, role.made.get());
+            opened.sample(&labels, role.opened.get());
         }
         let failures = "plantstore_database_connection_failures_total";
-        let mut failed = page.counter(failures, "Attempts to connect to the database that failed.");
+        let mut failed = page.counter(failures, "Failed attempts to connect to the database, by role.");
         for (labels, role) in roles() {
             failed.sample(&labels, role.failed.get());
         }
-        page.histogram(
-            "plantstore_database_query_seconds",
-            "From sending a query that changes nothing to its last row.",
-        )
-        .distribution(&[], &self.queries);
+        page.histogram("plantstore_database_query_duration_seconds", "Time from sending a read query to its last row.")
+            .distribution(&[], &self.queries);
     }
 }

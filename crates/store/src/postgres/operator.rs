@@ -1,4 +1,4 @@
-//! Connections for what operators ask for: one at a time, with a timeout for each step.
+//! Connections for administrative operations, with a timeout for each step.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Error};
 
 use super::connector::Connector;
-use super::database_error::{SILENT, certainly_not_committed, store_error};
+use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
 use super::role::ConnectionRole;
 use crate::error::StoreError;
 
@@ -28,12 +28,12 @@ impl OperatorConnection {
         Ok(Self::new(client, timeout))
     }
 
-    /// Waits for a response of the database.
-    pub(super) async fn respond<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
-        respond_within(self.timeout, response).await
+    /// Waits for a response of the database until the timeout.
+    pub(super) async fn wait_for<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+        wait_for_response(self.timeout, response).await
     }
 
-    /// Commits; `lost` describes a commit whose outcome stays unknown.
+    /// Commits. `lost` is the message if the outcome is unknown.
     pub(super) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
         match tokio::time::timeout(self.timeout, self.client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => Ok(()),
@@ -43,13 +43,13 @@ impl OperatorConnection {
     }
 }
 
-/// Waits for a response of the database; none in time is [`StoreError::Unavailable`].
-pub(super) async fn respond_within<T>(
+/// Waits for a response of the database; [`StoreError::Unavailable`] after the timeout.
+pub(super) async fn wait_for_response<T>(
     timeout: Duration,
     response: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(timeout, response).await {
         Ok(response) => response.map_err(|error| store_error(&error)),
-        Err(_) => Err(StoreError::Unavailable(SILENT.to_owned())),
+        Err(_) => Err(StoreError::Unavailable(NO_RESPONSE.to_owned())),
     }
 }

@@ -1,4 +1,4 @@
-//! A database that holds nothing, filled with what another store holds, in one transaction.
+//! Restore into an empty database, in one transaction.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::operator::OperatorConnection;
 use super::rows::get;
 use super::snapshot::{connect, start};
 use crate::error::{RestoreError, StoreError};
-use crate::transfer::{Chunk, Column, Kind, LastIds, Record, Selection, Snapshot, Value, names};
+use crate::transfer::{Column, ColumnType, LastIds, Record, Selection, Snapshot, SnapshotChunk, Value, names};
 use crate::url::PostgresUrl;
 
-/// A transaction on a connection of its own: it is rolled back when that ends.
+/// An open transaction, which is rolled back when its connection is closed.
 pub struct RestoreTarget {
     connection: OperatorConnection,
     last_ids: LastIds,
@@ -23,8 +23,8 @@ pub struct RestoreTarget {
 
 impl RestoreTarget {
     pub(crate) async fn begin(url: &PostgresUrl, timeout: Duration) -> Result<Self, RestoreError> {
-        // No other transaction writes until it is done; readers see an empty database. It may be idle for long: where the rows
-        // come from, they may have to be counted and sorted first.
+        // Blocks other writers; readers see an empty database. The transaction may be idle for long while the source counts and
+        // sorts its rows.
         const LOCK: &str = "
             BEGIN ISOLATION LEVEL READ COMMITTED;
             SET LOCAL idle_in_transaction_session_timeout = 0;
@@ -34,8 +34,8 @@ impl RestoreTarget {
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
         let (client, store_url) = connect(url, true, timeout).await?;
         let connection = OperatorConnection::new(client, timeout);
-        connection.respond(connection.client.batch_execute(LOCK)).await?;
-        let row = connection.respond(connection.client.query_one(OCCUPIED, &[])).await?;
+        connection.wait_for(connection.client.batch_execute(LOCK)).await?;
+        let row = connection.wait_for(connection.client.query_one(OCCUPIED, &[])).await?;
         if get(&row, 0)? {
             return Err(RestoreError::Occupied(store_url, "users"));
         }
@@ -45,30 +45,30 @@ impl RestoreTarget {
         Ok(Self { connection, last_ids: LastIds::default() })
     }
 
-    pub(crate) async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
-        if let Chunk::LastIds(ids) = chunk {
+    pub(crate) async fn put(&mut self, chunk: &SnapshotChunk) -> Result<(), StoreError> {
+        if let SnapshotChunk::LastIds(ids) = chunk {
             self.last_ids = *ids;
         }
         let client = &*self.connection.client;
         let copying = async {
             match chunk {
-                Chunk::Total(_) | Chunk::LastIds(_) => Ok(()),
-                Chunk::Users(rows) => {
-                    // The version of a user stands in a table of its own.
+                SnapshotChunk::Total(_) | SnapshotChunk::LastIds(_) => Ok(()),
+                SnapshotChunk::Users(rows) => {
+                    // The version of a user is in another table.
                     copy(client, "users", rows, |column| column.name != "version").await?;
                     copy(client, "collections", rows, |column| matches!(column.name, "user_id" | "version")).await
                 }
-                Chunk::Tokens(rows) => copy_all(client, rows).await,
-                Chunk::Shares(rows) => copy_all(client, rows).await,
-                Chunk::Keys(rows) => copy_all(client, rows).await,
-                Chunk::Plants(rows) => copy_all(client, rows).await,
+                SnapshotChunk::Tokens(rows) => copy_all(client, rows).await,
+                SnapshotChunk::Shares(rows) => copy_all(client, rows).await,
+                SnapshotChunk::Keys(rows) => copy_all(client, rows).await,
+                SnapshotChunk::Plants(rows) => copy_all(client, rows).await,
             }
         };
-        self.connection.respond(copying).await
+        self.connection.wait_for(copying).await
     }
 
     pub(crate) async fn contents(&mut self) -> Result<Snapshot, StoreError> {
-        // The next id is beyond all that were copied, all that the other store has given out, and all that were given out here.
+        // The next id is higher than all copied ids and all ids that either store has assigned.
         const IDS: &str = "
             SELECT setval(ids, greatest(nextval(ids), $1::bigint, (SELECT max(user_id) FROM plantstore.users)))
             FROM pg_get_serial_sequence('plantstore.users', 'user_id') AS ids
@@ -76,7 +76,7 @@ impl RestoreTarget {
             SELECT setval(ids, greatest(nextval(ids), $2::bigint, (SELECT max(token_id) FROM plantstore.tokens)))
             FROM pg_get_serial_sequence('plantstore.tokens', 'token_id') AS ids";
         let client = &self.connection.client;
-        self.connection.respond(client.query(IDS, &[&self.last_ids.user, &self.last_ids.token])).await?;
+        self.connection.wait_for(client.query(IDS, &[&self.last_ids.user, &self.last_ids.token])).await?;
         Ok(start(Arc::clone(client), Selection::Everything))
     }
 
@@ -110,10 +110,10 @@ async fn copy<T: Record>(
 }
 
 fn column_type(column: &Column) -> Type {
-    match column.kind {
-        Kind::BigInt => Type::INT8,
-        Kind::Integer => Type::INT4,
-        Kind::Text => Type::TEXT,
-        Kind::Bytes => Type::BYTEA,
+    match column.column_type {
+        ColumnType::BigInt => Type::INT8,
+        ColumnType::Integer => Type::INT4,
+        ColumnType::Text => Type::TEXT,
+        ColumnType::Bytes => Type::BYTEA,
     }
 }

@@ -1,4 +1,4 @@
-//! Rows as PostgreSQL returns them.
+//! Reading rows of PostgreSQL.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use tokio_postgres::types::FromSql;
 
 use super::database_error::describe;
 use crate::error::StoreError;
-use crate::row::{Readable, RowSource};
+use crate::row::{ReadableValue, RowSource};
 
 impl RowSource for Row {
     type Error = StoreError;
 
-    fn field<T: Readable>(&self, column: usize) -> Result<T, StoreError> {
+    fn field<T: ReadableValue>(&self, column: usize) -> Result<T, StoreError> {
         get(self, column)
     }
 

@@ -1,4 +1,4 @@
-//! Shares: the rights of users to the plants of others.
+//! Shares: access of users to the plants of others.
 
 use jiff::Timestamp;
 use tokio_postgres::{Client, Error};
@@ -12,10 +12,7 @@ use plantstore_model::user::{Role, UserId, UserName};
 impl Postgres {
     pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
         let found = self.rows(|session| &session.statements.shared_with, [user.get()]).await?;
-        let mut shared = found.iter().map(Collection::read).collect::<Result<Vec<_>, _>>()?;
-        // Here, and not by the database, whose order depends on the language it was set up for.
-        shared.sort_by(|one, other| one.owner.cmp(&other.owner));
-        Ok(shared)
+        found.iter().map(Collection::read).collect()
     }
 
     pub(crate) async fn grant_share(
@@ -30,7 +27,7 @@ impl Postgres {
             INSERT INTO plantstore.shares (grantee_id, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
         self.operate(async |client| {
-            let Some(grantee) = hold(client, to).await? else {
+            let Some(grantee) = lock_grantee(client, to).await? else {
                 return Ok(GrantOutcome::NoGrantee);
             };
             let Some(owner) = user_id(client, owner).await? else {
@@ -55,19 +52,17 @@ impl Postgres {
             SELECT owners.name, grantees.name, role, shares.created_at
             FROM plantstore.shares JOIN plantstore.users AS owners ON owners.user_id = owner_id
             JOIN plantstore.users AS grantees ON grantees.user_id = grantee_id
-            WHERE ($1::text IS NULL OR owners.name = $1) AND ($2::text IS NULL OR grantees.name = $2)";
+            WHERE ($1::text IS NULL OR owners.name = $1) AND ($2::text IS NULL OR grantees.name = $2)
+            ORDER BY owners.name COLLATE \"C\", grantees.name COLLATE \"C\"";
         let (owner, to) = (owner.map(UserName::as_str), to.map(UserName::as_str));
         let found = self.operate(async |client| client.query(ALL, &[&owner, &to]).await).await?;
-        let mut shares = found.iter().map(StoredShare::read).collect::<Result<Vec<_>, _>>()?;
-        // Here, and not by the database, whose order depends on the language it was set up for.
-        shares.sort_by(|one, other| one.names().cmp(&other.names()));
-        Ok(shares)
+        found.iter().map(StoredShare::read).collect()
     }
 
     pub(crate) async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
         const REVOKE: &str = "DELETE FROM plantstore.shares WHERE grantee_id = $1 AND owner_id = $2";
         self.operate(async |client| {
-            let (Some(grantee), Some(owner)) = (hold(client, to).await?, user_id(client, owner).await?) else {
+            let (Some(grantee), Some(owner)) = (lock_grantee(client, to).await?, user_id(client, owner).await?) else {
                 return Ok(false);
             };
             Ok(client.execute(REVOKE, &[&grantee, &owner]).await? == 1)
@@ -76,17 +71,17 @@ impl Postgres {
     }
 }
 
-/// Moves the version of the user of this name. The transaction locks it until its end: what is shared with
-/// them changes one step after the other, and they are not deleted meanwhile.
-async fn hold(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
-    const HOLD: &str = "
+/// Advances the version of the user of this name, and returns the user's id. The row stays locked until the end of the
+/// transaction, so that changes of the user's shares are serialized, and the user is not deleted meanwhile.
+async fn lock_grantee(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
+    const ADVANCE: &str = "
         UPDATE plantstore.collections
         SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
         WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1) RETURNING user_id";
-    client.query_opt(HOLD, &[&name.as_str()]).await?.map(|row| row.try_get(0)).transpose()
+    client.query_opt(ADVANCE, &[&name.as_str()]).await?.map(|row| row.try_get(0)).transpose()
 }
 
-/// The user of this name, who is not deleted until the transaction ends.
+/// Returns the id of the user of this name. The lock prevents that the user is deleted before the transaction ends.
 async fn user_id(client: &Client, name: &UserName) -> Result<Option<i64>, Error> {
     const FIND: &str = "SELECT user_id FROM plantstore.users WHERE name = $1 FOR KEY SHARE";
     client.query_opt(FIND, &[&name.as_str()]).await?.map(|row| row.try_get(0)).transpose()

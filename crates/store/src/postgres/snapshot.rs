@@ -1,4 +1,4 @@
-//! A database at one moment: one transaction that only reads, its rows taken as they come, in bounded memory.
+//! Snapshot of a database: a task reads it in one read-only transaction.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,23 +9,22 @@ use tokio::sync::mpsc::Sender;
 use tokio_postgres::{Client, Error};
 
 use super::connector::Connector;
-use super::database_error::{SILENT, describe};
-use super::operator::respond_within;
+use super::database_error::{NO_RESPONSE, describe};
+use super::operator::wait_for_response;
 use super::rows::get;
 use super::start;
 use crate::error::{OpenError, StoreError};
 use crate::options::OpenOptions;
 use crate::transfer::{
-    Chunk, ChunkBuilder, Counts, KeyRecord, LastIds, Message, PlantRecord, Record, Selection, ShareRecord, Snapshot,
-    TokenRecord, UserRecord,
+    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
+    SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
 };
 use crate::url::{PostgresUrl, StoreUrl};
 
-/// Timeout for the next rows: the database may have to sort them first.
+/// Timeout for the next row. The database may have to sort the rows first.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The rows of each table that are selected for the user, if there is one. Keys of deleted users are left out, and so are
-/// their plants.
+/// The selected rows of each table. The parameter limits them to one user. Keys and plants of deleted users are left out.
 const USERS: &str = "plantstore.users LEFT JOIN plantstore.collections ON collections.user_id = users.user_id
     WHERE $1::text IS NULL OR users.name = $1";
 const TOKENS: &str = "plantstore.tokens WHERE $1::text IS NULL";
@@ -35,7 +34,7 @@ const KEYS: &str = "plantstore.idempotency_keys JOIN plantstore.users ON users.u
 const PLANTS: &str = "plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
     WHERE $1::text IS NULL OR users.name = $1";
 
-/// Begins to read the database.
+/// Starts reading the database.
 pub(crate) async fn snapshot(
     url: &PostgresUrl,
     selection: Selection,
@@ -44,19 +43,23 @@ pub(crate) async fn snapshot(
     let (client, store_url) = connect(url, false, timeout).await?;
     let begun =
         tokio::time::timeout(timeout, client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await;
-    let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), SILENT.to_owned()))?;
+    let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), NO_RESPONSE.to_owned()))?;
     begun.map_err(|error| OpenError::Unreachable(store_url, describe(&error)))?;
     Ok(start(Arc::new(client), selection))
 }
 
-/// A connection of its own to a database whose schema is up to date, or is made so.
-pub(super) async fn connect(url: &PostgresUrl, make: bool, timeout: Duration) -> Result<(Client, StoreUrl), OpenError> {
+/// Opens a connection to a database with the current schema. With `create`, the schema is created or migrated.
+pub(super) async fn connect(
+    url: &PostgresUrl,
+    create: bool,
+    timeout: Duration,
+) -> Result<(Client, StoreUrl), OpenError> {
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
     let options = OpenOptions {
-        create: make,
-        migrate: make,
+        create,
+        migrate: create,
         write_queue: 1,
         readers: 1,
         operator_timeout: timeout,
@@ -67,44 +70,33 @@ pub(super) async fn connect(url: &PostgresUrl, make: bool, timeout: Duration) ->
     Ok((client, store_url))
 }
 
-/// Reads what the transaction that is open on this connection sees.
+/// Starts a snapshot in the open transaction of this connection.
 pub(super) fn start(client: Arc<Client>, selection: Selection) -> Snapshot {
     let (sender, snapshot) = Snapshot::channel();
     tokio::spawn(async move {
-        let source = Source { client, selection, sender };
-        let last = match source.read().await {
+        let reader = SnapshotReader { client, selection, sender };
+        let last = match reader.read().await {
             Ok(()) => Ok(None),
-            Err(Stop::Failed(error)) => Err(error),
-            Err(Stop::NotWanted) => return,
+            Err(SnapshotError::Failed(error)) => Err(error),
+            Err(SnapshotError::ReceiverGone) => return,
         };
-        let _ = source.sender.send(last).await;
+        let _ = reader.sender.send(last).await;
     });
     snapshot
 }
 
-struct Source {
+struct SnapshotReader {
     client: Arc<Client>,
     selection: Selection,
-    sender: Sender<Message>,
+    sender: Sender<SnapshotMessage>,
 }
 
-enum Stop {
-    Failed(StoreError),
-    NotWanted,
-}
-
-impl From<StoreError> for Stop {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl Source {
-    async fn read(&self) -> Result<(), Stop> {
-        self.send(Chunk::Total(self.count().await?)).await?;
-        // By bytes, whatever language the database was set up for: the same order as in the embedded engine.
+impl SnapshotReader {
+    async fn read(&self) -> Result<(), SnapshotError> {
+        self.send(SnapshotChunk::Total(self.count().await?)).await?;
+        // Collation "C" sorts by bytes, as the embedded engine does.
         if self.selection == Selection::Everything {
-            self.send(Chunk::LastIds(self.last_ids().await?)).await?;
+            self.send(SnapshotChunk::LastIds(self.last_ids().await?)).await?;
             self.rows::<UserRecord>(USERS, r#"users.name COLLATE "C""#).await?;
             self.rows::<TokenRecord>(TOKENS, "token_id").await?;
             self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id").await?;
@@ -116,12 +108,12 @@ impl Source {
     async fn count(&self) -> Result<Counts, StoreError> {
         let counts = [USERS, TOKENS, SHARES, KEYS, PLANTS].map(|rows| format!("(SELECT count(*) FROM {rows})"));
         let statement = format!("SELECT {}", counts.join(", "));
-        let row = respond(self.client.query_one(&statement, &[&self.selection.user()])).await?;
+        let row = wait_for(self.client.query_one(&statement, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
         Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
     }
 
-    /// The numbers that the sequences have given out, as far as this role may read them.
+    /// Returns the last ids of the sequences, as far as this role may read them, and of the tables.
     async fn last_ids(&self) -> Result<LastIds, StoreError> {
         const LAST: &str = "
             SELECT coalesce(has_sequence_privilege(numbers, 'SELECT, USAGE'), false), greatest(0, (
@@ -131,29 +123,29 @@ impl Source {
         const STORED: &str = "
             SELECT greatest((SELECT max(user_id) FROM plantstore.users), (SELECT max(user_id) FROM plantstore.departed_users), 0),
               greatest((SELECT max(token_id) FROM plantstore.tokens), 0)";
-        let users = respond(self.client.query_one(LAST, &[&"plantstore.users", &"user_id"])).await?;
-        let tokens = respond(self.client.query_one(LAST, &[&"plantstore.tokens", &"token_id"])).await?;
+        let users = wait_for(self.client.query_one(LAST, &[&"plantstore.users", &"user_id"])).await?;
+        let tokens = wait_for(self.client.query_one(LAST, &[&"plantstore.tokens", &"token_id"])).await?;
         if !(get::<bool>(&users, 0)? && get::<bool>(&tokens, 0)?) {
             tracing::warn!(
-                "this role may not read the sequences, so numbers of deleted users and tokens may be given out again: \
+                "this role may not read the sequences, so ids of deleted users and tokens may be assigned again: \
                  GRANT SELECT ON ALL SEQUENCES IN SCHEMA plantstore"
             );
         }
-        let stored = respond(self.client.query_one(STORED, &[])).await?;
+        let stored = wait_for(self.client.query_one(STORED, &[])).await?;
         Ok(LastIds {
             user: get::<i64>(&users, 1)?.max(get(&stored, 0)?),
             token: get::<i64>(&tokens, 1)?.max(get(&stored, 1)?),
         })
     }
 
-    async fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), Stop> {
-        // The version of a user stands in a table of its own.
+    async fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), SnapshotError> {
+        // The version of a user is in another table.
         let columns = T::TABLE.select_list().replace("users.version", "coalesce(collections.version, 0)");
         let statement = format!("SELECT {columns} FROM {rows} ORDER BY {order}");
-        let found = respond(self.client.query_raw(&statement, [self.selection.user()])).await?;
+        let found = wait_for(self.client.query_raw(&statement, [self.selection.user()])).await?;
         pin_mut!(found);
         let mut chunk = ChunkBuilder::<T>::new();
-        while let Some(row) = respond(found.try_next()).await? {
+        while let Some(row) = wait_for(found.try_next()).await? {
             chunk.read(&row)?;
             if let Some(full) = chunk.take_full() {
                 self.send(full).await?;
@@ -162,11 +154,11 @@ impl Source {
         self.send(chunk.finish()).await
     }
 
-    async fn send(&self, chunk: Chunk) -> Result<(), Stop> {
-        self.sender.send(Ok(Some(chunk))).await.map_err(|_| Stop::NotWanted)
+    async fn send(&self, chunk: SnapshotChunk) -> Result<(), SnapshotError> {
+        self.sender.send(Ok(Some(chunk))).await.map_err(|_| SnapshotError::ReceiverGone)
     }
 }
 
-async fn respond<T>(response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
-    respond_within(ROWS_TIMEOUT, response).await
+async fn wait_for<T>(response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+    wait_for_response(ROWS_TIMEOUT, response).await
 }

@@ -1,4 +1,4 @@
-//! Starts on a database: the first connection, and a schema that is up to date. What may pass by itself is retried.
+//! Start of the engine: the first connection and the schema. Transient errors are retried.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::error::OpenError;
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
 
-/// Time for which a database that cannot be reached yet is retried.
+/// Timeout for a database that is not reachable yet.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Retries of the schema after an error that may pass, such as a lost connection or a deadlock.
+/// Number of retries after a transient error, such as a lost connection or a deadlock.
 const SCHEMA_RETRIES: u32 = 5;
 
-/// Connects to a database and makes its schema ready. Also returns whether the schema is new.
+/// Connects to a database and prepares its schema. Also returns true if the schema is new.
 pub(super) async fn start(
     connector: &Connector,
     url: &StoreUrl,
@@ -28,8 +28,8 @@ pub(super) async fn start(
         let client = connect(connector, url, options.await_server).await?;
         match schema::prepare(&client, url, options).await {
             Ok(created) => return Ok((client, created)),
-            Err(failure) if failure.may_pass && failures < SCHEMA_RETRIES => {
-                tracing::warn!(error = %failure.error, "cannot make the schema ready: retrying");
+            Err(failure) if failure.is_transient && failures < SCHEMA_RETRIES => {
+                tracing::warn!(error = %failure.error, "cannot prepare the schema: retrying");
                 sleep(backoff(failures)).await;
                 failures += 1;
             }
@@ -38,7 +38,7 @@ pub(super) async fn start(
     }
 }
 
-/// Connects. A server that asks to come again is retried; one that cannot be reached only with `await_server`.
+/// Connects. Retries if the server is temporarily unavailable, and with `await_server` also if it is unreachable.
 async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> Result<Client, OpenError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let mut failures = 0;
@@ -49,7 +49,9 @@ async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> R
                 return Ok(client);
             }
             Err(failure)
-                if failure.may_pass() && (await_server || failure.is_from_server()) && Instant::now() < deadline =>
+                if failure.is_transient()
+                    && (await_server || failure.is_from_server())
+                    && Instant::now() < deadline =>
             {
                 if failures == 0 {
                     tracing::warn!(store = %url, error = failure.describe(), "cannot connect to the database: retrying");

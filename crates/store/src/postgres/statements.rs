@@ -1,12 +1,11 @@
-//! Every statement that requests use, prepared once a connection. All name their columns, and all that touch plants carry
-//! the user.
+//! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
 
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
 /// The prepared statements of a connection.
 pub(super) trait Prepared: Sized + Send + Sync + 'static {
-    /// Prepares all of it in one round trip.
+    /// Prepares all statements in one round trip.
     fn prepare(client: &Client) -> impl Future<Output = Result<Self, Error>> + Send;
 }
 
@@ -27,7 +26,7 @@ macro_rules! statements {
 }
 
 statements! {
-    /// Those of a connection that holds the locks of keys. They touch no table, and so wait for no lock on one.
+    /// Statements of the connection that holds the locks of keys. They use no tables, so they never wait for table locks.
     LockStatements;
     lock:
         "SELECT pg_try_advisory_lock($1)",
@@ -36,9 +35,9 @@ statements! {
 }
 
 statements! {
-    /// Those of a connection that reads or writes.
+    /// Statements of connections that read or write.
     Statements;
-    // The owner's version comes with each of their plants, from the same moment.
+    // Each row has the owner's version from the same snapshot.
     list_first:
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
          FROM plantstore.plants WHERE user_id = $1 AND plant_id >= $2 ORDER BY plant_id LIMIT $3",
@@ -46,18 +45,18 @@ statements! {
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
          FROM plantstore.plants WHERE user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND version <= $5
          ORDER BY plant_id LIMIT $3",
-    // Of several owners at once; of one without plants there is a row without an id.
+    // Lists of several owners. An owner without plants has a row without an id.
     list_many:
-        "SELECT spans.place, collections.version, listed.plant_id, listed.name, listed.tag
+        "SELECT ranges.ordinal, collections.version, listed.plant_id, listed.name, listed.tag
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
-           AS spans (user_id, first_id, last_id, as_of, look, place)
-         JOIN plantstore.collections ON collections.user_id = spans.user_id
+           AS ranges (user_id, first_id, last_id, as_of, page_size, ordinal)
+         JOIN plantstore.collections ON collections.user_id = ranges.user_id
          LEFT JOIN LATERAL (
            SELECT plant_id, name, tag FROM plantstore.plants
-           WHERE plants.user_id = spans.user_id AND plant_id >= spans.first_id AND plant_id <= spans.last_id
-             AND plants.version <= spans.as_of
-           ORDER BY plant_id LIMIT spans.look) AS listed ON true
-         ORDER BY spans.place, listed.plant_id",
+           WHERE plants.user_id = ranges.user_id AND plant_id >= ranges.first_id AND plant_id <= ranges.last_id
+             AND plants.version <= ranges.as_of
+           ORDER BY plant_id LIMIT ranges.page_size) AS listed ON true
+         ORDER BY ranges.ordinal, listed.plant_id",
     versions:
         "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])",
     boundary:
@@ -70,77 +69,76 @@ statements! {
     shared_with:
         "SELECT users.name, shares.owner_id, shares.role
          FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.owner_id
-         WHERE shares.grantee_id = $1",
+         WHERE shares.grantee_id = $1 ORDER BY users.name COLLATE \"C\"",
     find_user:
         "SELECT user_id FROM plantstore.users WHERE name = $1",
-    // In the order of their names, so that two nodes that make users wait for each other, never in a circle. A user
-    // that another node has just made is updated without a change, because only then the id is returned; and not in a column of
-    // a key, because that would wait for every transaction that refers to the user. With a deletion of the same user there may be a
-    // circle even so: PostgreSQL breaks it up, and the writer tries again.
+    // In the order of names, so that two nodes that create users do not deadlock. An existing user is updated without a change,
+    // because only then its id is returned; not in a key column, because that would wait for every transaction that refers to
+    // the user. A concurrent deletion of the same user can still deadlock: PostgreSQL aborts one of them, and the writer
+    // retries.
     create_users:
-        "WITH made AS (
+        "WITH inserted AS (
            INSERT INTO plantstore.users (name, created_at)
            SELECT name, created_at FROM unnest($1::text[], $2::bigint[]) AS batch (name, created_at) ORDER BY name
            ON CONFLICT (name) DO UPDATE SET created_at = users.created_at
            RETURNING user_id, name),
-         opened AS (
-           INSERT INTO plantstore.collections (user_id) SELECT user_id FROM made ON CONFLICT (user_id) DO NOTHING)
-         SELECT user_id, name FROM made",
-    // Leaves out what others have locked: a note is not worth a wait.
+         new_collections AS (
+           INSERT INTO plantstore.collections (user_id) SELECT user_id FROM inserted ON CONFLICT (user_id) DO NOTHING)
+         SELECT user_id, name FROM inserted",
+    // Skips locked tokens, because recording a use is not worth waiting.
     record_token_uses:
-        "UPDATE plantstore.tokens SET last_used_at = noted.day
-         FROM unnest($1::bigint[], $2::bigint[]) AS noted (token_id, day)
-         WHERE tokens.token_id = noted.token_id AND (last_used_at IS NULL OR last_used_at < noted.day)
+        "UPDATE plantstore.tokens SET last_used_at = uses.day
+         FROM unnest($1::bigint[], $2::bigint[]) AS uses (token_id, day)
+         WHERE tokens.token_id = uses.token_id AND (last_used_at IS NULL OR last_used_at < uses.day)
            AND tokens.token_id IN (
              SELECT token_id FROM plantstore.tokens WHERE token_id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)",
     ping:
         "SELECT user_id FROM plantstore.users LIMIT 1",
-    // Fails to touch a row when this very commit, or any but the expected one, came before it.
+    // Affects no row if this commit, or any but the expected one, was the last.
     mark:
         "INSERT INTO plantstore.writers (writer_id, commit_id, seen_at)
          VALUES ($1, $2, extract(epoch FROM now())::bigint)
          ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
          WHERE writers.commit_id = $3",
-    // A write, so that its commit waits for the standby, too: what only this server has is not to be relied on.
+    // A write, so that its commit waits for the standby: a mark that only this server has may be lost in a failover.
     last_mark:
         "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
-    // By the index, and so in the order of the users, always: two nodes that change plants of the same users wait for each
-    // other, never in a circle. The transaction that moves a user's version locks the user until its commit. Versions follow the
-    // clock where it goes forward, so that none is ever used a second time, not even after a database was put back.
-    touch:
+    // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
+    // is locked until the commit. For the versions see `next_version`.
+    advance_versions:
         "UPDATE plantstore.collections
          SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
          WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
     delete:
-        "WITH gone AS (
+        "WITH deleted AS (
            DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
            JOIN plantstore.collections ON collections.user_id = batch.user_id
            WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
            RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM gone",
+         SELECT array_agg(user_id), array_agg(plant_id) FROM deleted",
     create:
-        "WITH made AS (
+        "WITH inserted AS (
            INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
            SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version
            FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
            JOIN plantstore.collections ON collections.user_id = batch.user_id
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM made",
-    // What is stored under the keys of a batch. It is locked, so that no node sweeps it away before the statements below have
-    // met it. All of a transaction's statements have the same clock. Each key is looked up by itself and, by the sum, not by
-    // its expiry, however few keys there were when this was planned.
+         SELECT array_agg(user_id), array_agg(plant_id) FROM inserted",
+    // The outcomes stored under the keys of a batch. The rows are locked, so that no node sweeps them before the statements below
+    // read them. now() is the same in all statements of a transaction. `expires_at + 0` prevents the use of the index on
+    // expires_at, whatever the statistics were when the statement was planned.
     find_keys:
-        "SELECT asked.user_id, asked.key, known.fingerprint, known.outcome, known.message
-         FROM unnest($1::bigint[], $2::bytea[]) AS asked (user_id, key)
+        "SELECT requested.user_id, requested.key, known.fingerprint, known.outcome, known.message
+         FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
          CROSS JOIN LATERAL (
-           SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS kept
-           WHERE kept.user_id = asked.user_id AND kept.key = asked.key
-             AND kept.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known",
-    // Of writes that have a key, or are among another user's plants, those are done whose key is new and whose actor and
-    // owner both exist. Of several that ask for the same, the first has it.
+           SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS stored
+           WHERE stored.user_id = requested.user_id AND stored.key = requested.key
+             AND stored.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known",
+    // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose actor and owner exist.
+    // Of several equal writes, the first succeeds.
     delete_general:
-        "WITH asked AS (
+        "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
            JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
@@ -149,45 +147,44 @@ statements! {
              SELECT 1 FROM plantstore.idempotency_keys AS known
              WHERE known.user_id = batch.user_id AND known.key = batch.key
                AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
-         gone AS (
-           DELETE FROM plantstore.plants USING asked
-           WHERE plants.user_id = asked.owner_id AND plants.plant_id = asked.plant_id
+         deleted AS (
+           DELETE FROM plantstore.plants USING requested
+           WHERE plants.user_id = requested.owner_id AND plants.plant_id = requested.plant_id
            RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM gone",
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted",
     create_general:
-        "WITH asked AS (
-           SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.place
+        "WITH requested AS (
+           SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-             WITH ORDINALITY AS batch (user_id, key, owner_id, plant_id, name, tag, place)
+             WITH ORDINALITY AS batch (user_id, key, owner_id, plant_id, name, tag, ordinal)
            JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
            JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
            WHERE NOT EXISTS (
              SELECT 1 FROM plantstore.idempotency_keys AS known
              WHERE known.user_id = batch.user_id AND known.key = batch.key
                AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
-         made AS (
+         inserted AS (
            INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
-           SELECT DISTINCT ON (owner_id, plant_id) owner_id, plant_id, name, tag, version FROM asked
-           ORDER BY owner_id, plant_id, place
+           SELECT DISTINCT ON (owner_id, plant_id) owner_id, plant_id, name, tag, version FROM requested
+           ORDER BY owner_id, plant_id, ordinal
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM asked) FROM made",
-    // In the place of what has expired. What has not is left without an outcome, which the table rejects: then nothing of
-    // the transaction happens.
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM inserted",
+    // Replaces expired keys. For a key that has not expired the outcome becomes NULL, which violates a constraint and aborts the
+    // transaction.
     store_keys:
-        "INSERT INTO plantstore.idempotency_keys AS kept (user_id, key, fingerprint, outcome, message, expires_at)
+        "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
          FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
            AS batch (user_id, key, fingerprint, outcome, message)
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
-           outcome = CASE WHEN kept.expires_at <= extract(epoch FROM now())::bigint THEN excluded.outcome END",
+           outcome = CASE WHEN stored.expires_at <= extract(epoch FROM now())::bigint THEN excluded.outcome END",
     has_key:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
-    // Whether deleted users or writers have left something behind; in the order of an index, or several processes would be
-    // started to look.
-    left_behind:
+    // Returns a row if there is something to sweep. ORDER BY an index prevents a parallel scan.
+    sweepable:
         "(SELECT 1 FROM plantstore.departed_users
           WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1::bigint ORDER BY user_id LIMIT 1)
          UNION ALL

@@ -1,17 +1,17 @@
-//! Removal of rows that are no longer needed, in small steps that leave room for writes. Any number of nodes may do it at once.
+//! Background removal of rows, in small transactions that do not block writes for long. Nodes may sweep concurrently.
 
 use super::engine::Postgres;
 use crate::error::StoreError;
 use crate::limits::SWEEP_DELAY;
 
-/// Plants of deleted users, or keys, removed in one transaction.
+/// Maximum number of rows removed in one transaction.
 const STEP: i64 = 2_000;
-/// Seconds after which the row of a writer that was not seen is removed.
-const WRITER_GONE: i64 = 86_400;
+/// Seconds after which the row of an inactive writer is removed.
+const WRITER_LIFETIME: i64 = 86_400;
 
 impl Postgres {
     pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
-        // By the database's own clock: a node that has just started does not know when other nodes deleted users.
+        // Uses the database's clock, because other nodes may have deleted the users.
         const DEPARTED: &str = "
             SELECT user_id FROM plantstore.departed_users
             WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1 LIMIT 1";
@@ -22,20 +22,20 @@ impl Postgres {
         const KEYS: &str = "
             DELETE FROM plantstore.idempotency_keys WHERE user_id = $1 AND key IN (
               SELECT key FROM plantstore.idempotency_keys WHERE user_id = $1 ORDER BY key LIMIT $2)";
-        // Another node may be removing the same, and have left nothing for this one.
-        const FORGET: &str = "
+        // Another node may be removing the same rows.
+        const FINISH_USER: &str = "
             DELETE FROM plantstore.departed_users
             WHERE user_id = $1 AND NOT EXISTS (SELECT 1 FROM plantstore.plants WHERE plants.user_id = $1)
-              AND NOT EXISTS (SELECT 1 FROM plantstore.idempotency_keys AS kept WHERE kept.user_id = $1)";
-        const FORGET_WRITERS: &str =
+              AND NOT EXISTS (SELECT 1 FROM plantstore.idempotency_keys AS stored WHERE stored.user_id = $1)";
+        const DELETE_WRITERS: &str =
             "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
         let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
-        // Looked at before a connection is made for it: nearly always there is nothing to do.
-        if self.rows(|session| &session.statements.left_behind, [delay, WRITER_GONE]).await?.is_empty() {
+        // Checked before a connection is opened, because there is usually nothing to do.
+        if self.rows(|session| &session.statements.sweepable, [delay, WRITER_LIFETIME]).await?.is_empty() {
             return Ok(0);
         }
         let removing = self.operate(async |client| {
-            client.execute(FORGET_WRITERS, &[&WRITER_GONE]).await?;
+            client.execute(DELETE_WRITERS, &[&WRITER_LIFETIME]).await?;
             while let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? {
                 let user: i64 = row.try_get(0)?;
                 for step in [PLANTS, KEYS] {
@@ -44,15 +44,15 @@ impl Postgres {
                         return Ok(removed);
                     }
                 }
-                client.execute(FORGET, &[&user]).await?;
+                client.execute(FINISH_USER, &[&user]).await?;
             }
             Ok(0)
         });
-        removing.await.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
+        removing.await.inspect(|removed| self.metrics.sweeps.deleted_users.add(*removed))
     }
 
     pub(crate) async fn sweep_keys(&self) -> Result<u64, StoreError> {
-        // What another node is removing, or a writer is about to replace, is left to them.
+        // Skips rows that another node is removing or a writer is replacing.
         const EXPIRED: &str = "
             DELETE FROM plantstore.idempotency_keys WHERE (user_id, key) IN (
               SELECT user_id, key FROM plantstore.idempotency_keys

@@ -1,4 +1,4 @@
-//! Encrypted connections to the database.
+//! TLS connections to the database.
 
 use std::sync::Arc;
 
@@ -9,41 +9,44 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::url::{PostgresUrl, Trust};
+use crate::url::{CertificateCheck, PostgresUrl};
 use plantstore_client::trust;
 
-/// Makes the connector that the URL asks for, or says what is wrong with the certificates to be trusted.
+/// Returns the TLS connector for the URL, or the fault of its trusted certificates.
 pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> {
     let provider = trust::cryptography();
-    let authority = match (url.trust, &url.authorities) {
-        // As everywhere: who names an authority wants it to be checked.
-        (Trust::Anybody, None) => None,
+    let authority = match (url.certificate_check, &url.authorities) {
+        // As in libpq: a URL that names an authority requires verification.
+        (CertificateCheck::None, None) => None,
         (_, file) => {
             let trusted = trust::authorities(file.as_deref(), "sslrootcert=FILE").map_err(|fault| fault.to_string())?;
             let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(trusted), Arc::clone(&provider));
             Some(verifier.build().map_err(|error| error.to_string())?)
         }
     };
-    let check = Check { authority, name: url.trust == Trust::Host, provider: Arc::clone(&provider) };
+    let verifier = CertificateVerifier {
+        authority,
+        verify_name: url.certificate_check == CertificateCheck::Host,
+        provider: Arc::clone(&provider),
+    };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(check))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
 }
 
-/// Checks the database's certificate as far as the operator asked for.
+/// Verifies the database's certificate as configured in the URL.
 #[derive(Debug)]
-struct Check {
+struct CertificateVerifier {
     authority: Option<Arc<WebPkiServerVerifier>>,
-    /// True when the name has to match, too.
-    name: bool,
+    verify_name: bool,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Check {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -56,10 +59,10 @@ impl ServerCertVerifier for Check {
             return Ok(ServerCertVerified::assertion());
         };
         match authority.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // The name is checked last: all else is as it should be.
+            // The name is verified last, so the certificate is valid otherwise.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if !self.name => Ok(ServerCertVerified::assertion()),
+            )) if !self.verify_name => Ok(ServerCertVerified::assertion()),
             checked => checked,
         }
     }

@@ -1,4 +1,4 @@
-//! The writes of a batch as columns of its statements, and their outcomes.
+//! Conversion of a batch to statement parameters, and of the responses to outcomes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -7,33 +7,33 @@ use tokio_postgres::{Error, Row};
 
 use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
 use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
-use crate::write_queue::{Job, KeyOutcome, Outcome};
+use crate::write_queue::{Job, JobOutcome, KeyOutcome};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
 
-/// The values of a statement.
+/// Parameters of a statement.
 type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
 
-/// The writes of a batch. Deletes come before creates. Nearly all are plain: without a key, and among one's own plants. The
-/// rest goes by more general statements, after the plain ones.
+/// The writes of a batch. Deletes are executed before creates. Most writes are plain: without a key, and to the user's own plants.
+/// The others use more general statements, after the plain ones.
 #[derive(Default)]
 pub(super) struct Writes<'a> {
-    /// Those who are made, in the order of their names, and since when.
+    /// Names of users to create, in order, and the times of their creation.
     new_names: Vec<&'a str>,
-    new_since: Vec<i64>,
-    /// All who act or own, in ascending order.
+    new_created_at: Vec<i64>,
+    /// All actors and owners, in ascending order.
     users: Vec<i64>,
     key_users: Vec<i64>,
     keys: Vec<&'a [u8]>,
-    /// The plain ones. What is asked for twice is sent once, so that it is the first of them whose plant is stored.
+    /// Plain writes, without duplicates: the first of several creates of the same id counts.
     pub(super) deletes: Columns<'a>,
     pub(super) creates: Columns<'a>,
-    /// The rest. Which of them are to be done is known to the database alone: all are sent.
+    /// General writes, with duplicates: the database decides which of them are executed.
     pub(super) general_deletes: Columns<'a>,
     pub(super) general_creates: Columns<'a>,
 }
 
-/// Deletes have no names and tags, and plain writes no actors and keys.
+/// Columns of writes. Deletes have no names and tags, and plain writes no actors and keys.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     owners: Vec<i64>,
@@ -90,7 +90,7 @@ impl<'a> Writes<'a> {
             }
         }
         writes.users = users.into_iter().collect();
-        (writes.new_names, writes.new_since) = new.into_iter().unzip();
+        (writes.new_names, writes.new_created_at) = new.into_iter().unzip();
         writes
     }
 
@@ -99,7 +99,7 @@ impl<'a> Writes<'a> {
     }
 
     pub(super) fn new_users(&self) -> Values<'_, 2> {
-        [&self.new_names, &self.new_since]
+        [&self.new_names, &self.new_created_at]
     }
 
     pub(super) fn users(&self) -> Values<'_, 1> {
@@ -147,13 +147,13 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Responses to the statements of a batch; no rows for one that was not sent.
+/// Responses to the statements of a batch; no rows for a statement that was not sent.
 pub(super) struct Responses {
-    /// Those who were made, or had been before, by name.
+    /// Created users, or existing ones of these names.
     pub(super) new: Vec<Row>,
-    /// Of those who act or own, the ones who exist.
-    pub(super) held: Vec<Row>,
-    /// What is stored under the keys.
+    /// Actors and owners who exist; their rows are locked.
+    pub(super) locked: Vec<Row>,
+    /// Outcomes stored under the keys.
     pub(super) known: Vec<Row>,
     pub(super) deleted: Vec<Row>,
     pub(super) created: Vec<Row>,
@@ -162,21 +162,21 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    /// Returns the outcome of each job; `None` when the statements do not agree about what there was to do.
-    pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<Outcome>>, Error> {
+    /// Returns the outcome of each job; `None` if the statements are inconsistent about which writes were executed.
+    pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<JobOutcome>>, Error> {
         let mut effects = Effects {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
-            users: self.held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+            users: self.locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
             known: known(&self.known)?,
             deletes: Effect::of(&self.deleted, &self.general_deleted)?,
             creates: Effect::of(&self.created, &self.general_created)?,
         };
         let outcomes = batch.iter().map(|job| effects.outcome(job)).collect::<Result<_, _>>()?;
-        Ok((effects.deletes.to_do == 0 && effects.creates.to_do == 0).then_some(outcomes))
+        Ok((effects.deletes.executed == 0 && effects.creates.executed == 0).then_some(outcomes))
     }
 }
 
-/// Effects of the batch that no job has taken as its own yet.
+/// Effects of the batch that are not yet assigned to a job.
 struct Effects<'a> {
     new: HashMap<&'a str, i64>,
     users: HashSet<i64>,
@@ -186,32 +186,32 @@ struct Effects<'a> {
 }
 
 impl Effects<'_> {
-    fn outcome(&mut self, job: &Job) -> Result<Outcome, Error> {
+    fn outcome(&mut self, job: &Job) -> Result<JobOutcome, Error> {
         let known = match job.key() {
             Some((user, key)) if self.has(user) => self.lookup(user, key)?,
             _ => None,
         };
         if let Some(known) = known {
-            return Ok(Outcome::KnownKey(known));
+            return Ok(JobOutcome::KnownKey(known));
         }
         Ok(match job {
-            Job::Create { actor, .. } if !self.has(actor.user) => Outcome::Create(CreateOutcome::NoUser),
-            Job::Create { actor, .. } if !self.has(actor.owner) => Outcome::Create(CreateOutcome::NoOwner),
+            Job::Create { actor, .. } if !self.has(actor.user) => JobOutcome::Create(CreateOutcome::NoUser),
+            Job::Create { actor, .. } if !self.has(actor.owner) => JobOutcome::Create(CreateOutcome::NoOwner),
             Job::Create { actor, plant, key, .. } => {
                 let created = self.creates.take(*actor, plant.id, key.as_deref());
-                Outcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
+                JobOutcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
             }
-            Job::Delete { actor, .. } if !self.has(actor.user) => Outcome::Delete(DeleteOutcome::NoUser),
-            Job::Delete { actor, .. } if !self.has(actor.owner) => Outcome::Delete(DeleteOutcome::NoOwner),
+            Job::Delete { actor, .. } if !self.has(actor.user) => JobOutcome::Delete(DeleteOutcome::NoUser),
+            Job::Delete { actor, .. } if !self.has(actor.owner) => JobOutcome::Delete(DeleteOutcome::NoOwner),
             Job::Delete { actor, id, key, .. } => {
                 let deleted = self.deletes.take(*actor, *id, key.as_deref());
-                Outcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
+                JobOutcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
             }
-            Job::StoreRejection { user, .. } if self.has(*user) => Outcome::Rejected,
+            Job::StoreRejection { user, .. } if self.has(*user) => JobOutcome::Rejected,
             Job::CreateUser { name, .. } => {
-                self.new.get(name.as_str()).map_or(Outcome::Nothing, |user| Outcome::User(UserId::new(*user)))
+                self.new.get(name.as_str()).map_or(JobOutcome::Nothing, |user| JobOutcome::User(UserId::new(*user)))
             }
-            Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => Outcome::Nothing,
+            Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => JobOutcome::Nothing,
         })
     }
 
@@ -227,27 +227,27 @@ impl Effects<'_> {
     }
 }
 
-/// The plants, as user and id, that the deletes of a batch removed, or its creates made.
+/// The plants, as user and plant id, that the deletes of a batch removed or its creates inserted.
 struct Effect {
     plain: HashSet<(i64, i64)>,
     general: HashSet<(i64, i64)>,
-    /// Writes that the general statement found to be done.
-    to_do: i64,
+    /// Number of writes that the general statement executed.
+    executed: i64,
 }
 
 impl Effect {
     fn of(plain: &[Row], general: &[Row]) -> Result<Self, Error> {
-        let to_do = general.first().map_or(Ok(0), |row| row.try_get(2))?;
-        Ok(Self { plain: plants(plain)?, general: plants(general)?, to_do })
+        let executed = general.first().map_or(Ok(0), |row| row.try_get(2))?;
+        Ok(Self { plain: plants(plain)?, general: plants(general)?, executed })
     }
 
-    /// Returns whether this write happened: of those that ask for the same, the first has it.
+    /// Returns true if this write took effect. Of several equal writes, the first does.
     fn take(&mut self, actor: Actor, id: PlantId, key: Option<&ClaimedKey>) -> bool {
         let plant = (actor.owner.get(), id.get());
         if is_plain(actor, key) {
             return self.plain.remove(&plant);
         }
-        self.to_do -= 1;
+        self.executed -= 1;
         self.general.remove(&plant)
     }
 }
@@ -256,7 +256,7 @@ fn known(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
     rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row))).collect()
 }
 
-/// The plants that a statement returned in two arrays; there are none when there were no plants.
+/// Returns the plants that a statement returned as two arrays, which are NULL if there are none.
 fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     let Some(row) = rows.first() else {
         return Ok(HashSet::new());
@@ -265,7 +265,7 @@ fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
 }
 
-/// Columns of what is to be stored under the keys of a batch.
+/// Columns of the outcomes to store under the keys of a batch.
 #[derive(Default)]
 pub(super) struct KeyOutcomes<'a> {
     users: Vec<i64>,
@@ -276,7 +276,7 @@ pub(super) struct KeyOutcomes<'a> {
 }
 
 impl<'a> KeyOutcomes<'a> {
-    pub(super) fn of(batch: &'a [Job], outcomes: &[Outcome]) -> Self {
+    pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome]) -> Self {
         let mut columns = Self::default();
         for KeyOutcome { user, key, outcome, message } in
             batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome))

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use plantstore_model::token::{Grant, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         const FIND: &str = "
@@ -90,7 +90,7 @@ impl Sqlite {
     }
 
     pub(crate) async fn is_unused(&self) -> Result<bool, StoreError> {
-        // Where SQLite notes the highest number that was given out.
+        // SQLite stores the highest assigned id here.
         const UNUSED: &str = "SELECT NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'users')";
         self.read(|connection| connection.query_row(UNUSED, [], |row| row.get(0)))
     }
@@ -101,7 +101,7 @@ impl Sqlite {
                 "INSERT INTO departed_users (user_id) SELECT user_id FROM users WHERE name = ?1",
                 [name.as_str()],
             )?;
-            // Tokens and shares go with the user, by their foreign keys.
+            // Tokens and shares are deleted by their foreign keys.
             let deleted = connection.execute("DELETE FROM users WHERE name = ?1", [name.as_str()])?;
             Ok(deleted == 1)
         })

@@ -1,8 +1,7 @@
-//! Keeps the WAL bounded without blocking writers.
+//! Bounds the size of the WAL without blocking the writer for long.
 //!
-//! A thread of its own copies the WAL into the database while the writer goes on. Under unbroken load it never catches up
-//! entirely, and only a WAL that is copied entirely can be reset: past [`WAL_LIMIT_FRAMES`] the writer itself copies the
-//! little that is left and resets it.
+//! A thread copies the WAL into the database while the writer continues. Under constant load it never copies all of it, and
+//! only a fully copied WAL can be reset. Past [`WAL_LIMIT_FRAMES`] the writer itself copies the rest and resets the WAL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,20 +12,20 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::connection::connect;
-use super::database_error::end_process;
+use super::database_error::exit_process;
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
-use super::wal::{COPY, LOOK, WAKE_FRAMES, checkpoint, reset};
+use super::wal::{CHECKPOINT_FRAMES, NOOP, PASSIVE, checkpoint, reset};
 
-/// Bytes of a frame: a page and what is said of it.
+/// Bytes of a frame: a page and its header.
 const FRAME_BYTES: i64 = 4_096 + 24;
-/// Frames past which the writer resets the WAL: 32 MiB.
+/// Number of frames past which the writer resets the WAL: 32 MiB.
 const WAL_LIMIT_FRAMES: i64 = 8_192;
-/// Size to which the file is cut when it is reset.
+/// Size to which the file is truncated after a reset, in bytes.
 const WAL_FILE_LIMIT: i64 = WAL_LIMIT_FRAMES * 4_096 * 2;
-/// Pause of the writer after something was in the way of a reset.
+/// Delay before the next attempt after a blocked reset.
 const RESET_PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which the database file is looked for while nothing is written.
+/// Interval at which the database file is checked while nothing is written.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The writer's handle on the checkpointing thread.
@@ -38,7 +37,7 @@ pub(super) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Takes over the checkpoints of the writer's connection.
+    /// Starts the thread that runs the checkpoints for the writer's connection.
     pub(super) fn start(
         path: &Path,
         file: &Arc<DatabaseFile>,
@@ -52,24 +51,24 @@ impl Checkpointer {
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn(move || run(&connection, &woken, &file, &counted))
-            .unwrap_or_else(|error| end_process("cannot start the checkpoint thread", &error.to_string()));
+            .unwrap_or_else(|error| exit_process("cannot start the checkpoint thread", &error.to_string()));
         Ok(Self { wake, thread, not_before: None, metrics: Arc::clone(metrics) })
     }
 
-    /// Called by the writer between two transactions.
+    /// Checks the size of the WAL. The writer calls this between two transactions.
     pub(super) fn after_commit(&mut self, writer: &Connection) {
-        let Some(wal) = checkpoint(writer, LOOK) else { return };
+        let Some(wal) = checkpoint(writer, NOOP) else { return };
         self.metrics.wal.bytes.set(wal.frames * FRAME_BYTES);
         self.metrics.wal.pending_bytes.set(wal.pending() * FRAME_BYTES);
-        if wal.pending() > WAKE_FRAMES {
-            // A full channel means that the thread is about to look anyway.
+        if wal.pending() > CHECKPOINT_FRAMES {
+            // A full channel means that the thread is already woken.
             let _ = self.wake.try_send(());
         }
         let due = self.not_before.is_none_or(|not_before| Instant::now() >= not_before);
         if wal.frames > WAL_LIMIT_FRAMES && due {
             let begun = Instant::now();
             let blocked = reset(writer);
-            self.metrics.wal.restarts.time(begun.elapsed());
+            self.metrics.wal.restart_checkpoints.time(begun.elapsed());
             self.not_before = blocked.then(|| Instant::now() + RESET_PAUSE);
         }
     }
@@ -85,16 +84,16 @@ fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metri
         match woken.recv_timeout(FILE_CHECK_INTERVAL) {
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => {
-                // What cannot be examined now is looked at again.
+                // An error is retried at the next interval.
                 let _ = file.confirm(connection);
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let begun = Instant::now();
-        if let Some(wal) = checkpoint(connection, COPY) {
+        if let Some(wal) = checkpoint(connection, PASSIVE) {
             metrics.wal.pending_bytes.set(wal.pending() * FRAME_BYTES);
         }
-        metrics.wal.copies.time(begun.elapsed());
+        metrics.wal.passive_checkpoints.time(begun.elapsed());
     }
 }

@@ -4,14 +4,14 @@ use rusqlite::{Error, ErrorCode, ffi};
 
 use crate::error::StoreError;
 
-/// Returns whether the disk failed to make written data durable. After that nothing the operating system says of the file can be
-/// trusted (it marks the failed pages clean), so the only safe step is to end the process and recover from what is on disk.
+/// Returns true if a sync failed. The operating system then marks the failed pages as clean, so later reads cannot be trusted.
+/// The only safe reaction is to exit and recover from what is on disk.
 pub(super) fn is_failed_sync(error: &Error) -> bool {
     let code = error.sqlite_error().map(|error| error.extended_code);
     matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
 }
 
-/// The error in the terms of the store's contract. Only for operations that were rolled back.
+/// Maps the error of an operation that was rolled back.
 pub(super) fn store_error(error: &Error) -> StoreError {
     let text = describe(error);
     match error.sqlite_error_code() {
@@ -35,15 +35,15 @@ pub(super) fn store_error(error: &Error) -> StoreError {
     }
 }
 
-/// The error of a change that was rolled back, in the same terms; after a failed sync there is no going on.
-pub(super) fn after_change(error: &Error) -> StoreError {
+/// Maps the error of a change that was rolled back. Exits the process after a failed sync.
+pub(super) fn change_error(error: &Error) -> StoreError {
     if is_failed_sync(error) {
-        end_process("the disk failed to keep what was written", &describe(error));
+        exit_process("the disk failed to sync written data", &describe(error));
     }
     store_error(error)
 }
 
-/// The error in words, with SQLite's extended code; never holds a value that was bound to a statement.
+/// Returns the message of the error with SQLite's extended code. It never contains a bound value.
 pub(super) fn describe(error: &Error) -> String {
     match error.sqlite_error() {
         Some(code) => format!("{error} (code {})", code.extended_code),
@@ -51,14 +51,14 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
-/// Ends the process: what was not acknowledged stays unknown to its client, and what was acknowledged is on disk.
-pub(super) fn end_process(what: &str, detail: &str) -> ! {
-    end_process_with(what, detail, "start it again once the disk is sound", || {})
+/// Exits the process. All acknowledged writes are on disk; the outcome of the others is unknown to their clients.
+pub(super) fn exit_process(what: &str, detail: &str) -> ! {
+    exit_process_with(what, detail, "restart the service when the disk works again", || {})
 }
 
-/// Logs the reason and what to do about it, runs `finish`, and ends the process.
-pub(super) fn end_process_with(what: &str, detail: &str, advice: &str, finish: impl FnOnce()) -> ! {
-    tracing::error!(detail, "{what}: ending the process; {advice}");
+/// Logs the reason and the advice, runs `finish`, and exits the process.
+pub(super) fn exit_process_with(what: &str, detail: &str, advice: &str, finish: impl FnOnce()) -> ! {
+    tracing::error!(detail, "{what}: exiting; {advice}");
     finish();
     std::process::exit(1);
 }

@@ -1,4 +1,4 @@
-//! The engine itself: its connections, its writer, and what all operations are made of.
+//! The engine: connections, writer, and helpers for reads and changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::connection::{connect, connect_reader};
-use super::database_error::{after_change, describe, store_error};
+use super::database_error::{change_error, describe, store_error};
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use super::wal_index::WalIndex;
@@ -17,12 +17,12 @@ use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
-use crate::write_queue::Queue;
+use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
-/// The embedded engine, open.
+/// The embedded engine.
 pub struct Sqlite {
     pub(super) path: PathBuf,
     pub(super) file: Arc<DatabaseFile>,
@@ -34,20 +34,20 @@ pub struct Sqlite {
     pub(super) metrics: Arc<SqliteMetrics>,
 }
 
-/// Connections that read.
+/// Pool of read connections.
 struct Readers {
     idle: Vec<Connection>,
-    /// The number of idle connections that stay open.
+    /// Maximum number of idle connections.
     idle_max: usize,
 }
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         let created = schema::prepare(path, options.create)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error));
-        // Before any connection: a file that is replaced from now on is noticed.
+        // Before the first connection, so that a file that is replaced from now on is noticed.
         let file = DatabaseFile::new(path)
             .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), error.to_string()))?;
         let file = Arc::new(file);
@@ -67,7 +67,7 @@ impl Sqlite {
         Ok((engine, created))
     }
 
-    pub(crate) fn queue(&self) -> &Queue {
+    pub(crate) fn queue(&self) -> &WriteQueue {
         self.writer.queue()
     }
 
@@ -88,7 +88,7 @@ impl Sqlite {
         self.metrics.write(page);
     }
 
-    /// Closes the file, beside which then nothing is left unless another connection still reads. A later read opens it again.
+    /// Closes the file. SQLite then removes the WAL, unless another connection is open. A later read opens the file again.
     pub(crate) async fn close(&self) {
         self.writer.finish().await;
         *self.readers() = Readers { idle: Vec::new(), idle_max: 0 };
@@ -108,7 +108,7 @@ impl Sqlite {
             self.file.check()?;
             connect_reader(&self.path).map_err(|error| store_error(&error))?
         };
-        // On an error the connection is dropped with whatever state it is in.
+        // After an error the connection is dropped, because its state is unknown.
         let found = query(&connection).map_err(|error| store_error(&error))?;
         begun.end("read");
         let mut readers = self.readers();
@@ -118,7 +118,7 @@ impl Sqlite {
         Ok(found)
     }
 
-    /// Runs the rare changes of operators, in a transaction of their own on a connection of their own.
+    /// Runs an administrative change in a transaction on a new connection.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let run = || {
             let mut connection = connect(&self.path)?;
@@ -129,9 +129,9 @@ impl Sqlite {
             Ok((connection, done))
         };
         self.file.check()?;
-        let (connection, done) = run().map_err(|error| after_change(&error))?;
+        let (connection, done) = run().map_err(|error| change_error(&error))?;
         self.file.confirm(&connection)?;
-        wal::relieve(&connection);
+        wal::checkpoint_if_large(&connection);
         Ok(done)
     }
 }

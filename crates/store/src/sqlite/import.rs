@@ -1,4 +1,4 @@
-//! Plants that come in batches, beside a server that goes on writing.
+//! Import of plants, concurrently with the writes of a server.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,21 +11,21 @@ use tokio::time::{Instant, sleep_until};
 
 use super::checkpoint::Checkpointer;
 use super::connection::connect_writer;
-use super::database_error::{after_change, store_error};
+use super::database_error::{change_error, store_error};
 use super::database_file::DatabaseFile;
 use super::engine::Sqlite;
 use super::rows::find_user;
 use crate::error::StoreError;
-use crate::transfer::{ImportOutcome, ImportRow, ImportedBatch};
+use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use crate::version::next_version;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserName;
 
-/// Of the time that a batch has held the lock, it is then left to others for this part at the least: a process that waits for it looks
-/// again and again, and must find it free before long.
-const LEFT_TO_OTHERS: u32 = 4;
+/// After a batch, the importer pauses for the time that it held the write lock divided by this. A waiting process polls the
+/// lock and must find it free at some point.
+const LOCK_PAUSE_DIVISOR: u32 = 4;
 
-/// A connection of its own, with a thread that keeps the WAL bounded.
+/// Importer with its own connection and checkpoint thread.
 pub struct Importer {
     connection: Connection,
     file: Arc<DatabaseFile>,
@@ -41,18 +41,18 @@ impl Sqlite {
             let checkpointer = Checkpointer::start(&self.path, &self.file, &connection, &self.metrics)?;
             Ok(Importer { connection, file: Arc::clone(&self.file), checkpointer, not_before: Instant::now() })
         };
-        start().map_err(|error| after_change(&error))
+        start().map_err(|error| change_error(&error))
     }
 }
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Importer {
-    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportedBatch, StoreError> {
+    pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
         sleep_until(self.not_before).await;
-        let (imported, held) = self.commit(batch, stop).map_err(|error| after_change(&error))?;
+        let (imported, held) = self.commit(batch, stop).map_err(|error| change_error(&error))?;
         self.file.confirm(&self.connection)?;
         self.checkpointer.after_commit(&self.connection);
-        self.not_before = Instant::now() + held / LEFT_TO_OTHERS;
+        self.not_before = Instant::now() + held / LOCK_PAUSE_DIVISOR;
         Ok(imported)
     }
 
@@ -64,12 +64,12 @@ impl Importer {
         self.checkpointer.finish();
     }
 
-    /// Also returns the time for which it has blocked other writers.
-    fn commit(&mut self, batch: &[ImportRow], stop: bool) -> rusqlite::Result<(ImportedBatch, Duration)> {
+    /// Also returns for how long the write lock was held.
+    fn commit(&mut self, batch: &[ImportRow], stop: bool) -> rusqlite::Result<(ImportResult, Duration)> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let start = Instant::now();
-        let mut owners = Owners::default();
-        let mut imported = ImportedBatch { outcomes: Vec::with_capacity(batch.len()), new_users: 0 };
+        let mut owners = BatchOwners::default();
+        let mut imported = ImportResult { outcomes: Vec::with_capacity(batch.len()), new_users: 0 };
         for ImportRow { owner, plant } in batch {
             let owner = owners.find(&transaction, owner)?;
             let outcome = store(&transaction, owner, plant)?;
@@ -79,19 +79,19 @@ impl Importer {
                 break;
             }
         }
-        imported.new_users = owners.move_versions(&transaction)?;
+        imported.new_users = owners.store_versions(&transaction)?;
         transaction.commit()?;
         Ok((imported, start.elapsed()))
     }
 }
 
-fn store(transaction: &Transaction<'_>, owner: &Owner, plant: &NewPlant) -> rusqlite::Result<ImportOutcome> {
+fn store(transaction: &Transaction<'_>, owner: &BatchOwner, plant: &NewPlant) -> rusqlite::Result<ImportOutcome> {
     const STORE: &str = "
         INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
     const SAME: &str = "SELECT name = ?3 AND tag IS ?4 FROM plants WHERE user_id = ?1 AND plant_id = ?2";
     let (name, tag) = (plant.name.as_str(), plant.tag.as_ref().map(Tag::as_str));
     let stored =
-        transaction.prepare_cached(STORE)?.execute(params![owner.id, plant.id.get(), name, tag, owner.version])?;
+        transaction.prepare_cached(STORE)?.execute(params![owner.id, plant.id.get(), name, tag, owner.next_version])?;
     if stored == 1 {
         return Ok(ImportOutcome::Stored);
     }
@@ -100,45 +100,50 @@ fn store(transaction: &Transaction<'_>, owner: &Owner, plant: &NewPlant) -> rusq
     Ok(if same { ImportOutcome::Same } else { ImportOutcome::Different })
 }
 
-/// Those whose plants are in a batch.
+/// The owners of the plants of a batch.
 #[derive(Default)]
-struct Owners<'a>(HashMap<&'a UserName, Owner>);
+struct BatchOwners<'a>(HashMap<&'a UserName, BatchOwner>);
 
-struct Owner {
+struct BatchOwner {
     id: i64,
-    /// The next version.
-    version: i64,
+    next_version: i64,
     changed: bool,
     new: bool,
 }
 
-impl<'a> Owners<'a> {
-    /// The owner of this name, who is made if there is none.
-    fn find(&mut self, transaction: &Transaction<'_>, name: &'a UserName) -> rusqlite::Result<&mut Owner> {
+impl<'a> BatchOwners<'a> {
+    /// Returns the owner of this name, who is created if there is none.
+    fn find(&mut self, transaction: &Transaction<'_>, name: &'a UserName) -> rusqlite::Result<&mut BatchOwner> {
         Ok(match self.0.entry(name) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(ensure(transaction, name)?),
+            Entry::Vacant(unknown) => unknown.insert(ensure_owner(transaction, name)?),
         })
     }
 
-    /// Also says how many are new.
-    fn move_versions(&self, transaction: &Transaction<'_>) -> rusqlite::Result<u64> {
+    /// Stores the new versions, and returns the number of new users.
+    fn store_versions(&self, transaction: &Transaction<'_>) -> rusqlite::Result<u64> {
         for owner in self.0.values().filter(|owner| owner.changed) {
             transaction
                 .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
-                .execute([owner.id, owner.version])?;
+                .execute([owner.id, owner.next_version])?;
         }
         Ok(self.0.values().filter(|owner| owner.new).count() as u64)
     }
 }
 
-fn ensure(transaction: &Transaction<'_>, name: &UserName) -> rusqlite::Result<Owner> {
-    let made = transaction
+fn ensure_owner(transaction: &Transaction<'_>, name: &UserName) -> rusqlite::Result<BatchOwner> {
+    let created = transaction
         .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
         .execute(params![name.as_str(), Timestamp::now().as_second()])?;
-    transaction
-        .prepare_cached("SELECT user_id, version FROM users WHERE name = ?1")?
-        .query_row([name.as_str()], |row| {
-            Ok(Owner { id: row.get(0)?, version: next_version(row.get(1)?), changed: false, new: made == 1 })
-        })
+    transaction.prepare_cached("SELECT user_id, version FROM users WHERE name = ?1")?.query_row(
+        [name.as_str()],
+        |row| {
+            Ok(BatchOwner {
+                id: row.get(0)?,
+                next_version: next_version(row.get(1)?),
+                changed: false,
+                new: created == 1,
+            })
+        },
+    )
 }

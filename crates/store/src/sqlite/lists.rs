@@ -1,4 +1,4 @@
-//! Reading lists, of one owner or of several.
+//! Lists of the plants of one owner or of several.
 
 use std::ops::ControlFlow;
 
@@ -6,17 +6,17 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_ite
 
 use super::engine::Sqlite;
 use crate::error::StoreError;
-use crate::merge::{PlantRow, Run, merge, page_sizes};
+use crate::merge::{ListPage, PlantRow, merge, page_sizes};
 use crate::plants::ListStep;
 use crate::range::PlantRange;
 use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
-/// Plants that [`Sqlite::boundary`] passes before it lets other work on.
+/// Number of plants that [`Sqlite::boundary`] counts before it yields to other tasks.
 const BOUNDARY_STEP: u32 = 4_096;
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn list(
         &self,
@@ -37,9 +37,9 @@ impl Sqlite {
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         let header = self.wal_index.header();
         let versions: Vec<_> = self.read(|connection| {
-            // One transaction, so that all are from one moment.
-            let moment = connection.unchecked_transaction()?;
-            users.iter().map(|user| version(&moment, *user)).collect()
+            // One transaction, so that all versions are from one snapshot.
+            let transaction = connection.unchecked_transaction()?;
+            users.iter().map(|user| version(&transaction, *user)).collect()
         })?;
         self.wal_index.cache_versions(header, users.iter().copied().zip(versions.iter().copied()));
         Ok(versions)
@@ -88,8 +88,8 @@ fn version(connection: &Connection, user: UserId) -> rusqlite::Result<Option<Ver
     statement.query_row([user.get()], |row| row.get(0).map(Version::new)).optional()
 }
 
-/// Hands the first rows of the range to `each` until it breaks. They come with the owner's version, and so there is one
-/// for an owner without plants, too: a plant without an id.
+/// Passes the first rows of the range to `each` until it breaks, and returns the owner's version. An owner without plants in
+/// the range has one row without an id.
 fn query(
     connection: &Connection,
     range: &PlantRange,
@@ -100,7 +100,7 @@ fn query(
         SELECT users.version, plant_id, plants.name, tag
         FROM users LEFT JOIN plants ON plants.user_id = users.user_id AND plant_id >= ?2
         WHERE users.user_id = ?1 ORDER BY plant_id LIMIT ?3";
-    // Nearly every list is a first step: it is spared the bounds of the later ones, which are not free.
+    // Nearly every list is a single step without these bounds, which cost time.
     const LATER: &str = "
         SELECT users.version, plant_id, plants.name, tag
         FROM users LEFT JOIN plants ON plants.user_id = users.user_id
@@ -128,18 +128,18 @@ fn list_one(
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<ListStep> {
-    // One row more than asked for tells whether there are more.
+    // One row more shows if there are more.
     let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
-    let (mut handed_over, mut stopped, mut more) = (0, false, false);
+    let (mut emitted, mut stopped, mut more) = (0, false, false);
     let mut last = None;
     let version = query(connection, range, beyond, |row| {
-        if stopped || handed_over == rows {
+        if stopped || emitted == rows {
             more = true;
             return Ok(ControlFlow::Break(()));
         }
         let id = PlantId::new(row.get(1)?);
         stopped = each(0, id, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?).is_break();
-        handed_over += 1;
+        emitted += 1;
         last = Some(id);
         Ok(ControlFlow::Continue(()))
     })?;
@@ -153,16 +153,16 @@ fn list_many(
     rows: usize,
     each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<ListStep> {
-    let moment = connection.unchecked_transaction()?;
+    let transaction = connection.unchecked_transaction()?;
     let mut versions = Vec::with_capacity(ranges.len());
-    let mut runs = Vec::with_capacity(ranges.len());
+    let mut pages = Vec::with_capacity(ranges.len());
     for (range, page_size) in ranges.iter().zip(page_sizes(ranges, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&moment, range, i64::try_from(page_size + 1).unwrap_or(i64::MAX), |row| {
+        versions.push(query(&transaction, range, i64::try_from(page_size + 1).unwrap_or(i64::MAX), |row| {
             plants.push(PlantRow { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
             Ok(ControlFlow::Continue(()))
         })?);
-        runs.push(Run::new(plants, page_size));
+        pages.push(ListPage::new(plants, page_size));
     }
-    Ok(ListStep { more: merge(ranges, &runs, rows, each), versions })
+    Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
 }

@@ -1,4 +1,4 @@
-//! Metrics of the engine.
+//! Metrics of the SQLite engine.
 
 use crate::metrics::{SweepMetrics, WriteMetrics};
 use plantstore_telemetry::metrics::{Gauge, Histogram, Page, TIMES};
@@ -20,8 +20,8 @@ impl SqliteMetrics {
 
 /// Metrics of the write-ahead log.
 pub(super) struct WalMetrics {
-    pub(super) copies: Histogram,
-    pub(super) restarts: Histogram,
+    pub(super) passive_checkpoints: Histogram,
+    pub(super) restart_checkpoints: Histogram,
     pub(super) bytes: Gauge,
     pub(super) pending_bytes: Gauge,
 }
@@ -29,8 +29,8 @@ pub(super) struct WalMetrics {
 impl Default for WalMetrics {
     fn default() -> Self {
         Self {
-            copies: Histogram::new(&TIMES),
-            restarts: Histogram::new(&TIMES),
+            passive_checkpoints: Histogram::new(&TIMES),
+            restart_checkpoints: Histogram::new(&TIMES),
             bytes: Gauge::default(),
             pending_bytes: Gauge::default(),
         }
@@ -39,11 +39,14 @@ impl Default for WalMetrics {
 
 impl WalMetrics {
     pub(super) fn write(&self, page: &mut Page) {
-        page.histogram("plantstore_checkpoint_seconds", "Copying the WAL into the database, by who does it.")
-            .distribution(&[("by", "thread".into())], &self.copies)
-            .distribution(&[("by", "writer".into())], &self.restarts);
-        page.gauge("plantstore_wal_bytes", "The WAL as of the last commit.").sample(&[], self.bytes.get());
-        page.gauge("plantstore_wal_pending_bytes", "What of the WAL was not copied into the database yet.")
+        page.histogram(
+            "plantstore_checkpoint_duration_seconds",
+            "Duration of checkpoints, by mode; a restart blocks writes.",
+        )
+        .distribution(&[("mode", "passive".into())], &self.passive_checkpoints)
+        .distribution(&[("mode", "restart".into())], &self.restart_checkpoints);
+        page.gauge("plantstore_wal_bytes", "Size of the WAL after the last commit.").sample(&[], self.bytes.get());
+        page.gauge("plantstore_wal_pending_bytes", "Part of the WAL that is not yet checkpointed.")
             .sample(&[], self.pending_bytes.get());
     }
 }

@@ -1,5 +1,5 @@
-//! A new file, filled with what another store holds. Until it is complete it has another name, and needs no journal: what
-//! is interrupted is thrown away.
+//! Restore into a new file. The file has a temporary name until it is complete, and needs no journal, because an incomplete
+//! file is discarded.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +11,21 @@ use super::schema;
 use super::snapshot::{check_integrity, snapshot};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::new_file::{NewFile, beside};
-use crate::transfer::{Chunk, Record, Selection, Snapshot, names};
+use crate::transfer::{Record, Selection, Snapshot, SnapshotChunk, names};
 use crate::url::StoreUrl;
 
-/// A file that is being filled.
 pub struct RestoreTarget {
-    /// Stands before the file, and so is closed before that is removed.
+    /// Declared before `file`, so that it is closed before the file is removed.
     connection: Option<Connection>,
     file: NewFile,
     path: PathBuf,
 }
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl RestoreTarget {
     pub(crate) fn begin(path: &Path) -> Result<Self, RestoreError> {
         let url = || StoreUrl::Sqlite(path.to_owned());
-        // First, because a store that exists may have a write-ahead log, too.
+        // First, because an existing store may have a write-ahead log as well.
         let file = NewFile::begin(path, false)?;
         reject_leftovers(path)?;
         let connection = prepare(file.partial());
@@ -34,7 +33,7 @@ impl RestoreTarget {
         Ok(Self { connection: Some(connection), file, path: path.to_owned() })
     }
 
-    pub(crate) async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
+    pub(crate) async fn put(&mut self, chunk: &SnapshotChunk) -> Result<(), StoreError> {
         match &self.connection {
             Some(connection) => insert(connection, chunk).map_err(|error| store_error(&error)),
             None => Err(StoreError::Internal("the file is complete already".to_owned())),
@@ -51,15 +50,15 @@ impl RestoreTarget {
     }
 
     pub(crate) async fn finish(self) -> Result<(), RestoreError> {
-        // Another process may have come meanwhile.
+        // Another process may have created them meanwhile.
         reject_leftovers(&self.path)?;
         Ok(self.file.finish()?)
     }
 }
 
-/// Rejects what is left of another file of this name: it would be taken for the newest writes to this one.
+/// Rejects a log or journal of another file of this name, because SQLite would apply it to the new file.
 fn reject_leftovers(path: &Path) -> Result<(), RestoreError> {
-    if ["-wal", "-journal"].iter().any(|ending| beside(path, ending).exists()) {
+    if ["-wal", "-journal"].iter().any(|suffix| beside(path, suffix).exists()) {
         let found = "a write-ahead log or journal beside it";
         return Err(RestoreError::Occupied(StoreUrl::Sqlite(path.to_owned()), found));
     }
@@ -69,34 +68,34 @@ fn reject_leftovers(path: &Path) -> Result<(), RestoreError> {
 fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect_writer(path)?;
     connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
-    // Synced as a whole before it gets its name.
+    // The whole file is synced before it is renamed.
     connection.pragma_update(None, "synchronous", "OFF")?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     schema::create(&connection)?;
     Ok(connection)
 }
 
-fn insert(connection: &Connection, chunk: &Chunk) -> rusqlite::Result<()> {
+fn insert(connection: &Connection, chunk: &SnapshotChunk) -> rusqlite::Result<()> {
     match chunk {
-        Chunk::Total(_) => Ok(()),
-        Chunk::LastIds(ids) => {
-            // The row of a table in `sqlite_sequence` moves only forward from here, with the rows that follow.
+        SnapshotChunk::Total(_) => Ok(()),
+        SnapshotChunk::LastIds(ids) => {
+            // SQLite only increases these values when rows are inserted.
             let mut statement = connection.prepare("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)")?;
             [("users", ids.user), ("tokens", ids.token)]
                 .into_iter()
                 .try_for_each(|last| statement.execute(last).map(|_| ()))
         }
-        Chunk::Users(rows) => insert_rows(connection, rows),
-        Chunk::Tokens(rows) => insert_rows(connection, rows),
-        Chunk::Shares(rows) => insert_rows(connection, rows),
-        Chunk::Keys(rows) => insert_rows(connection, rows),
-        Chunk::Plants(rows) => insert_rows(connection, rows),
+        SnapshotChunk::Users(rows) => insert_rows(connection, rows),
+        SnapshotChunk::Tokens(rows) => insert_rows(connection, rows),
+        SnapshotChunk::Shares(rows) => insert_rows(connection, rows),
+        SnapshotChunk::Keys(rows) => insert_rows(connection, rows),
+        SnapshotChunk::Plants(rows) => insert_rows(connection, rows),
     }
 }
 
 fn insert_rows<T: Record>(connection: &Connection, rows: &[T]) -> rusqlite::Result<()> {
     let columns = T::TABLE.columns;
-    let values = (1..=columns.len()).map(|place| format!("?{place}")).collect::<Vec<_>>().join(", ");
+    let values = (1..=columns.len()).map(|number| format!("?{number}")).collect::<Vec<_>>().join(", ");
     let insert = format!("INSERT INTO {} ({}) VALUES ({values})", T::TABLE.name, names(columns));
     let mut statement = connection.prepare_cached(&insert)?;
     rows.iter().try_for_each(|row| statement.execute(params_from_iter(row.values())).map(|_| ()))

@@ -1,17 +1,17 @@
-//! Rows as SQLite returns them.
+//! Reading rows of SQLite.
 
 use std::borrow::Cow;
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension, Row};
 
-use crate::row::{Readable, RowSource};
+use crate::row::{ReadableValue, RowSource};
 use plantstore_model::user::{UserId, UserName};
 
 impl RowSource for Row<'_> {
     type Error = Error;
 
-    fn field<T: Readable>(&self, column: usize) -> rusqlite::Result<T> {
+    fn field<T: ReadableValue>(&self, column: usize) -> rusqlite::Result<T> {
         self.get(column)
     }
 

@@ -1,4 +1,4 @@
-//! Shares: the rights of users to the plants of others.
+//! Shares: access of users to the plants of others.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -10,7 +10,7 @@ use crate::limits::SHARES_MAX;
 use crate::version::next_version;
 use plantstore_model::user::{Role, UserId, UserName};
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
         const FIND: &str = "
@@ -45,7 +45,7 @@ impl Sqlite {
                 return Ok(GrantOutcome::TooMany);
             }
             connection.execute(GRANT, params![grantee, owner, role.name(), now.as_second()])?;
-            move_version(connection, grantee)?;
+            advance_version(connection, grantee)?;
             Ok(GrantOutcome::Granted)
         })
     }
@@ -76,7 +76,7 @@ impl Sqlite {
             };
             let revoked = connection.execute(REVOKE, [grantee, owner])? == 1;
             if revoked {
-                move_version(connection, grantee)?;
+                advance_version(connection, grantee)?;
             }
             Ok(revoked)
         })
@@ -88,7 +88,7 @@ fn user_id(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<
     connection.query_row(find, [name.as_str()], |row| row.get(0)).optional()
 }
 
-fn move_version(connection: &Connection, user: i64) -> rusqlite::Result<()> {
+fn advance_version(connection: &Connection, user: i64) -> rusqlite::Result<()> {
     let find = "SELECT version FROM users WHERE user_id = ?1";
     let version: i64 = connection.query_row(find, [user], |row| row.get(0))?;
     connection.execute("UPDATE users SET version = ?2 WHERE user_id = ?1", [user, next_version(version)]).map(|_| ())

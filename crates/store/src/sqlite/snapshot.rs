@@ -1,7 +1,7 @@
-//! A file at one moment, read by a thread of its own: one transaction, in bounded memory.
+//! Snapshot of a file: a thread reads it in one transaction.
 //!
-//! As long as it lasts the WAL cannot be reset, and grows by what others write. So it is held for no longer than reading takes,
-//! and given up when the reader stops taking chunks.
+//! The WAL cannot be reset during the transaction, and grows with every write. So the transaction ends as soon as possible: also
+//! if the receiver does not receive chunks for a minute.
 
 use std::path::Path;
 use std::thread;
@@ -15,47 +15,47 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::connection::connect_reader;
 use super::database_error::store_error;
 use super::schema;
-use crate::error::{BadRow, OpenError, StoreError};
+use crate::error::{OpenError, StoreError};
 use crate::transfer::{
-    Chunk, ChunkBuilder, Counts, KeyRecord, LastIds, Message, PlantRecord, Record, Selection, ShareRecord, Snapshot,
-    TokenRecord, UserRecord, hex, names,
+    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
+    SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
 };
 use crate::url::StoreUrl;
 
-/// Timeout of a chunk for the reader.
+/// Timeout for the receiver to receive a chunk.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The pause between two attempts to send it.
+/// Pause between two attempts to send a chunk.
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-/// The first schema with shares and idempotency keys.
+/// The first schema version with shares and idempotency keys.
 const SHARES_SINCE: i64 = 2;
 
-/// The rows of each table that are selected for the user, if there is one. Keys of deleted users are left out, and so are
-/// their plants. Plants are found by the index of names, and for each by the key of plants: nothing has to be sorted.
+/// The selected rows of each table. The parameter limits them to one user. Keys and plants of deleted users are left out.
+/// Plants are read with the index of user names and the primary key of plants, so that nothing has to be sorted.
 const USERS: &str = "users WHERE ?1 IS NULL OR users.name = ?1";
 const TOKENS: &str = "tokens WHERE ?1 IS NULL";
 const SHARES: &str = "shares WHERE ?1 IS NULL";
 const KEYS: &str = "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE ?1 IS NULL";
 const PLANTS: &str = "users CROSS JOIN plants ON plants.user_id = users.user_id WHERE ?1 IS NULL OR users.name = ?1";
 
-/// Begins to read the file at `path`.
+/// Starts reading the file at `path`.
 pub(crate) fn snapshot(path: &Path, selection: Selection) -> Result<Snapshot, OpenError> {
     let (connection, schema) = schema::examine(path, selection == Selection::Everything)?;
     let (sender, snapshot) = Snapshot::channel();
     let reading = move || {
-        let source = Source { connection, schema, selection, sender };
-        match source.read() {
-            Ok(()) => drop(source.send(Ok(None))),
-            Err(Stop::Failed(error)) => drop(source.send(Err(store_error(&error)))),
-            Err(Stop::BadRow(row)) => drop(source.send(Err(StoreError::BadRow(row)))),
-            Err(Stop::NotWanted) => {}
-        }
+        let reader = SnapshotReader { connection, schema, selection, sender };
+        let last = match reader.read() {
+            Ok(()) => Ok(None),
+            Err(SnapshotError::Failed(error)) => Err(error),
+            Err(SnapshotError::ReceiverGone) => return,
+        };
+        drop(reader.send(last));
     };
     let started = thread::Builder::new().name("snapshot".to_owned()).spawn(reading);
     started.map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), error.to_string()))?;
     Ok(snapshot)
 }
 
-/// Checks that all pages and indices of the file agree with each other.
+/// Checks that all pages and indexes of the file are consistent.
 pub(super) fn check_integrity(path: &Path) -> Result<(), StoreError> {
     let check = || {
         let connection = connect_reader(path)?;
@@ -63,37 +63,30 @@ pub(super) fn check_integrity(path: &Path) -> Result<(), StoreError> {
     };
     match check().map_err(|error| store_error(&error))?.as_str() {
         "ok" => Ok(()),
-        found => Err(StoreError::Internal(format!("the file that was written is not sound: {found}"))),
+        found => Err(StoreError::Internal(format!("the new file is corrupt: {found}"))),
     }
 }
 
-struct Source {
+struct SnapshotReader {
     connection: Connection,
     schema: i64,
     selection: Selection,
-    sender: Sender<Message>,
+    sender: Sender<SnapshotMessage>,
 }
 
-enum Stop {
-    Failed(rusqlite::Error),
-    BadRow(BadRow),
-    /// The reader is gone, or has taken nothing for long.
-    NotWanted,
-}
-
-impl From<rusqlite::Error> for Stop {
+impl From<rusqlite::Error> for SnapshotError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Failed(error)
+        Self::Failed(store_error(&error))
     }
 }
 
-impl Source {
-    fn read(&self) -> Result<(), Stop> {
-        // Its first statement decides which moment it is.
-        let _moment = self.connection.unchecked_transaction()?;
-        self.send_chunk(Chunk::Total(self.count()?))?;
+impl SnapshotReader {
+    fn read(&self) -> Result<(), SnapshotError> {
+        // The snapshot is taken by the first statement.
+        let _transaction = self.connection.unchecked_transaction()?;
+        self.send_chunk(SnapshotChunk::Total(self.count()?))?;
         if self.selection == Selection::Everything {
-            self.send_chunk(Chunk::LastIds(self.last_ids()?))?;
+            self.send_chunk(SnapshotChunk::LastIds(self.last_ids()?))?;
             self.rows::<UserRecord>(USERS, "users.name")?;
             self.check_users_of::<TokenRecord>(&["user_id"])?;
             self.rows::<TokenRecord>(TOKENS, "token_id")?;
@@ -116,7 +109,7 @@ impl Source {
         Ok(Counts { users: count(USERS)?, tokens: count(TOKENS)?, shares, keys, plants: count(PLANTS)? })
     }
 
-    /// Reads the ids that SQLite stores for AUTOINCREMENT, and those of deleted users whose plants are still being removed.
+    /// Returns the ids that SQLite stores for AUTOINCREMENT, and those of deleted users whose plants are not yet removed.
     fn last_ids(&self) -> rusqlite::Result<LastIds> {
         const LAST: &str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = ?1";
         const DELETED: &str = "SELECT coalesce(max(user_id), 0) FROM departed_users";
@@ -125,9 +118,9 @@ impl Source {
         Ok(LastIds { user: last("users")?.max(deleted), token: last("tokens")? })
     }
 
-    /// Checks that the users of all rows exist. Programs that do not enforce foreign keys, as `sqlite3` by default, leave rows
-    /// behind whose user is gone.
-    fn check_users_of<T: Record>(&self, columns: &[&str]) -> Result<(), Stop> {
+    /// Checks that the users of all rows exist. Programs that do not enforce foreign keys, such as `sqlite3` by default, can leave
+    /// rows without a user.
+    fn check_users_of<T: Record>(&self, columns: &[&str]) -> Result<(), SnapshotError> {
         let missing = columns.iter().map(|column| format!("{column} NOT IN (SELECT user_id FROM users)"));
         let (key, missing) = (names(T::TABLE.key()), missing.collect::<Vec<_>>().join(" OR "));
         let mut statement = self.connection.prepare(&format!("SELECT {key} FROM {} WHERE {missing}", T::TABLE.name))?;
@@ -137,7 +130,7 @@ impl Source {
         }
     }
 
-    fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), Stop> {
+    fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), SnapshotError> {
         let select = format!("SELECT {} FROM {rows} ORDER BY {order}", T::TABLE.select_list());
         let mut statement = self.connection.prepare(&select)?;
         let mut found = statement.query([self.selection.user()])?;
@@ -151,31 +144,31 @@ impl Source {
         self.send_chunk(chunk.finish())
     }
 
-    fn send_chunk(&self, chunk: Chunk) -> Result<(), Stop> {
+    fn send_chunk(&self, chunk: SnapshotChunk) -> Result<(), SnapshotError> {
         self.send(Ok(Some(chunk)))
     }
 
-    /// Sends a message, and waits for the reader to take those before it.
-    fn send(&self, mut message: Message) -> Result<(), Stop> {
+    /// Sends a message. Waits for the receiver if the channel is full.
+    fn send(&self, mut message: SnapshotMessage) -> Result<(), SnapshotError> {
         let deadline = Instant::now() + STALL_TIMEOUT;
         loop {
             message = match self.sender.try_send(message) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Full(message)) if Instant::now() < deadline => message,
-                Err(TrySendError::Full(_) | TrySendError::Closed(_)) => return Err(Stop::NotWanted),
+                Err(TrySendError::Full(_) | TrySendError::Closed(_)) => return Err(SnapshotError::ReceiverGone),
             };
             thread::park_timeout(RETRY_PAUSE);
         }
     }
 }
 
-/// Names a row whose first columns are those of the table's key.
-fn bad_row<T: Record>(row: &Row<'_>, fault: &str) -> Stop {
+/// Returns the error for a row whose first columns are the primary key.
+fn bad_row<T: Record>(row: &Row<'_>, fault: &str) -> SnapshotError {
     let value = |column| match row.get_ref(column) {
         Ok(ValueRef::Integer(number)) => number.to_string(),
         Ok(ValueRef::Blob(bytes)) => hex(bytes),
         _ => "?".to_owned(),
     };
     let values: Vec<_> = (0..T::TABLE.key_columns).map(value).collect();
-    Stop::BadRow(T::TABLE.bad_row(&values, fault))
+    SnapshotError::Failed(StoreError::BadRow(T::TABLE.bad_row(&values, fault)))
 }

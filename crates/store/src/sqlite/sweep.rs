@@ -1,4 +1,4 @@
-//! Removal of rows that are no longer needed, in small steps that leave room for writes.
+//! Background removal of rows, in small transactions that do not block writes for long.
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
@@ -6,10 +6,10 @@ use rusqlite::{Connection, OptionalExtension};
 use super::engine::Sqlite;
 use crate::error::StoreError;
 
-/// Plants of deleted users, or keys, removed in one transaction.
+/// Maximum number of rows removed in one transaction.
 const SWEEP_STEP: u32 = 2_000;
 
-#[expect(clippy::unused_async, reason = "the contract of the store is asynchronous; this engine answers inline")]
+#[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
         const PLANTS: &str = "
@@ -22,7 +22,7 @@ impl Sqlite {
         const DEPARTED: &str = "SELECT user_id FROM departed_users LIMIT 1";
         let departed =
             |connection: &Connection| connection.query_row(DEPARTED, [], |row| row.get::<_, i64>(0)).optional();
-        // Looked up before asking to write: nearly always there is nothing to do.
+        // Checked with a read first, because there is usually nothing to do.
         if self.read(departed)?.is_none() {
             return Ok(0);
         }
@@ -38,7 +38,7 @@ impl Sqlite {
             }
             Ok(0)
         });
-        removed.inspect(|removed| self.metrics.sweeps.departed.add(*removed))
+        removed.inspect(|removed| self.metrics.sweeps.deleted_users.add(*removed))
     }
 
     pub(crate) async fn sweep_keys(&self) -> Result<u64, StoreError> {

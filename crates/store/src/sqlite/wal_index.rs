@@ -1,9 +1,9 @@
-//! The WAL index of the file, which shows without a query that nothing was written.
+//! Cache of user versions that is validated with the WAL index instead of a query.
 //!
-//! Beside the file lies its WAL index, which all processes that use the file share. It starts with a header, twice, that
-//! changes with every commit of whichever process (<https://www.sqlite.org/walformat.html>, "The WAL-Index File Format").
-//! What was read from the file after the header was looked at holds for as long as the header is the same: reading it is
-//! one system call, and a tenth of what the smallest query costs.
+//! All processes that use the database share its WAL index (`-shm`). It starts with two copies of a header that changes with
+//! every commit (<https://www.sqlite.org/walformat.html>, "The WAL-Index File Format"). A version that was read after the
+//! header stays current as long as the header is the same. Reading the header is one system call, and takes about a tenth of
+//! the time of the smallest query.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -20,73 +20,73 @@ use crate::version::Version;
 use plantstore_model::user::UserId;
 
 const HEADER_BYTES: usize = 48;
-/// The version of the format.
+/// Version of the format.
 const FORMAT: u32 = 3_007_000;
-/// Limit of users whose version is cached.
+/// Maximum number of users whose version is cached.
 const USERS_MAX: usize = 20_000;
 
-/// The header of the index: the same as long as no process commits.
+/// Header of the index. It is unchanged as long as no process commits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header([u8; HEADER_BYTES]);
+pub(super) struct WalIndexHeader([u8; HEADER_BYTES]);
 
 pub(super) struct WalIndex {
-    /// Never closed while the process lives: closing it would drop the locks that SQLite has on the same file.
+    /// Never closed, because closing it would release the locks that SQLite has on the same file.
     index: Option<ManuallyDrop<File>>,
-    /// Has the index open for as long as it is read. The last process to close it removes it, and the next makes another:
-    /// then this one would never change any more.
+    /// Connection that keeps the index open. The last process to close an index removes it, and the next creates another one:
+    /// `index` would then never change.
     anchor: Mutex<Option<Connection>>,
     closed: AtomicBool,
-    versions: BoundedCache<UserId, (Header, Version)>,
+    versions: BoundedCache<UserId, (WalIndexHeader, Version)>,
 }
 
 impl WalIndex {
-    /// Opens the index of the file at `path`. Where it cannot be read, no version is ever cached.
+    /// Opens the index of the file at `path`. If it cannot be read, no version is cached.
     pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
         let anchor = connect_reader(path)?;
-        // The first look at a table opens the index.
+        // The first query opens the index.
         anchor.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
-        // SQLite puts the index beside the file itself, not beside a link to it.
+        // SQLite creates the index next to the file itself, not next to a link to it.
         let index = path.canonicalize().and_then(|path| {
             let mut index = path.into_os_string();
             index.push("-shm");
             File::open(index)
         });
         if let Err(error) = &index {
-            tracing::warn!(%error, "the WAL index cannot be read: lists are not remembered");
+            tracing::warn!(%error, "cannot read the WAL index: lists are not cached");
         }
         let index = index.ok().map(ManuallyDrop::new);
         let anchor = Mutex::new(Some(anchor));
         Ok(Self { index, anchor, closed: AtomicBool::new(false), versions: bounded_cache(USERS_MAX) })
     }
 
-    /// Reads the index no more, and lets go of it.
+    /// Stops using the index.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.anchor.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Reads the header; `None` when that is not possible, or another thread or process is committing right now.
-    pub(super) fn header(&self) -> Option<Header> {
+    /// Reads the header; `None` if it cannot be read, or if a commit is changing it.
+    pub(super) fn header(&self) -> Option<WalIndexHeader> {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
         let mut headers = [0; 2 * HEADER_BYTES];
         self.index.as_ref()?.read_exact_at(&mut headers, 0).ok()?;
-        // A commit writes the second before the first, and readers look at them the other way round.
+        // A commit writes the second copy before the first, and a reader reads them in the opposite order.
         let (first, second) = headers.split_at(HEADER_BYTES);
         let format = u32::from_ne_bytes(first[..4].try_into().ok()?);
-        (first == second && format == FORMAT).then(|| Header(first.try_into().expect("the length of a header")))
+        (first == second && format == FORMAT).then(|| WalIndexHeader(first.try_into().expect("the length of a header")))
     }
 
-    /// Returns the user's version, if it was read under this header.
-    pub(super) fn cached_version(&self, header: &Header, user: UserId) -> Option<Version> {
-        self.versions.get(&user).filter(|(known, _)| known == header).map(|(_, version)| version)
+    /// Returns the user's cached version if it was read after this header.
+    pub(super) fn cached_version(&self, header: &WalIndexHeader, user: UserId) -> Option<Version> {
+        self.versions.get(&user).filter(|(cached, _)| cached == header).map(|(_, version)| version)
     }
 
     /// Caches versions that were read after `header`.
     pub(super) fn cache_versions(
         &self,
-        header: Option<Header>,
+        header: Option<WalIndexHeader>,
         versions: impl Iterator<Item = (UserId, Option<Version>)>,
     ) {
         let Some(header) = header else { return };

@@ -1,4 +1,4 @@
-//! The one writer: a thread that drains its queue into one transaction and replies after the commit is on disk.
+//! Writer thread: drains the write queue into one transaction, and replies after the commit is on disk.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoint::Checkpointer;
 use super::connection::connect_writer;
-use super::database_error::{describe, end_process, is_failed_sync, store_error};
+use super::database_error::{describe, exit_process, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use crate::error::StoreError;
@@ -21,19 +21,19 @@ use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
 use crate::options::OpenOptions;
 use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
 use crate::version::next_version;
-use crate::write_queue::{BATCH_MAX, Job, KeyOutcome, Outcome, Queue, Timeouts, settle};
+use crate::write_queue::{BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteQueue, execute_batch};
 use plantstore_model::plant::{NewPlant, PlantId, Tag};
 use plantstore_model::user::{UserId, UserName};
 
-/// Timeout for a commit that has begun (a disk that hangs).
+/// Timeout of a commit that has begun, in case the disk hangs.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a caller waits beyond the timeout of the write lock, so that it is the writer who reports the outcome.
-const MARGIN: Duration = Duration::from_millis(300);
+/// Time that a caller waits longer than the writer waits for the write lock, so that the writer reports the error.
+const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
-/// The handle on the writer thread.
+/// Handle of the writer thread.
 pub(super) struct Writer {
-    queue: Queue,
-    /// Resolves when the thread has ended and its connection is closed.
+    queue: WriteQueue,
+    /// Resolves when the thread has ended.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
@@ -47,28 +47,28 @@ impl Writer {
         let connection = connect_writer(path)?;
         connection.busy_timeout(options.timeout)?;
         let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
-        let timeouts = Timeouts { turn: options.timeout + MARGIN, outcome: COMMIT_TIMEOUT };
-        let (queue, jobs) = Queue::new(options.write_queue, timeouts);
+        let timeouts = Timeouts { begin: options.timeout + REPLY_MARGIN, outcome: COMMIT_TIMEOUT };
+        let (queue, jobs) = WriteQueue::new(options.write_queue, timeouts);
         let (end, ended) = oneshot::channel();
         let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
             let work = AssertUnwindSafe(|| run(connection, jobs, &file, checkpointer, &metrics));
             if catch_unwind(work).is_err() {
-                end_process("the writer failed", "panic");
+                exit_process("the writer thread panicked", "panic");
             }
             let _ = end.send(());
         });
         if let Err(error) = started {
-            end_process("cannot start the writer", &error.to_string());
+            exit_process("cannot start the writer", &error.to_string());
         }
         Ok(Self { queue, ended: Mutex::new(Some(ended)) })
     }
 
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &WriteQueue {
         &self.queue
     }
 
-    /// Closes the queue and waits until all jobs in it have their replies.
+    /// Closes the queue and waits until all queued jobs have replies.
     pub(super) async fn finish(&self) {
         self.queue.stop().await;
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -88,7 +88,7 @@ fn run(
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while let Some(first) = jobs.blocking_recv() {
         batch.push(first);
-        // What has queued up during the last commit shares this one; no job waits for a timer.
+        // All jobs that were queued during the last commit share this one. No job waits for a timer.
         while batch.len() < BATCH_MAX
             && let Ok(job) = jobs.try_recv()
         {
@@ -97,7 +97,7 @@ fn run(
         if batch.iter().any(|job| matches!(job, Job::Stop)) {
             jobs.close();
         }
-        settle(&mut batch, |jobs| {
+        execute_batch(&mut batch, |jobs| {
             let begun = Instant::now();
             let result = commit(&mut connection, file, jobs);
             metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
@@ -108,9 +108,13 @@ fn run(
     checkpointer.finish();
 }
 
-/// Does all jobs in one transaction, or none of them. They begin once the write lock is held: a caller that gives up
-/// before has nothing done.
-fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>) -> Result<Vec<Outcome>, StoreError> {
+/// Executes all jobs in one transaction. They begin when the write lock is held, so that a job that was abandoned before has
+/// no effect.
+fn commit(
+    connection: &mut Connection,
+    file: &DatabaseFile,
+    batch: &mut Vec<Job>,
+) -> Result<Vec<JobOutcome>, StoreError> {
     let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
         if let Err(error) = file.check_not_lost() {
             return Ok(Err(error));
@@ -122,14 +126,14 @@ fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>
     });
     let result = result.map_err(|error| {
         if is_failed_sync(&error) {
-            end_process("the disk failed to keep what was written", &describe(&error));
+            exit_process("the disk failed to sync written data", &describe(&error));
         }
-        // Dropping the transaction has rolled it back; if even that failed, the connection's state is unknown.
+        // Dropping the transaction rolls it back. If that fails, the state of the connection is unknown.
         if !connection.is_autocommit() {
-            end_process("a failed transaction could not be rolled back", &describe(&error));
+            exit_process("a failed transaction could not be rolled back", &describe(&error));
         }
         let error = store_error(&error);
-        tracing::warn!(%error, writes = batch.len(), "a commit failed and was rolled back");
+        tracing::warn!(%error, writes = batch.len(), "transaction rolled back");
         error
     });
     let outcomes = result??;
@@ -137,18 +141,18 @@ fn commit(connection: &mut Connection, file: &DatabaseFile, batch: &mut Vec<Job>
     Ok(outcomes)
 }
 
-fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<Outcome>> {
-    let mut versions = Versions::default();
+fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<JobOutcome>> {
+    let mut versions = VersionUpdates::default();
     let mut outcomes = Vec::with_capacity(batch.len());
     let now = Timestamp::now().as_second();
     for job in batch {
         let known = match job.key() {
-            // A deleted user gets no other outcome than that.
+            // For a deleted user the outcome is `NoUser`, whatever is stored.
             Some((user, key)) if versions.next_of(transaction, user)?.is_some() => lookup(transaction, user, key, now)?,
             _ => None,
         };
         let outcome = match known {
-            Some(known) => Outcome::KnownKey(known),
+            Some(known) => JobOutcome::KnownKey(known),
             None => perform(transaction, &mut versions, job)?,
         };
         if let Some(key_outcome) = job.key_outcome(&outcome) {
@@ -160,15 +164,15 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<O
     Ok(outcomes)
 }
 
-fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) -> rusqlite::Result<Outcome> {
+fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
     Ok(match job {
-        Job::Create { actor, plant, .. } => Outcome::Create(create(transaction, versions, *actor, plant)?),
-        Job::Delete { actor, id, .. } => Outcome::Delete(delete(transaction, versions, *actor, *id)?),
+        Job::Create { actor, plant, .. } => JobOutcome::Create(create(transaction, versions, *actor, plant)?),
+        Job::Delete { actor, id, .. } => JobOutcome::Delete(delete(transaction, versions, *actor, *id)?),
         Job::StoreRejection { user, .. } => {
             let exists = versions.next_of(transaction, *user)?.is_some();
-            if exists { Outcome::Rejected } else { Outcome::Nothing }
+            if exists { JobOutcome::Rejected } else { JobOutcome::Nothing }
         }
-        Job::CreateUser { name, now, .. } => Outcome::User(create_user(transaction, name, *now)?),
+        Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(transaction, name, *now)?),
         Job::RecordTokenUse { token, day } => {
             transaction
                 .prepare_cached(
@@ -176,13 +180,13 @@ fn perform(transaction: &Transaction<'_>, versions: &mut Versions, job: &Job) ->
                      WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
                 )?
                 .execute([token.get(), day.as_second()])?;
-            Outcome::Nothing
+            JobOutcome::Nothing
         }
-        Job::Stop => Outcome::Nothing,
+        Job::Stop => JobOutcome::Nothing,
     })
 }
 
-/// Finds what is stored under a key. What has expired counts as absent, and is removed.
+/// Returns the result stored under a key. An expired one is removed.
 fn lookup(
     transaction: &Transaction<'_>,
     user: UserId,
@@ -222,7 +226,7 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
 
 fn create(
     transaction: &Transaction<'_>,
-    versions: &mut Versions,
+    versions: &mut VersionUpdates,
     actor: Actor,
     plant: &NewPlant,
 ) -> rusqlite::Result<CreateOutcome> {
@@ -250,7 +254,7 @@ fn create(
 
 fn delete(
     transaction: &Transaction<'_>,
-    versions: &mut Versions,
+    versions: &mut VersionUpdates,
     actor: Actor,
     id: PlantId,
 ) -> rusqlite::Result<DeleteOutcome> {
@@ -276,22 +280,22 @@ fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -
         .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
 }
 
-/// The versions of the users a batch touches: one step a batch for each user whose list changes, read and written once.
+/// New versions of the users of a batch: one per user and batch, stored if the list of the user changes.
 #[derive(Default)]
-struct Versions {
-    users: BTreeMap<UserId, Touched>,
+struct VersionUpdates {
+    users: BTreeMap<UserId, VersionUpdate>,
 }
 
-struct Touched {
+struct VersionUpdate {
     next: i64,
     changed: bool,
 }
 
-impl Versions {
-    /// The version that a change in this batch gets; `None` when there is no such user.
+impl VersionUpdates {
+    /// Returns the version of changes in this batch; `None` if the user does not exist.
     fn next_of(&mut self, transaction: &Transaction<'_>, user: UserId) -> rusqlite::Result<Option<i64>> {
-        if let Some(touched) = self.users.get(&user) {
-            return Ok(Some(touched.next));
+        if let Some(update) = self.users.get(&user) {
+            return Ok(Some(update.next));
         }
         let version: Option<i64> = transaction
             .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
@@ -299,22 +303,22 @@ impl Versions {
             .optional()?;
         let next = version.map(next_version);
         if let Some(next) = next {
-            self.users.insert(user, Touched { next, changed: false });
+            self.users.insert(user, VersionUpdate { next, changed: false });
         }
         Ok(next)
     }
 
     fn changed(&mut self, user: UserId, rows: usize) {
-        if let Some(touched) = self.users.get_mut(&user) {
-            touched.changed |= rows > 0;
+        if let Some(update) = self.users.get_mut(&user) {
+            update.changed |= rows > 0;
         }
     }
 
     fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for (user, touched) in self.users.iter().filter(|(_, touched)| touched.changed) {
+        for (user, update) in self.users.iter().filter(|(_, update)| update.changed) {
             transaction
                 .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
-                .execute([user.get(), touched.next])?;
+                .execute([user.get(), update.next])?;
         }
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! The rows that are copied from store to store: one record per table, defined once for both engines. A new column is a new
-//! field of its record.
+//! Records of a snapshot: one type per table, defined once for both engines. A new column is a new field of its record.
 
 use std::sync::Arc;
 
@@ -8,22 +7,23 @@ use serde::Serialize;
 use super::table::{Column, Table, Value};
 use crate::row::RowSource;
 
-/// Limits of a chunk: rows, and bytes of plants.
+/// Maximum number of rows and of bytes of plants in a chunk.
 const CHUNK_ROWS: usize = 4_096;
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A row of a table. Its values are in the order of the table's columns.
+/// A row of a table.
 pub(crate) trait Record: Sized {
     const TABLE: &'static Table;
 
-    /// Reads a row with the columns of [`Table::select_list`]. `previous` is the row before it, if it is at hand.
+    /// Reads a row with the columns of [`Table::select_list`]. `previous` is the row before it in the chunk.
     fn read<R: RowSource>(row: &R, previous: Option<&Self>) -> Result<Self, R::Error>;
 
+    /// Returns the values in the order of the table's columns.
     fn values(&self) -> Vec<&dyn Value>;
 
-    fn into_chunk(rows: Vec<Self>) -> Chunk;
+    fn into_chunk(rows: Vec<Self>) -> SnapshotChunk;
 
-    /// Returns about how many bytes its texts have, where they may be many.
+    /// Returns the approximate size of a record that may be large.
     fn bytes(&self) -> usize {
         0
     }
@@ -57,8 +57,8 @@ macro_rules! record {
                 vec![$(&self.$field),*]
             }
 
-            fn into_chunk(rows: Vec<Self>) -> Chunk {
-                Chunk::$chunk(rows)
+            fn into_chunk(rows: Vec<Self>) -> SnapshotChunk {
+                SnapshotChunk::$chunk(rows)
             }
         }
     };
@@ -104,12 +104,11 @@ record! {
     expires_at: i64 = "expires_at",
 }
 
-/// A plant, with the name of its owner.
 #[derive(Clone, Debug)]
 pub struct PlantRecord {
     pub user_id: i64,
     pub id: i64,
-    /// Not in the table of plants. The plants of one owner follow each other and share the text.
+    /// Name of the owner, from the table of users. Consecutive plants of one owner share it.
     pub owner: Arc<str>,
     pub name: String,
     pub tag: Option<String>,
@@ -144,8 +143,8 @@ impl Record for PlantRecord {
         vec![&self.user_id, &self.id, &self.name, &self.tag, &self.version]
     }
 
-    fn into_chunk(rows: Vec<Self>) -> Chunk {
-        Chunk::Plants(rows)
+    fn into_chunk(rows: Vec<Self>) -> SnapshotChunk {
+        SnapshotChunk::Plants(rows)
     }
 
     fn bytes(&self) -> usize {
@@ -153,41 +152,40 @@ impl Record for PlantRecord {
     }
 }
 
-/// Numbers of rows.
+/// Number of rows per table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub users: u64,
-    /// Revoked and expired ones included.
+    /// Including revoked and expired ones.
     pub tokens: u64,
     pub shares: u64,
     pub keys: u64,
     pub plants: u64,
 }
 
-/// The highest ids that a store has given out, 0 for none. Users and tokens that were deleted count: an id never names two of
-/// them.
+/// The highest ids that a store has assigned, 0 for none. They include deleted users and tokens, because ids are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastIds {
     pub user: i64,
     pub token: i64,
 }
 
-/// Some rows of one table.
+/// A message of a snapshot: mostly some rows of one table. Chunks come in the order of the variants.
 #[derive(Clone, Debug)]
-pub enum Chunk {
-    /// Numbers of all rows; the first chunk, and the only one of its kind.
+pub enum SnapshotChunk {
+    /// Number of all rows; one chunk.
     Total(Counts),
-    /// The ids that are not to be given out again; one chunk.
+    /// The ids that must not be assigned again; one chunk.
     LastIds(LastIds),
-    /// In the order of their names, byte by byte.
+    /// In bytewise order of names.
     Users(Vec<UserRecord>),
-    /// In the order of their ids.
+    /// In the order of ids.
     Tokens(Vec<TokenRecord>),
-    /// In the order of both users' ids.
+    /// In the order of grantee and owner ids.
     Shares(Vec<ShareRecord>),
-    /// In the order of users' ids and of keys.
+    /// In the order of user ids and keys.
     Keys(Vec<KeyRecord>),
-    /// In the order of the owners' names, byte by byte, and of ids.
+    /// In bytewise order of the owners' names, and of ids.
     Plants(Vec<PlantRecord>),
 }
 
@@ -202,7 +200,6 @@ impl<T: Record> ChunkBuilder<T> {
         Self { rows: Vec::new(), bytes: 0 }
     }
 
-    /// Reads a row.
     pub(crate) fn read<R: RowSource>(&mut self, row: &R) -> Result<(), R::Error> {
         let record = T::read(row, self.rows.last())?;
         self.bytes += record.bytes();
@@ -210,8 +207,8 @@ impl<T: Record> ChunkBuilder<T> {
         Ok(())
     }
 
-    /// Takes the chunk once it is full.
-    pub(crate) fn take_full(&mut self) -> Option<Chunk> {
+    /// Returns the chunk if it is full.
+    pub(crate) fn take_full(&mut self) -> Option<SnapshotChunk> {
         let full = self.rows.len() == CHUNK_ROWS || self.bytes >= CHUNK_BYTES;
         full.then(|| {
             self.bytes = 0;
@@ -220,7 +217,7 @@ impl<T: Record> ChunkBuilder<T> {
     }
 
     /// Returns the last chunk, which may be empty.
-    pub(crate) fn finish(self) -> Chunk {
+    pub(crate) fn finish(self) -> SnapshotChunk {
         T::into_chunk(self.rows)
     }
 }

@@ -1,16 +1,16 @@
-//! Rules for the rows of a store that is copied: those that the service and an import apply to every value. A row that another
-//! program wrote is found here, before the service meets it.
+//! Validation of copied records by the rules of the service, so that rows that another program wrote are not copied if they are
+//! invalid.
 
 use jiff::Timestamp;
 
-use super::records::{Chunk, KeyRecord, LastIds, PlantRecord, Record, ShareRecord, TokenRecord, UserRecord};
+use super::records::{KeyRecord, LastIds, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
 use plantstore_model::token::{Label, Scope};
 use plantstore_model::user::{Role, UserName};
 
-impl Chunk {
-    /// Checks every row by the rules of the service; reports the first that breaks one.
+impl SnapshotChunk {
+    /// Validates every row, and returns the first that violates a rule.
     pub fn check(&self) -> Result<(), BadRow> {
         match self {
             Self::Total(_) => Ok(()),
@@ -33,12 +33,12 @@ fn check<T: Record>(rows: &[T], rules: fn(&T) -> Result<(), String>) -> Result<(
     })
 }
 
-/// The last id that there is would leave none for the next user or token.
+/// The maximum id must not be in use, because there would be none for the next user or token.
 fn last_ids(LastIds { user, token }: LastIds) -> Result<(), BadRow> {
     for (table, last) in [(UserRecord::TABLE, user), (TokenRecord::TABLE, token)] {
         if !(0..i64::MAX).contains(&last) {
             let fault = format!("must be at least 0 and less than {}", i64::MAX);
-            return Err(BadRow::new(table.name, format!("last number given out {last}"), fault));
+            return Err(BadRow::new(table.name, format!("last assigned id {last}"), fault));
         }
     }
     Ok(())
@@ -69,7 +69,7 @@ fn share(row: &ShareRecord) -> Result<(), String> {
         return Err("a user cannot share with themselves".to_owned());
     }
     if Role::from_name(&row.role).is_none() {
-        return Err(format!("`role` is `{}`, which is none of reader and editor", row.role.escape_debug()));
+        return Err(format!("`role` is `{}`, which is neither reader nor editor", row.role.escape_debug()));
     }
     time("created_at", Some(row.created_at))
 }
@@ -97,7 +97,7 @@ fn plant(row: &PlantRecord) -> Result<(), String> {
     version(row.version)
 }
 
-/// Ids are given out from 1; the last one there is would leave none for the next.
+/// Ids start at 1, and the maximum must not be in use, because there would be none for the next.
 fn id(column: &str, value: i64) -> Result<(), String> {
     if (1..i64::MAX).contains(&value) {
         return Ok(());
@@ -105,7 +105,7 @@ fn id(column: &str, value: i64) -> Result<(), String> {
     Err(format!("`{column}` must be at least 1 and less than {}", i64::MAX))
 }
 
-/// Versions are microseconds since 1970. One beyond the calendar would soon have none after it.
+/// Versions are Unix time in microseconds. A version near the maximum would leave none for the next change.
 fn version(value: i64) -> Result<(), String> {
     let last = Timestamp::MAX.as_microsecond();
     if (0..=last).contains(&value) { Ok(()) } else { Err(format!("`version` is {value}, must be from 0 to {last}")) }
@@ -113,7 +113,7 @@ fn version(value: i64) -> Result<(), String> {
 
 fn time(column: &str, seconds: Option<i64>) -> Result<(), String> {
     match seconds.map(Timestamp::from_second) {
-        Some(Err(_)) => Err(format!("`{column}` is beyond what a calendar can tell")),
+        Some(Err(_)) => Err(format!("`{column}` is not a valid time")),
         Some(Ok(_)) | None => Ok(()),
     }
 }

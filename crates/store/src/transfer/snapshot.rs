@@ -1,18 +1,18 @@
-//! Snapshots, as the engines send them and callers receive them.
+//! Snapshots, which the engines send through a channel.
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::records::Chunk;
+use super::records::SnapshotChunk;
 use crate::error::StoreError;
 use plantstore_model::user::UserName;
 
-/// Chunks that wait for the reader: what is in memory is bounded.
+/// Capacity of the channel. It bounds the memory of a snapshot.
 const CHUNKS_WAITING: usize = 4;
 
-/// The part of a store that is to be read.
+/// The part of a store that a snapshot contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All but what deleted users have left behind.
+    /// Everything except the data of deleted users.
     Everything,
     /// All plants.
     Plants,
@@ -21,7 +21,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// Returns the only user whose plants are wanted.
+    /// Returns the user to whom the snapshot is limited.
     pub(crate) fn user(&self) -> Option<&str> {
         match self {
             Self::PlantsOf(user) => Some(user.as_str()),
@@ -30,30 +30,43 @@ impl Selection {
     }
 }
 
-/// A message from an engine to the reader of a snapshot; `None` after the last chunk.
-pub(crate) type Message = Result<Option<Chunk>, StoreError>;
+/// Message from an engine to the receiver of a snapshot; `None` after the last chunk.
+pub(crate) type SnapshotMessage = Result<Option<SnapshotChunk>, StoreError>;
 
-/// A store at one moment: writes that follow are not in it and do not wait for it. It is read on demand, in bounded memory,
-/// until it is dropped.
+/// Error that ends the reading of a snapshot.
+pub(crate) enum SnapshotError {
+    Failed(StoreError),
+    /// The receiver was dropped, or did not receive anything for too long.
+    ReceiverGone,
+}
+
+impl From<StoreError> for SnapshotError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A consistent snapshot of a store. Later writes are not part of it, and are not blocked by it. It is read on demand, in bounded
+/// memory.
 pub struct Snapshot {
-    chunks: Receiver<Message>,
+    chunks: Receiver<SnapshotMessage>,
 }
 
 impl Snapshot {
-    /// Returns a snapshot that receives what the engine sends.
-    pub(crate) fn channel() -> (Sender<Message>, Self) {
+    /// Returns a snapshot and the sender for its chunks.
+    pub(crate) fn channel() -> (Sender<SnapshotMessage>, Self) {
         let (sender, chunks) = channel(CHUNKS_WAITING);
         (sender, Self { chunks })
     }
 
-    /// Returns the next chunk, in the order of [`Chunk`]; `None` after the last. A reader that takes none for a minute may get
-    /// an error instead of the rest.
-    pub async fn next(&mut self) -> Result<Option<Chunk>, StoreError> {
-        let given_up = || {
+    /// Returns the next chunk; `None` after the last. If no chunk is received for a minute, the engine may close the snapshot,
+    /// which is an error.
+    pub async fn next(&mut self) -> Result<Option<SnapshotChunk>, StoreError> {
+        let closed = || {
             Err(StoreError::Unavailable(
-                "nobody has taken what was read for a minute, and a snapshot is not held for longer".to_owned(),
+                "the snapshot was closed because its reader received nothing for a minute".to_owned(),
             ))
         };
-        self.chunks.recv().await.unwrap_or_else(given_up)
+        self.chunks.recv().await.unwrap_or_else(closed)
     }
 }

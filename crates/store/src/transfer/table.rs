@@ -1,27 +1,26 @@
-//! Tables as snapshot, restore and copy of every engine know them, and the types that their columns can have.
+//! Table descriptors, from which both engines build the statements of snapshots and restores.
 
 use std::fmt::{Display, Write as _};
 
 use crate::error::BadRow;
-use crate::row::Readable;
+use crate::row::ReadableValue;
 
-/// A table: its columns, of which the first are its key.
+/// A table. Its first columns are the primary key.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [Column],
     pub(crate) key_columns: usize,
-    /// Expressions over other tables that a snapshot reads after the key.
+    /// Columns of joined tables that a snapshot reads after the key.
     pub(crate) joined: &'static [&'static str],
 }
 
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) column_type: ColumnType,
 }
 
-/// Types of columns.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnType {
     BigInt,
     Integer,
     Text,
@@ -30,7 +29,7 @@ pub(crate) enum Kind {
 
 impl Column {
     pub(crate) const fn of<T: Field>(name: &'static str) -> Self {
-        Self { name, kind: T::KIND }
+        Self { name, column_type: T::TYPE }
     }
 }
 
@@ -39,7 +38,7 @@ impl Table {
         &self.columns[..self.key_columns]
     }
 
-    /// Returns all that a snapshot reads of a row, in the order of [`Record::read`](super::Record::read).
+    /// Returns the columns that a snapshot selects, in the order of [`Record::read`](super::Record::read).
     pub(crate) fn select_list(&self) -> String {
         let (key, others) = self.columns.split_at(self.key_columns);
         let own = |column: &Column| format!("{}.{}", self.name, column.name);
@@ -47,31 +46,31 @@ impl Table {
         key.iter().map(own).chain(joined).chain(others.iter().map(own)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Names the row with these values of the key.
+    /// Returns the error for the row with this key.
     pub(crate) fn bad_row(&self, key: &[String], fault: impl Display) -> BadRow {
         let row = self.key().iter().zip(key).map(|(column, value)| format!("{} {value}", column.name));
         BadRow::new(self.name, row.collect::<Vec<_>>().join(", "), fault.to_string())
     }
 }
 
-/// Returns the names of columns as a list in a statement.
+/// Returns the names of columns, separated by commas.
 pub(crate) fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String {
     columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A value of a column, which the drivers of both engines bind to a statement.
+/// A value that the drivers of both engines can bind to a statement.
 pub(crate) trait Value: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync {
-    /// Returns the text by which messages name a row with this value in its key.
+    /// Returns the value as error messages show it.
     fn describe(&self) -> String;
 }
 
-/// The type of a column.
-pub(crate) trait Field: Value + Readable {
-    const KIND: Kind;
+/// A Rust type that corresponds to a column type.
+pub(crate) trait Field: Value + ReadableValue {
+    const TYPE: ColumnType;
 }
 
 macro_rules! fields {
-    ($($type:ty: $kind:ident, $describe:expr;)*) => {$(
+    ($($type:ty: $column_type:ident, $describe:expr;)*) => {$(
         impl Value for $type {
             fn describe(&self) -> String {
                 $describe(self)
@@ -79,7 +78,7 @@ macro_rules! fields {
         }
 
         impl Field for $type {
-            const KIND: Kind = Kind::$kind;
+            const TYPE: ColumnType = ColumnType::$column_type;
         }
     )*};
 }

@@ -1,4 +1,4 @@
-//! URLs of databases, and passwords that are in files.
+//! URLs of PostgreSQL databases, and password files.
 
 use std::fmt;
 use std::fs;
@@ -12,30 +12,29 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 const EXAMPLE: &str = "postgres://user@host:5432/database?sslmode=verify-full";
 const PORT: u16 = 5432;
 
-/// The check of the database's certificate.
+/// Verification of the database's TLS certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// Encrypted, with whatever certificate (`prefer`, `require`).
-    Anybody,
-    /// A certificate of a known authority, whatever its name (`verify-ca`).
+pub(crate) enum CertificateCheck {
+    /// No verification (`prefer`, `require`).
+    None,
+    /// The certificate must be signed by a trusted authority (`verify-ca`).
     Authority,
-    /// A certificate of a known authority for this very host (`verify-full`).
+    /// The certificate must also match the host name (`verify-full`).
     Host,
 }
 
-/// A database of PostgreSQL: one or more hosts of one cluster. Shown without its password.
+/// URL of a PostgreSQL database, with one or more hosts of a cluster. Displayed without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     pub(crate) config: Config,
-    pub(crate) trust: Trust,
-    /// A file of certificates to trust instead of the system's.
+    pub(crate) certificate_check: CertificateCheck,
+    /// File of authorities to trust instead of the system's.
     pub(crate) authorities: Option<PathBuf>,
-    /// True when the system's were asked for by name.
-    system: bool,
+    /// True if the URL names the system's authorities (`sslrootcert=system`).
+    system_authorities: bool,
 }
 
-/// Faults of a URL. Never repeats any of it: a part of a password may stand anywhere in a URL that is
-/// malformed.
+/// Errors of parsing a URL. The messages never quote the URL, because any part of a malformed URL may be a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostgresUrlFault {
     #[error(
@@ -61,7 +60,8 @@ impl FromStr for PostgresUrl {
         let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
         let mut config: Config = address.parse().map_err(|_| PostgresUrlFault::Malformed)?;
         config.ssl_mode(SslMode::Prefer);
-        let mut url = Self { config, trust: Trust::Anybody, authorities: None, system: false };
+        let mut url =
+            Self { config, certificate_check: CertificateCheck::None, authorities: None, system_authorities: false };
         for (name, value) in form_urlencoded::parse(parameters.as_bytes()) {
             url.set(&name, &value)?;
         }
@@ -69,7 +69,7 @@ impl FromStr for PostgresUrl {
         match (hosts, ports) {
             (0, _) => Err(PostgresUrlFault::NoHost),
             (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlFault::Ports),
-            _ if url.system && url.trust != Trust::Host => {
+            _ if url.system_authorities && url.certificate_check != CertificateCheck::Host => {
                 Err(PostgresUrlFault::Value("sslrootcert=system needs sslmode=verify-full"))
             }
             _ => Ok(url),
@@ -82,10 +82,10 @@ impl PostgresUrl {
         let config = &mut self.config;
         match name {
             "sslmode" => self.set_ssl_mode(value)?,
-            // As elsewhere: trust in the system's authorities needs a check of the name, too, because they vouch for all.
-            "sslrootcert" if value == "system" => (self.authorities, self.system) = (None, true),
+            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
+            "sslrootcert" if value == "system" => (self.authorities, self.system_authorities) = (None, true),
             "sslrootcert" => self.authorities = Some(value.into()),
-            // Nothing else is ever asked for: only the primary can do what is needed.
+            // The connector always requires a primary.
             "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => {}
             "target_session_attrs" => {
                 return Err(PostgresUrlFault::Value(
@@ -130,12 +130,12 @@ impl PostgresUrl {
     }
 
     fn set_ssl_mode(&mut self, value: &str) -> Result<(), PostgresUrlFault> {
-        let (mode, trust) = match value {
-            "disable" => (SslMode::Disable, Trust::Anybody),
-            "prefer" => (SslMode::Prefer, Trust::Anybody),
-            "require" => (SslMode::Require, Trust::Anybody),
-            "verify-ca" => (SslMode::Require, Trust::Authority),
-            "verify-full" => (SslMode::Require, Trust::Host),
+        let (mode, check) = match value {
+            "disable" => (SslMode::Disable, CertificateCheck::None),
+            "prefer" => (SslMode::Prefer, CertificateCheck::None),
+            "require" => (SslMode::Require, CertificateCheck::None),
+            "verify-ca" => (SslMode::Require, CertificateCheck::Authority),
+            "verify-full" => (SslMode::Require, CertificateCheck::Host),
             _ => {
                 return Err(PostgresUrlFault::Value(
                     "sslmode must be disable, prefer, require, verify-ca or verify-full",
@@ -143,7 +143,7 @@ impl PostgresUrl {
             }
         };
         self.config.ssl_mode(mode);
-        self.trust = trust;
+        self.certificate_check = check;
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl PostgresUrl {
         self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
     }
 
-    /// Returns whether the URL itself holds a password.
+    /// Returns true if the URL itself contains a password.
     pub fn has_password(&self) -> bool {
         self.config.get_password().is_some()
     }
@@ -162,12 +162,12 @@ impl PostgresUrl {
         self.config.password(password);
     }
 
-    /// Takes the password that a password file has for this database, if it has one. The file is in PostgreSQL's own
-    /// format: `host:port:database:user:password` a line, `*` for anything.
+    /// Sets the password to the first match in a PostgreSQL password file, whose lines are
+    /// `host:port:database:user:password` with `*` as wildcard.
     pub fn set_password_from(&mut self, file: &Path) -> Result<(), PasswordFileFault> {
         let unreadable = |error: std::io::Error| PasswordFileFault::Unreadable {
             path: file.display().to_string(),
-            why: error.to_string(),
+            reason: error.to_string(),
         };
         let mode = fs::metadata(file).map_err(unreadable)?.permissions().mode();
         if mode & 0o077 != 0 {
@@ -190,11 +190,11 @@ impl PostgresUrl {
     }
 }
 
-/// Reasons why a password file cannot be used.
+/// Errors of reading a password file.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileFault {
-    #[error("cannot read the password file {path}: {why}")]
-    Unreadable { path: String, why: String },
+    #[error("cannot read the password file {path}: {reason}")]
+    Unreadable { path: String, reason: String },
     #[error("others can read the password file {0}: make it private with chmod 600")]
     Open(String),
 }
@@ -202,13 +202,13 @@ pub enum PasswordFileFault {
 fn find_password(text: &str, wanted: &[&str; 4]) -> Option<String> {
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
         let fields = fields(line);
-        let (known, password) = (fields.get(..4)?, fields.get(4)?);
-        let fits = known.iter().zip(wanted).all(|(known, wanted)| known == "*" || known == wanted);
-        fits.then(|| password.clone())
+        let (pattern, password) = (fields.get(..4)?, fields.get(4)?);
+        let matches = pattern.iter().zip(wanted).all(|(pattern, wanted)| pattern == "*" || pattern == wanted);
+        matches.then(|| password.clone())
     })
 }
 
-/// The fields of a line: separated by colons, a backslash takes the next character as it is.
+/// Splits a line at its colons. A backslash escapes the next character.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();
@@ -256,20 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn url_is_parsed() {
         let url =
             parse("postgres://ada:s%40cret@one:5433,two:5434/plants?sslmode=verify-full&sslrootcert=ca.pem").unwrap();
         assert_eq!(url.to_string(), "postgres://ada@one:5433,two:5434/plants");
         assert_eq!(format!("{url:?}"), "postgres://ada@one:5433,two:5434/plants");
         assert_eq!(url.config.get_password(), Some(&b"s@cret"[..]));
-        assert_eq!((url.trust, url.config.get_ssl_mode()), (Trust::Host, SslMode::Require));
+        assert_eq!((url.certificate_check, url.config.get_ssl_mode()), (CertificateCheck::Host, SslMode::Require));
         assert_eq!(url.authorities, Some("ca.pem".into()));
         assert_eq!(parse("postgresql:///plants?host=/run/postgresql&user=ada").unwrap().hosts().count(), 1);
         assert_eq!(parse("postgres://h/d?target_session_attrs=read-write").unwrap().to_string(), "postgres://h:5432/d");
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_repeating_it() {
+    fn error_message_never_contains_the_password() {
         let wrong = [
             "postgres://",
             "postgres:///plants",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn password_files() {
+    fn password_file_is_matched_by_line() {
         let file = "# comment\nother:5432:*:*:wrong\ndb:5432:plants:ada:p\\:w\\\\d:x\n*:*:*:*:any";
         assert_eq!(find_password(file, &["db", "5432", "plants", "ada"]), Some("p:w\\d:x".to_owned()));
         assert_eq!(find_password(file, &["db", "5432", "plants", "bob"]), Some("any".to_owned()));

@@ -23,20 +23,19 @@ impl Process {
 
     /// Writes what is known; what the system does not tell is left out.
     pub fn write_metrics(&self, page: &mut Page) {
-        page.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.")
-            .sample(&[], self.started);
+        page.gauge("process_start_time_seconds", "Start time of the process, as Unix time.").sample(&[], self.started);
         if let Some(seconds) = cpu_seconds() {
-            page.counter("process_cpu_seconds_total", "Processor time used.").sample(&[], seconds);
+            page.counter("process_cpu_seconds_total", "User and system CPU time spent.").sample(&[], seconds);
         }
         if let Some((virtual_bytes, resident_bytes)) = memory() {
-            page.gauge("process_virtual_memory_bytes", "Memory addressed.").sample(&[], virtual_bytes);
-            page.gauge("process_resident_memory_bytes", "Memory in use.").sample(&[], resident_bytes);
+            page.gauge("process_virtual_memory_bytes", "Virtual memory size.").sample(&[], virtual_bytes);
+            page.gauge("process_resident_memory_bytes", "Resident memory size.").sample(&[], resident_bytes);
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            page.gauge("process_open_fds", "Open file descriptors.").sample(&[], open.count());
+            page.gauge("process_open_fds", "Number of open file descriptors.").sample(&[], open.count());
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            page.gauge("process_max_fds", "File descriptors that may be open.").sample(&[], most);
+            page.gauge("process_max_fds", "Maximum number of open file descriptors.").sample(&[], most);
         }
     }
 }

@@ -111,11 +111,11 @@ impl ListCache {
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         let Some(cache) = &self.lists else { return };
-        page.counter("plantstore_list_cache_lookups_total", "Lists by whether they were in memory.")
-            .sample(&[("found", "yes".into())], self.hits.get())
-            .sample(&[("found", "no".into())], self.misses.get());
-        page.gauge("plantstore_list_cache_bytes", "Lists in memory.").sample(&[], cache.weight());
-        page.gauge("plantstore_list_cache_capacity_bytes", "How much there may be (--list-cache-bytes).")
+        page.counter("plantstore_list_cache_lookups_total", "Lookups in the list cache, by result.")
+            .sample(&[("result", "hit".into())], self.hits.get())
+            .sample(&[("result", "miss".into())], self.misses.get());
+        page.gauge("plantstore_list_cache_bytes", "Size of the list cache.").sample(&[], cache.weight());
+        page.gauge("plantstore_list_cache_capacity_bytes", "Maximum size of the list cache (--list-cache-bytes).")
             .sample(&[], cache.capacity());
     }
 }

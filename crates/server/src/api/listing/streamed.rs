@@ -107,7 +107,7 @@ impl StreamedList {
         // A chunk is always ready: without this, one long list would occupy a thread.
         tokio::task::yield_now().await;
         let request_id = list.context.id().to_owned();
-        list.read().await.inspect_err(|error| tracing::error!(request_id, %error, "a list was cut short"))
+        list.read().await.inspect_err(|error| tracing::error!(request_id, %error, "list response aborted"))
     }
 
     async fn read(mut self) -> Result<Next, Cut> {

@@ -66,13 +66,13 @@ impl KeyCache {
 
     pub(super) fn write_metrics(&self, page: &mut Page) {
         let FetchMetrics { fetched, failed, last } = &*self.metrics;
-        page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by what became of them.")
+        page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by outcome.")
             .sample(&[("outcome", "ok".into())], fetched.get())
             .sample(&[("outcome", "failed".into())], failed.get());
         // Before the first fetch there is no such time: the age computed from zero would be decades.
         if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
-            let help = "When the issuer's keys were last fetched, in seconds since 1970.";
-            page.gauge("plantstore_oidc_keys_timestamp_seconds", help).sample(&[], last);
+            let help = "Time of the last successful fetch of the issuer's keys, as Unix time.";
+            page.gauge("plantstore_oidc_keys_last_fetch_timestamp_seconds", help).sample(&[], last);
         }
     }
 
@@ -137,7 +137,7 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
         let failed = match fetched {
             Ok((keys, skipped)) => {
                 if failing {
-                    tracing::info!(issuer, "the issuer answers again");
+                    tracing::info!(issuer, "the issuer responds again");
                 }
                 if skipped != reported {
                     report_skipped_keys(issuer, &skipped);
@@ -155,7 +155,7 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
                     tracing::warn!(
                         issuer,
                         error,
-                        "cannot fetch the issuer's keys: trying on, with those that are known"
+                        "cannot fetch the issuer's keys: retrying, the cached keys stay in use"
                     );
                 }
                 state.send_modify(|state| state.fetching = false);
@@ -187,8 +187,8 @@ fn take(state: &watch::Sender<State>, issuer: &str, keys: KeySet) {
     });
     match (changed, count) {
         (false, _) => {}
-        (true, 0) => tracing::warn!(issuer, "the issuer has no key that can be used: none of its tokens is accepted"),
-        (true, keys) => tracing::info!(issuer, keys, "the issuer's keys are new or have changed"),
+        (true, 0) => tracing::warn!(issuer, "the issuer has no usable key: all of its tokens are rejected"),
+        (true, keys) => tracing::info!(issuer, keys, "issuer keys updated"),
     }
 }
 

@@ -15,10 +15,10 @@ const REJECTION_INTERVAL: Duration = Duration::from_secs(60);
 /// Warns about the keys of a fetched set that cannot be used.
 pub(super) fn report_skipped_keys(issuer: &str, skipped: &[SkippedKey]) {
     for SkippedKey { id, reason } in skipped.iter().take(SKIPPED_KEYS_MAX) {
-        tracing::warn!(issuer, kid = id, %reason, "a key of the issuer is skipped");
+        tracing::warn!(issuer, kid = id, %reason, "issuer key skipped");
     }
     if let Some(more) = skipped.len().checked_sub(SKIPPED_KEYS_MAX).filter(|more| *more > 0) {
-        tracing::warn!(issuer, keys = more, "more keys of the issuer are skipped");
+        tracing::warn!(issuer, keys = more, "more issuer keys skipped");
     }
 }
 
@@ -36,7 +36,7 @@ impl RejectionReports {
         match fault {
             Fault::Malformed => {
                 if let Some(suppressed) = self.opaque.pass(Instant::now()) {
-                    let message = "a bearer token was rejected: it is neither a JWT nor a token of this service; let the \
+                    let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
                         issuer make access tokens that are JWTs";
                     tracing::warn!(issuer, suppressed, "{message}");
                 }
@@ -44,7 +44,7 @@ impl RejectionReports {
             Fault::Audience(found) => {
                 if let Some(suppressed) = self.audience.pass(Instant::now()) {
                     let found = found.as_deref().unwrap_or("missing");
-                    let message = "a token of the issuer was rejected: its `aud` does not hold --oidc-audience";
+                    let message = "issuer token rejected: its `aud` does not contain --oidc-audience";
                     tracing::warn!(issuer, expected = audience, found, suppressed, "{message}");
                 }
             }

@@ -171,12 +171,12 @@ impl Exporter {
 
     pub(super) fn write_metrics(&self, page: &mut Page) {
         let ExportMetrics { exported, dropped, rejected } = &*self.metrics;
-        page.counter("plantstore_trace_spans_total", "Spans by what became of them.")
+        page.counter("plantstore_trace_spans_total", "Spans, by outcome.")
             .sample(&[("outcome", "exported".into())], exported.get())
             .sample(&[("outcome", "dropped".into())], dropped.get())
-            .sample(&[("outcome", "refused".into())], rejected.get());
+            .sample(&[("outcome", "rejected".into())], rejected.get());
         let waiting = self.queue.max_capacity() - self.queue.capacity();
-        page.gauge("plantstore_trace_queue_depth", "Requests whose spans wait for the collector.").sample(&[], waiting);
+        page.gauge("plantstore_trace_queue_depth", "Requests whose spans wait to be exported.").sample(&[], waiting);
     }
 }
 
@@ -287,13 +287,13 @@ impl Sender {
     /// Logs the first failure after a success; [`Self::succeeded`] logs the first success after that.
     fn failed(&mut self, error: &str) {
         if !std::mem::replace(&mut self.failing, true) {
-            tracing::warn!(error, "the collector does not take spans: they are kept for a while, then dropped");
+            tracing::warn!(error, "the collector does not accept spans: they are buffered for a while, then dropped");
         }
     }
 
     fn succeeded(&mut self) {
         if std::mem::replace(&mut self.failing, false) {
-            tracing::info!("the collector takes spans again");
+            tracing::info!("the collector accepts spans again");
         }
     }
 }

@@ -59,14 +59,14 @@ fn server(spans: &Spans) -> Value {
     let error_type = match spans.error {
         _ if !failed => None,
         Some(number) => Some(number.to_string()),
-        None => Some("cut".to_owned()),
+        None => Some("incomplete".to_owned()),
     };
     let attributes: Vec<Value> = [
         Some(text("http.request.method", method)),
         route.map(|route| text("http.route", route)),
         spans.status.map(|status| number("http.response.status_code", status.as_u16().into())),
         error_type.map(|name| text("error.type", &name)),
-        spans.error.map(|error| number("plantstore.error", error.into())),
+        spans.error.map(|error| number("plantstore.error_code", error.into())),
         spans.user.map(|user| text("user.id", &user.get().to_string())),
         Some(text("plantstore.request_id", &spans.request_id)),
         Some(number("http.response.body.size", i64::try_from(spans.bytes).unwrap_or(i64::MAX))),
