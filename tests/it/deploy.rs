@@ -121,7 +121,7 @@ fn variables_in_deploy_are_options() {
     // Without its line breaks.
     let serve = text(&serve.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = 0;
-    for path in ["deploy/plantstore.service", "deploy/Dockerfile", "deploy/compose.yaml", "docs/operations.md"] {
+    for path in ["deploy/plantstore.service", "deploy/Dockerfile", "deploy/compose.yaml", "docs/how-to/deployment.md"] {
         for (at, _) in file(path).match_indices("PLANTSTORE_") {
             let text = &file(path)[at..];
             let end = text.find(|character: char| !character.is_ascii_uppercase() && character != '_');

@@ -204,7 +204,7 @@ fn queries_of_the_alerts() -> Vec<String> {
 
 /// The names in the first column of the document's tables.
 fn documented() -> BTreeSet<String> {
-    let document = file("docs/monitoring.md");
+    let document = file("docs/reference/metrics.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned));
     rows.filter(|name| name.starts_with("plantstore_") || name.starts_with("process_")).collect()
 }
@@ -235,7 +235,7 @@ fn every_alert_says_what_to_do() {
             assert_eq!(alert.matches(part).count(), 1, "{part} of {alert}");
         }
         let name = alert.lines().next().unwrap();
-        assert!(file("docs/monitoring.md").contains(&format!("`{name}`")), "{name} is in the document");
+        assert!(file("docs/reference/metrics.md").contains(&format!("`{name}`")), "{name} is in the document");
     }
 }
 

@@ -7,7 +7,7 @@ use super::source::{Files, files, root};
 #[test]
 fn links_between_documents_lead_somewhere() {
     let documents = files("", "md");
-    assert!(documents.contains_key("README.md") && documents.contains_key("docs/errors.md"), "{:?}", documents.keys());
+    assert!(documents.contains_key("README.md") && documents.contains_key("docs/reference/errors.md"), "{:?}", documents.keys());
     let broken = broken_links(&documents, |path| root().join(path).exists());
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
