@@ -63,13 +63,7 @@ fn check(options: &[&str], token: &str, examples: &[Example]) {
 }
 
 /// The same, in a directory where something may have been prepared; `prepare` gets the address of the server.
-fn check_in<'a>(
-    site: &Site,
-    options: &[&'a str],
-    token: &str,
-    examples: &[Example],
-    prepare: impl FnOnce(&str),
-) {
+fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example], prepare: impl FnOnce(&str)) {
     let free = |option: &&'a str| if *option == METRICS_PORT { "0" } else { *option };
     let server = Terminal::serve_default_store(site, &options.iter().map(free).collect::<Vec<_>>());
     let address = server.address().expect("it listens").to_string();
@@ -81,7 +75,8 @@ fn check_in<'a>(
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
     let mut shell = String::from("set -u\n");
     for example in examples {
-        let command = example.command.replace("127.0.0.1:8080", &address).replace("cargo run --release --", "plantstore");
+        let command =
+            example.command.replace("127.0.0.1:8080", &address).replace("cargo run --release --", "plantstore");
         let metrics = metrics.as_deref().unwrap_or_default();
         shell.push_str(&command.replace(&format!("127.0.0.1:{METRICS_PORT}"), metrics));
         shell.push_str("\necho; echo ----\n");
@@ -189,7 +184,8 @@ fn python_and_javascript_examples_resolve_the_link_to_the_next_page() {
     for (language, interpreter, file) in
         [("python", python.as_os_str(), "page.py"), ("javascript", "node".as_ref(), "page.mjs")]
     {
-        let program = program("docs/how-to/pagination.md", language).replace("127.0.0.1:8080", &server.address().to_string());
+        let program =
+            program("docs/how-to/pagination.md", language).replace("127.0.0.1:8080", &server.address().to_string());
         std::fs::write(site.directory().join(file), program).unwrap();
         let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(site.directory()).output();
         let output = output.unwrap();

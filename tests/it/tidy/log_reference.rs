@@ -58,7 +58,7 @@ fn arguments(tokens: TokenStream) -> (String, Vec<String>) {
             Some(TokenTree::Literal(literal)) => {
                 let text = syn::parse_str::<LitStr>(&literal.to_string()).expect("a message").value();
                 let mut pieces = text.split('{');
-                message = pieces.next().unwrap_or_default().to_owned();
+                pieces.next().unwrap_or_default().clone_into(&mut message);
                 message.extend(
                     pieces.map(|piece| piece.split_once('}').map_or("…".to_owned(), |(_, rest)| format!("…{rest}"))),
                 );
