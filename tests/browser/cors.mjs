@@ -5,7 +5,7 @@ import { createServer } from "node:http";
 import { BASE_URL, TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
 import { stored } from "./garden.mjs";
 
-/// What a page may read beyond what it always may (docs/limits-and-browsers.md).
+/// What a page may read beyond what it always may (docs/how-to/cors.md).
 const EXPOSED = ["ETag", "Link", "Location", "Idempotency-Replayed", "RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"];
 
 /// An empty page on an origin of its own.

@@ -110,9 +110,9 @@ fn works(server: &Server, token: &str) {
     assert_eq!(ada.ids(), before);
 }
 
-/// The statements that docs/postgresql.md tells administrators to run.
+/// The statements that docs/how-to/postgresql.md tells administrators to run.
 fn statements_of_the_document() -> String {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/postgresql.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/how-to/postgresql.md")).unwrap();
     let block = document.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next());
     block.expect("a block of SQL").to_owned()
 }

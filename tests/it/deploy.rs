@@ -125,7 +125,7 @@ fn variables_in_deploy_are_options() {
         "deploy/environment",
         "deploy/Dockerfile",
         "deploy/compose.yaml",
-        "docs/operations.md",
+        "docs/how-to/deployment.md",
         "docs/how-to/install.md",
     ] {
         for (at, _) in file(path).match_indices("PLANTSTORE_") {

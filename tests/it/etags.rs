@@ -201,9 +201,10 @@ fn remembered_lists_are_never_out_of_date(#[values(Engine::Sqlite, Engine::Postg
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
 }
 
-/// The statement with these words that docs/rereads.md shows for this engine.
+/// The statement with these words that docs/how-to/change-rows-with-sql.md shows for this engine.
 fn documented_statement(engine: Engine, words: &str) -> String {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rereads.md")).unwrap();
+    let document =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/how-to/change-rows-with-sql.md")).unwrap();
     let block = document.split("```sql\n").nth(match engine {
         Engine::Sqlite => 1,
         Engine::Postgres => 2,

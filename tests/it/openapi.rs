@@ -191,7 +191,7 @@ fn the_document_names_its_server_and_licence_and_warns_of_inexact_ids() {
 
 #[test]
 fn the_document_has_every_error_code_with_an_example() {
-    let listed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/errors.md")).unwrap();
+    let listed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/errors.md")).unwrap();
     let expected: BTreeSet<i64> =
         listed.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect();
     assert!(expected.len() > 20, "{expected:?}");

@@ -60,7 +60,7 @@ fn assert_complete(prefix: &Path, zsh: &str, doc: &[&str]) {
     };
     let compressed: BTreeSet<_> = names(manual.path()).into_iter().map(|page| page + ".gz").collect();
     assert_eq!(names(&prefix.join("share/man/man1")), compressed);
-    for name in [&["README.md", "docs/errors.md", "third-party-licences.txt.gz"], doc].concat() {
+    for name in [&["README.md", "docs/reference/errors.md", "third-party-licences.txt.gz"], doc].concat() {
         assert!(prefix.join("share/doc/plantstore").join(name).exists(), "{name} is missing");
     }
 }

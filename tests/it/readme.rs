@@ -59,14 +59,15 @@ fn matches(shown: &str, found: &str) -> bool {
 
 /// Types the examples into a shell, beside a server with these options and a store of its own that was started on another terminal.
 fn check(options: &[&str], token: &str, examples: &[Example]) {
-    check_in(&Site::new(Engine::Sqlite), options, token, examples);
+    check_in(&Site::new(Engine::Sqlite), options, token, examples, |_| ());
 }
 
-/// The same, in a directory where something may have been prepared.
-fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example]) {
+/// The same, in a directory where something may have been prepared; `prepare` gets the address of the server.
+fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example], prepare: impl FnOnce(&str)) {
     let free = |option: &&'a str| if *option == METRICS_PORT { "0" } else { *option };
     let server = Terminal::serve_default_store(site, &options.iter().map(free).collect::<Vec<_>>());
     let address = server.address().expect("it listens").to_string();
+    prepare(&address);
     let metrics = options
         .contains(&METRICS_PORT)
         .then(|| wait_for("the address of the metrics", || server.metrics_address()).to_string());
@@ -74,7 +75,8 @@ fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Examp
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.display());
     let mut shell = String::from("set -u\n");
     for example in examples {
-        let command = example.command.replace("127.0.0.1:8080", &address);
+        let command =
+            example.command.replace("127.0.0.1:8080", &address).replace("cargo run --release --", "plantstore");
         let metrics = metrics.as_deref().unwrap_or_default();
         shell.push_str(&command.replace(&format!("127.0.0.1:{METRICS_PORT}"), metrics));
         shell.push_str("\necho; echo ----\n");
@@ -104,15 +106,17 @@ fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Examp
 fn the_examples_work_as_printed() {
     let documents = [
         ("README.md", 8),
-        ("docs/data.md", 10),
-        ("docs/limits-and-browsers.md", 6),
-        ("docs/paging.md", 4),
-        ("docs/rereads.md", 4),
-        ("docs/sharing.md", 8),
-        ("docs/retries.md", 3),
-        ("docs/monitoring.md", 4),
-        ("docs/check.md", 4),
-        ("docs/operations.md", 5),
+        ("docs/how-to/backup-and-restore.md", 4),
+        ("docs/how-to/caching.md", 4),
+        ("docs/how-to/check-a-deployment.md", 4),
+        ("docs/how-to/cors.md", 3),
+        ("docs/how-to/deployment.md", 3),
+        ("docs/how-to/import-and-export.md", 6),
+        ("docs/how-to/monitoring.md", 4),
+        ("docs/how-to/pagination.md", 4),
+        ("docs/how-to/rate-limits.md", 5),
+        ("docs/how-to/retries-and-idempotency.md", 3),
+        ("docs/how-to/sharing.md", 8),
     ];
     for (document, least) in documents {
         let examples = examples(document);
@@ -126,23 +130,35 @@ fn the_examples_work_as_printed() {
 }
 
 #[test]
+fn the_tutorial_works_as_printed() {
+    let examples = examples("docs/tutorial.md");
+    let [serve, rest @ ..] = examples.as_slice() else { panic!("a server and its clients") };
+    assert!(rest.len() >= 7 && rest.iter().any(|example| example.command == "python3 garden.py"));
+    let site = Site::new(Engine::Sqlite);
+    let file = site.directory().join("garden.py");
+    check_in(&site, &serve.served().expect("a server"), "", rest, |address| {
+        std::fs::write(&file, program("docs/tutorial.md", "python").replace("127.0.0.1:8080", address)).unwrap();
+    });
+}
+
+#[test]
 fn the_examples_about_openid_connect_work_as_printed() {
     let key = SigningKey::rsa("key");
     let issuer = Issuer::start(&[&key]);
     let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--no-first-token"];
-    check(&options, &key.token(&issuer.claims("ada")), &examples("docs/openid-connect.md"));
+    check(&options, &key.token(&issuer.claims("ada")), &examples("docs/how-to/openid-connect.md"));
 }
 
 #[test]
 fn the_examples_about_tls_work_as_printed() {
-    let examples = examples("docs/tls.md");
+    let examples = examples("docs/how-to/tls.md");
     let [certificate, serve, rest @ ..] = examples.as_slice() else {
         panic!("a certificate, and a server that shows it")
     };
     let site = Site::new(Engine::Sqlite);
     let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(site.directory()).status();
     assert!(made.unwrap().success(), "{}", certificate.command);
-    check_in(&site, &serve.served().expect("a server"), "", rest);
+    check_in(&site, &serve.served().expect("a server"), "", rest, |_| ());
 }
 
 /// The only block of a document in this language.
@@ -168,7 +184,8 @@ fn python_and_javascript_examples_resolve_the_link_to_the_next_page() {
     for (language, interpreter, file) in
         [("python", python.as_os_str(), "page.py"), ("javascript", "node".as_ref(), "page.mjs")]
     {
-        let program = program("docs/paging.md", language).replace("127.0.0.1:8080", &server.address().to_string());
+        let program =
+            program("docs/how-to/pagination.md", language).replace("127.0.0.1:8080", &server.address().to_string());
         std::fs::write(site.directory().join(file), program).unwrap();
         let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(site.directory()).output();
         let output = output.unwrap();

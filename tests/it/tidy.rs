@@ -1,11 +1,15 @@
 //! Executable rules that neither the compiler nor Cargo can enforce. Each looks at tokens instead of text, and has a
 //! test that shows what it finds.
 
+mod api_reference;
+mod cli_reference;
 mod cycles;
 mod documents;
 mod drawing;
 mod errors;
 mod files;
+mod generated;
+mod log_reference;
 mod modules;
 mod options;
 mod places;

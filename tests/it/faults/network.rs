@@ -55,7 +55,7 @@ fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
         assert_eq!(plants(&other), expected, "{stage:?}");
         proxy.heal();
         wait_until_healed(&nodes[1..]);
-        // As docs/errors.md advises.
+        // As docs/reference/errors.md advises.
         assert_eq!(ada.post(plant(1, "newer")).status, if done { 409 } else { 200 }, "{stage:?}");
         unknown("delete", &|| ada.delete(1));
         assert_eq!(other.ids().contains(&1), !done, "{stage:?}");

@@ -1,15 +1,55 @@
-//! Links between documents.
+//! Documents: links between them, their index, and their language.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{Files, files, root};
+use super::source::{Files, files, read, root};
+
+const INDEXES: [&str; 2] = ["docs/README.md", "docs/design/README.md"];
+/// Words in the README, at most.
+const README_WORDS: usize = 900;
+/// Indefinite pronouns, in place of the client, process or person that acts.
+const PRONOUNS: [&str; 5] = ["anybody", "nobody", "somebody", "whoever", "whom"];
 
 #[test]
 fn links_between_documents_lead_somewhere() {
     let documents = files("", "md");
-    assert!(documents.contains_key("README.md") && documents.contains_key("docs/errors.md"), "{:?}", documents.keys());
+    assert!(
+        documents.contains_key("README.md") && documents.contains_key("docs/reference/errors.md"),
+        "{:?}",
+        documents.keys()
+    );
     let broken = broken_links(&documents, |path| root().join(path).exists());
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn index_links_to_every_page() {
+    let links_of =
+        |index: &str| links(&prose(&read(index))).iter().map(|link| resolve(index, link)).collect::<Vec<_>>();
+    let linked: BTreeSet<_> = INDEXES.into_iter().flat_map(links_of).collect();
+    let pages = files("docs", "md").into_keys().filter(|page| !INDEXES.contains(&page.as_str()));
+    let missing: Vec<_> = pages.filter(|page| !linked.contains(page)).collect();
+    assert!(missing.is_empty(), "no index links to {missing:?}");
+}
+
+#[test]
+fn readme_is_short() {
+    let words = read("README.md").split_whitespace().count();
+    assert!(words <= README_WORDS, "the README has {words} words");
+}
+
+#[test]
+fn documents_use_no_indefinite_pronouns() {
+    let lines = |(path, text): (String, String)| {
+        let found: Vec<_> = prose(&text).lines().filter(|line| has_pronoun(line)).map(str::to_owned).collect();
+        found.into_iter().map(move |line| format!("{path}: {line}"))
+    };
+    let found: Vec<_> = files("", "md").into_iter().flat_map(lines).collect();
+    assert!(found.is_empty(), "name the client or process that acts:\n{}", found.join("\n"));
+}
+
+fn has_pronoun(line: &str) -> bool {
+    line.to_lowercase().split(|character: char| !character.is_alphabetic()).any(|word| PRONOUNS.contains(&word))
 }
 
 fn broken_links(documents: &Files, exists: impl Fn(&str) -> bool) -> Vec<String> {
@@ -41,10 +81,17 @@ fn resolve(document: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Leaves out blocks of code.
+/// Leaves out blocks of code, and what is generated.
 fn prose(text: &str) -> String {
     let mut in_code = false;
+    let mut in_generated = false;
     let lines = text.lines().filter(|line| {
+        if line.starts_with("<!-- ") {
+            in_generated = line.starts_with("<!-- generated");
+        }
+        if in_generated {
+            return line.starts_with('#');
+        }
         let is_fence = line.trim_start().starts_with("```");
         in_code ^= is_fence;
         !in_code && !is_fence
@@ -82,6 +129,15 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let html = ["id=\"", "name=\""].into_iter().flat_map(|name| prose.split(name).skip(1));
     anchors.extend(html.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
     anchors
+}
+
+#[test]
+fn pronouns_are_found_as_words() {
+    assert!(has_pronoun("- Nobody's token") && !has_pronoun("what everybody needs"));
+    assert_eq!(
+        prose("a\n<!-- generated: x -->\nb\n## C\n<!-- end of generated text -->\nd\n"),
+        "a\n## C\n<!-- end of generated text -->\nd\n"
+    );
 }
 
 #[test]

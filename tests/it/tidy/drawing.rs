@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::generated;
 use super::rooms::{self, ROOT};
-use super::source::read;
 use super::workspace::crates;
 
 const DOCUMENT: &str = "ARCHITECTURE.md";
-const BEGIN: &str = "<!-- module graph -->\n";
-const END: &str = "<!-- end of module graph -->";
 
 /// Draws the crates, and the rooms of the server, as a Mermaid flowchart: an arrow leads from the importer to the imported.
 fn draw() -> String {
@@ -27,8 +25,5 @@ fn draw() -> String {
 
 #[test]
 fn the_module_graph_is_drawn_as_it_is() {
-    let document = read(DOCUMENT);
-    let drawn = document.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(block, _)| block);
-    let expected = draw();
-    assert!(drawn == Some(&expected), "{DOCUMENT} is to have:\n{BEGIN}{expected}{END}\n");
+    generated::check(DOCUMENT, "module graph", &draw());
 }

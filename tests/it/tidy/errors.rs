@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::{Found, code_tokens, files, read, scan};
 
 const TABLE: &str = "crates/server/src/api/error.rs";
-const DOCUMENT: &str = "docs/errors.md";
+const DOCUMENT: &str = "docs/reference/errors.md";
 
 #[test]
 fn every_error_code_is_documented_and_tested() {

@@ -1,7 +1,7 @@
 //! Errors of the interface: status, error code and message of each.
 //!
 //! Every error becomes an [`ApiError`], and every [`ApiError`] becomes `{"error": …, "message": …}`. Error codes are stable
-//! and never reused; `docs/errors.md` lists them.
+//! and never reused; `docs/reference/errors.md` lists them.
 
 use std::time::Duration;
 
