@@ -145,8 +145,8 @@ impl Turn {
     /// Records how long a write that was queued at this moment waited for its turn and for its commit.
     fn record(&self, queued: Instant) {
         if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
-            spans::note("wait for the writer", queued, *begun);
-            spans::note("commit", *begun, Instant::now());
+            spans::record("wait for the writer", queued, *begun);
+            spans::record("commit", *begun, Instant::now());
         }
     }
 }
@@ -302,7 +302,7 @@ impl Queue {
     /// Submits a job and waits for its outcome.
     pub(crate) async fn execute<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let (sender, mut receiver) = oneshot::channel();
-        let queued = spans::begin().at();
+        let queued = spans::begin().start();
         let turn = Arc::new(Turn { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
         let job = job(Reply { sender, turn: Arc::clone(&turn) });
         let claim = job.claim();
