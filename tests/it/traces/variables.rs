@@ -7,6 +7,9 @@ use crate::support::collector::Collector;
 use crate::support::issuer::Authority;
 use crate::support::{Engine, Server, Site, wait_for};
 
+type Options<'a> = &'a [&'a str];
+type Variables<'a> = &'a [(&'a str, &'a str)];
+
 const SERVE: [&str; 4] = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
 
 fn command(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Command {
@@ -31,7 +34,7 @@ fn base_endpoint_gets_the_path_for_traces_and_the_specific_one_nothing() {
     let url = collector.url();
     let (below, verbatim, missing) =
         (format!("{url}/otlp/"), format!("{url}/spans?tenant=1"), "http://127.0.0.1:1".to_owned());
-    let cases: [(&str, &[&str], &[(&str, &str)], &str); 4] = [
+    let cases: [(&str, Options, Variables, &str); 4] = [
         ("base", &[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)], "/v1/traces"),
         ("below", &[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", &below)], "/otlp/v1/traces"),
         (
@@ -121,7 +124,7 @@ fn resource_attributes_describe_the_service() {
 fn sampler_decides_unless_the_option_does() {
     let site = Site::new(Engine::Sqlite);
     let parents = [None, Some("00"), Some("01")];
-    let cases: [(&[&str], &[(&str, &str)], [bool; 3]); 6] = [
+    let cases: [(Options, Variables, [bool; 3]); 6] = [
         (&[], &[], [true, false, true]),
         (&[], &[("OTEL_TRACES_SAMPLER", "always_on")], [true, true, true]),
         (&[], &[("OTEL_TRACES_SAMPLER", "always_off")], [false, false, false]),
