@@ -32,17 +32,18 @@ pub(super) fn warnings(program: &Command) -> Vec<String> {
     }
     let known = known_variables(program);
     let unknown = ours.into_iter().filter(|(name, value)| !known.contains(name) && !is_set_by_kubernetes(name, value));
-    unknown
-        .map(|(name, _)| {
-            let nearest = known.iter().map(|known| (edit_distance(&name, known), known)).min();
-            match nearest {
-                Some((edits, known)) if edits <= MISSPELLING_DISTANCE_MAX => {
-                    format!("the variable {name} is ignored: there is no such option; did you mean {known}?")
-                }
-                _ => format!("the variable {name} is ignored: there is no such option (see plantstore serve --help)"),
-            }
-        })
-        .collect()
+    unknown.map(|(name, _)| ignored(&name, &known)).collect()
+}
+
+/// Returns the warning about a variable that is not among the known ones.
+pub(super) fn ignored(name: &str, known: &[String]) -> String {
+    let nearest = known.iter().map(|known| (edit_distance(name, known), known)).min();
+    match nearest {
+        Some((edits, known)) if edits <= MISSPELLING_DISTANCE_MAX => {
+            format!("the variable {name} is ignored: there is no such option; did you mean {known}?")
+        }
+        _ => format!("the variable {name} is ignored: there is no such option (see plantstore serve --help)"),
+    }
 }
 
 /// Returns every variable that some command reads.

@@ -8,6 +8,7 @@ mod log_options;
 mod monitoring;
 mod notify;
 mod oidc;
+mod otel;
 mod shutdown_signal;
 mod sweeper;
 mod tls;
@@ -119,7 +120,8 @@ impl Options {
         let url = self.store.url()?;
         let (settings, tls) = (self.settings()?, self.tls.tls()?);
         let log = self.log.start_log();
-        for warning in warnings {
+        let of_otel = if settings.collector.is_some() { otel::warnings() } else { Vec::new() };
+        for warning in warnings.iter().chain(&of_otel) {
             tracing::warn!("{warning}");
         }
         self.store.warn_of_visible_password();

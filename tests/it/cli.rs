@@ -258,8 +258,7 @@ fn help_and_version() {
             "1024",
             "2s",
             "10",
-            "100",
-            "1"
+            "100"
         ],
         "the defaults of the contract"
     );

@@ -1,5 +1,6 @@
 //! The second listener: what is counted is what happened, nobody is named, and nothing holds it up.
 
+mod exposition;
 mod listener;
 
 use std::collections::BTreeSet;
@@ -176,9 +177,9 @@ fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Pos
     let more = |name, labels: &[(&str, &str)]| after.value(name, labels) - before.value(name, labels);
     assert_eq!(more("plantstore_write_batch_size_sum", &[]), 9, "{}", after.text);
     assert_eq!(more("plantstore_write_batch_size_count", &[]), 2, "{}", after.text);
-    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "1")]), 1, "{}", after.text);
-    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "4")]), 1, "{}", after.text);
-    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "8")]), 2, "{}", after.text);
+    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "1.0")]), 1, "{}", after.text);
+    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "4.0")]), 1, "{}", after.text);
+    assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "8.0")]), 2, "{}", after.text);
 }
 
 #[rstest]

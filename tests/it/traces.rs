@@ -1,4 +1,6 @@
-//! Traces: a client's is continued, a collector is told, and nothing that the collector does reaches a request.
+//! Traces: a client's trace is continued, spans are exported to a collector, and a failing collector affects no request.
+
+mod variables;
 
 use rstest::rstest;
 use serde_json::Value;
@@ -34,8 +36,9 @@ fn a_request_is_a_span_of_its_clients_trace(#[values(Engine::Sqlite, Engine::Pos
     let (span, children) = collector.wait_for_request("create");
     assert_eq!((span.text("traceId"), span.text("parentSpanId"), span.text("name")), (TRACE, SPAN, "POST /plants"));
     assert_eq!(span.text("traceState"), "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
-    assert_eq!(span.0["kind"], 2);
+    assert_eq!((&span.0["kind"], &span.0["flags"]), (&2.into(), &0x301.into()));
     assert!(span.0["status"].is_null());
+    assert!(collector.requests().iter().all(|request| request.head.starts_with("POST /v1/traces HTTP/1.1\r\n")));
     let attributes = span.attributes();
     let attribute = |name: &str| attributes.get(name).map(String::as_str);
     assert_eq!(attribute("http.request.method"), Some("POST"));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
+use hyper::header::{ACCEPT, HOST, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
 use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -81,14 +81,16 @@ impl Client {
         self.send(address, request).await
     }
 
-    pub async fn post_json(&self, address: &Address, body: Bytes) -> Result<Response, ClientError> {
+    /// Sends a `POST` request. The server may receive it twice, see [`Self::send`].
+    pub async fn post(&self, address: &Address, headers: HeaderMap, body: Bytes) -> Result<Response, ClientError> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        *request.headers_mut() = headers;
         self.send(address, request).await
     }
 
-    /// Sends a request on a pooled connection, and once more if the server has closed that one since the last response.
+    /// Sends a request on a pooled connection, and once more on another one if that breaks before the response and has been
+    /// used before: the server has probably closed it since the last response. If it has not, it receives the request twice.
     async fn send(&self, address: &Address, request: Request<Bytes>) -> Result<Response, ClientError> {
         self.require_roots(address)?;
         let mut request = with_common_headers(request, address.authority());

@@ -20,7 +20,10 @@ mod web;
 pub use self::api::{ApiLimits, Cors, OriginFault};
 pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
 pub use self::metrics_listener::serve_metrics;
-pub use self::observe::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+pub use self::observe::{
+    Collector, CollectorSettings, Compression, Endpoint, EndpointFault, ExportHeaders, ListFault, Resource,
+    SampleRatio, SampleRatioFault, Sampler, SamplerFault,
+};
 pub use self::options::value_parser;
 pub use self::routes::openapi;
 pub use self::server::{Server, Settings};

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::response::Response;
 use axum::routing::get;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
-use plantstore_telemetry::metrics::{Format, Page};
+use plantstore_telemetry::metrics::{ExpositionFormat, Page};
 use tokio::net::TcpListener;
 
 use crate::api::{Api, ApiError, ApiLimits};
@@ -84,7 +84,7 @@ async fn scrape(server: &Server, write_more: impl Fn(&mut Page), headers: &Heade
 }
 
 /// Returns the format that a client asks for: Prometheus asks for OpenMetrics.
-fn requested_format(headers: &HeaderMap) -> Format {
+fn requested_format(headers: &HeaderMap) -> ExpositionFormat {
     let asked = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/openmetrics-text"));
-    if headers.get_all(ACCEPT).iter().any(asked) { Format::OpenMetrics } else { Format::Text }
+    if headers.get_all(ACCEPT).iter().any(asked) { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text }
 }

@@ -16,4 +16,7 @@ pub(crate) use self::hex::write_hex;
 pub(crate) use self::readiness::Readiness;
 pub(crate) use self::state::Observe;
 pub(crate) use self::traces::Trace;
-pub use self::traces::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
+pub use self::traces::{
+    Collector, CollectorSettings, Compression, Endpoint, EndpointFault, ExportHeaders, ListFault, Resource,
+    SampleRatio, SampleRatioFault, Sampler, SamplerFault,
+};

@@ -107,8 +107,8 @@ impl Handler for Service {
             check_host(&parts).map(|()| preflight()).into_response()
         } else {
             let request = Request::from_parts(parts, body);
-            match context.notes() {
-                Some(notes) => notes.during(self.route(request)).await,
+            match context.recorder() {
+                Some(recorder) => recorder.during(self.route(request)).await,
                 None => self.route(request).await,
             }
         };

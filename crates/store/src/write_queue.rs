@@ -144,8 +144,8 @@ impl JobState {
     /// Records spans for the waiting time and the commit of a job that was queued at `queued`.
     fn record_spans(&self, queued: Instant) {
         if let Some(begun) = self.begun.as_ref().and_then(OnceLock::get) {
-            spans::note("wait for the writer", queued, *begun);
-            spans::note("commit", *begun, Instant::now());
+            spans::record("wait for the writer", queued, *begun);
+            spans::record("commit", *begun, Instant::now());
         }
     }
 }
@@ -304,7 +304,7 @@ impl WriteQueue {
     /// Submits a job and waits for its outcome.
     pub(crate) async fn execute<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
         let (sender, mut receiver) = oneshot::channel();
-        let queued = spans::begin().at();
+        let queued = spans::begin().start();
         let state = Arc::new(JobState { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
         let job = job(Reply { sender, state: Arc::clone(&state) });
         let claim = job.claim();

@@ -1,4 +1,4 @@
-//! Metric primitives, span recording and logging, for the store and the server alike.
+//! Metric primitives, span recording and logging, for the store and the server.
 
 pub mod logging;
 pub mod metrics;

@@ -1,8 +1,8 @@
-//! Logs: one event a line on standard error, for people on a terminal and as JSON otherwise.
+//! Logging: one event a line on standard error, as text or as JSON.
 //!
-//! Lines are buffered in memory and written by a thread of their own, so that a request never waits for the reader of the
-//! log; the writer of an error waits for a moment, because the process may end with it. Below the level of a warning only events
-//! of this workspace are logged: what other crates log of headers and bodies never reaches the log.
+//! Lines are queued in memory and written by a thread of their own, so that a request never waits for the reader of the
+//! log. Only an error waits until it is written, for a limited time, because the process may end with it. Below the level of a
+//! warning, only events of this workspace are logged: other crates may log header fields and bodies.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
@@ -17,43 +17,43 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-/// Bytes that may wait to be written; past that, lines are dropped and counted.
-const BACKLOG_MAX: usize = 8 << 20;
+/// Bytes that are queued at most; further lines are dropped and counted.
+const QUEUE_MAX: usize = 8 << 20;
 /// Longest wait for the log after an error, and at the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long lines gather before they are written.
-const GATHER: Duration = Duration::from_millis(50);
+/// Time for which a line waits for others, to be written together.
+const BATCH_DELAY: Duration = Duration::from_millis(50);
 
-/// How a line looks.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For reading on a terminal.
+    /// Text for people.
     Human,
     /// One JSON object a line.
     Json,
 }
 
-/// Starts logging for the whole process. Keep the guard: dropping it writes what is still waiting.
+/// Starts logging for the whole process. Dropping the guard writes the lines that are still queued.
 pub fn start(format: Format, level: Level) -> Guard {
     let sink = Arc::new(Sink::new(format));
-    let writing = Arc::clone(&sink);
-    // Without the thread there is no log; the service itself does not depend on it.
-    let _ = thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_forever());
-    let lines = Lines { sink: Arc::clone(&sink), level };
-    // Fails only when logging was started before, in which case that goes on.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    let writer = Arc::clone(&sink);
+    // Without the thread nothing is logged; the service does not depend on it.
+    let _ = thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_forever());
+    let layer = LogLayer { sink: Arc::clone(&sink), level };
+    // Fails only if logging was started before; that goes on.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
     std::panic::set_hook(Box::new(log_panic));
     Guard(sink)
 }
 
-/// Waits, for a while, until all lines are written when dropped.
+/// When dropped, waits for a limited time until all lines are written.
 pub struct Guard(Arc<Sink>);
 
 impl Guard {
-    /// Returns a function for the number of lines that were dropped because the log was not read.
+    /// Returns a function that returns the number of dropped lines.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let sink = Arc::clone(&self.0);
-        move || sink.waiting().dropped_in_all
+        move || sink.queue().dropped_total
     }
 }
 
@@ -63,98 +63,100 @@ impl Drop for Guard {
     }
 }
 
-/// A panic is logged by its place alone: its message may quote what it was working on.
+/// Logs a panic with its location and without a formatted message, which may quote user data.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let location = panic.location().map(ToString::to_string).unwrap_or_default();
-    // A literal message quotes nothing.
+    // A literal message quotes no data.
     let message = panic.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message withheld)");
     tracing::error!(location, reason = message, "panic");
 }
 
-/// Where lines wait for the one thread that writes them.
+/// The queue of lines, shared with the thread that writes them.
 struct Sink {
     format: Format,
-    waiting: Mutex<Waiting>,
-    more: Condvar,
+    queue: Mutex<LineQueue>,
+    /// Signals that lines were added, or that they became urgent.
+    added: Condvar,
+    /// Signals that lines were written.
     written: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct LineQueue {
     lines: Vec<u8>,
-    /// Since the last report of them.
+    /// Lines that were dropped since the log last reported them.
     dropped: u64,
-    dropped_in_all: u64,
-    /// A thread waits for the lines to be written.
+    dropped_total: u64,
+    /// Another thread waits until the lines are written.
     urgent: bool,
-    /// Lines are being written at the moment.
+    /// Lines are being written.
     writing: bool,
-    /// The log is not read: no thread waits for it until it moves again.
+    /// The reader of the log has stopped reading. No thread waits for it until it reads again.
     stuck: bool,
 }
 
 impl Sink {
     fn new(format: Format) -> Self {
-        Self { format, waiting: Mutex::default(), more: Condvar::new(), written: Condvar::new() }
+        Self { format, queue: Mutex::default(), added: Condvar::new(), written: Condvar::new() }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, LineQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, line: &str) {
-        let mut waiting = self.waiting();
-        if waiting.lines.len() + line.len() > BACKLOG_MAX {
-            waiting.dropped += 1;
-            waiting.dropped_in_all += 1;
+        let mut queue = self.queue();
+        if queue.lines.len() + line.len() > QUEUE_MAX {
+            queue.dropped += 1;
+            queue.dropped_total += 1;
             return;
         }
-        if waiting.lines.is_empty() {
-            self.more.notify_one();
+        if queue.lines.is_empty() {
+            self.added.notify_one();
         }
-        waiting.lines.extend_from_slice(line.as_bytes());
+        queue.lines.extend_from_slice(line.as_bytes());
     }
 
-    /// Waits until all lines are written, but not for long: a log that is not read must not stop the service.
+    /// Waits until all lines are written, for a limited time: a log that is not read must not stop the service.
     fn wait_until_written(&self) {
-        let mut waiting = self.waiting();
-        if waiting.stuck {
+        let mut queue = self.queue();
+        if queue.stuck {
             return;
         }
-        waiting.urgent = true;
-        self.more.notify_one();
-        let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
-        let waited = self.written.wait_timeout_while(waiting, FLUSH_TIMEOUT, unwritten);
-        let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        waiting.stuck = timeout.timed_out();
+        queue.urgent = true;
+        self.added.notify_one();
+        let unwritten = |queue: &mut LineQueue| queue.writing || !queue.lines.is_empty();
+        let waited = self.written.wait_timeout_while(queue, FLUSH_TIMEOUT, unwritten);
+        let (mut queue, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        queue.stuck = timeout.timed_out();
     }
 
     fn write_forever(&self) {
-        let mut waiting = self.waiting();
+        let mut queue = self.queue();
         loop {
-            let woken = self.more.wait_while(waiting, |waiting| waiting.lines.is_empty());
+            let woken = self.added.wait_while(queue, |queue| queue.lines.is_empty());
             let woken = woken.unwrap_or_else(PoisonError::into_inner);
-            // What comes in the next moment shares the write.
-            let gathered = self.more.wait_timeout_while(woken, GATHER, |waiting| !waiting.urgent);
-            waiting = gathered.unwrap_or_else(PoisonError::into_inner).0;
-            let mut lines = std::mem::take(&mut waiting.lines);
-            let dropped = std::mem::take(&mut waiting.dropped);
-            waiting.writing = true;
-            drop(waiting);
+            // Lines that follow soon are written together with it.
+            let gathered = self.added.wait_timeout_while(woken, BATCH_DELAY, |queue| !queue.urgent);
+            queue = gathered.unwrap_or_else(PoisonError::into_inner).0;
+            let mut lines = std::mem::take(&mut queue.lines);
+            let dropped = std::mem::take(&mut queue.dropped);
+            queue.writing = true;
+            drop(queue);
             if dropped > 0 {
-                lines.extend_from_slice(self.note_of_dropped(dropped).as_bytes());
+                lines.extend_from_slice(self.dropped_line(dropped).as_bytes());
             }
             // There is no other place to report that the log cannot be written.
             let _ = io::stderr().lock().write_all(&lines);
-            waiting = self.waiting();
-            waiting.writing = false;
-            waiting.stuck = false;
-            waiting.urgent = false;
+            queue = self.queue();
+            queue.writing = false;
+            queue.stuck = false;
+            queue.urgent = false;
             self.written.notify_all();
         }
     }
 
-    fn note_of_dropped(&self, count: u64) -> String {
+    fn dropped_line(&self, count: u64) -> String {
         match self.format {
             Format::Json => format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{count}}}\n"),
             Format::Human => format!("WARN log lines dropped count={count}\n"),
@@ -162,12 +164,13 @@ impl Sink {
     }
 }
 
-struct Lines {
+/// Formats events and adds them to the queue.
+struct LogLayer {
     sink: Arc<Sink>,
     level: Level,
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _context: Context<'_, S>) -> bool {
         let ours = metadata.target().starts_with("plantstore");
         *metadata.level() <= if ours { self.level } else { Level::WARN }
@@ -175,13 +178,13 @@ impl<S: Subscriber> Layer<S> for Lines {
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         thread_local! {
-            /// One line at a time is put together on a thread: its memory is kept for the next.
+            /// Buffer for the line that is being formatted, reused for the next.
             static LINE: RefCell<String> = RefCell::default();
         }
         let level = *event.metadata().level();
         let write = |line: &mut String| {
             line.clear();
-            let mut fields = Fields { format: self.sink.format, line };
+            let mut fields = FieldWriter { format: self.sink.format, line };
             fields.begin(level);
             event.record(&mut fields);
             fields.end();
@@ -189,7 +192,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         };
         LINE.with(|line| match line.try_borrow_mut() {
             Ok(mut line) => write(&mut line),
-            // A value that is being written logs something itself.
+            // Formatting a value of another event has logged this one.
             Err(_) => write(&mut String::new()),
         });
         // The process may be about to end.
@@ -199,13 +202,13 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// Writes the fields of an event behind each other. Events have their message first, as `tracing` hands it over.
-struct Fields<'a> {
+/// Writes the fields of an event. `tracing` passes the message first.
+struct FieldWriter<'a> {
     format: Format,
     line: &'a mut String,
 }
 
-impl Fields<'_> {
+impl FieldWriter<'_> {
     fn begin(&mut self, level: Level) {
         let now = Timestamp::now();
         match self.format {
@@ -233,7 +236,7 @@ impl Fields<'_> {
     }
 }
 
-impl Visit for Fields<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" && self.format == Format::Human {
             self.write(format_args!(" {value:?}"));
@@ -241,14 +244,14 @@ impl Visit for Fields<'_> {
         }
         self.name(field);
         self.line.push('"');
-        let _ = write!(Escaped(self.line), "{value:?}");
+        let _ = write!(EscapingWriter(self.line), "{value:?}");
         self.line.push('"');
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.name(field);
         self.line.push('"');
-        let _ = Escaped(self.line).write_str(value);
+        let _ = EscapingWriter(self.line).write_str(value);
         self.line.push('"');
     }
 
@@ -268,10 +271,10 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// Escapes text for a JSON string: no line break and no control character reaches a terminal either.
-struct Escaped<'a>(&'a mut String);
+/// Escapes text for a JSON string. Human-readable lines use it, too, so that no control character reaches a terminal.
+struct EscapingWriter<'a>(&'a mut String);
 
-impl fmt::Write for Escaped<'_> {
+impl fmt::Write for EscapingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if !text.contains(|character: char| matches!(character, '"' | '\\') || character.is_control()) {
             self.0.push_str(text);

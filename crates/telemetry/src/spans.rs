@@ -4,81 +4,76 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Notes of one request at the most: a request that does more is known well enough by then.
-const NOTES_MAX: usize = 32;
+/// Spans of one request at most; further ones are not recorded.
+const SPANS_MAX: usize = 32;
 
 tokio::task_local! {
-    /// Where what is done for the request at work is noted.
-    static NOTES: Notes;
+    static RECORDER: SpanRecorder;
 }
 
-/// One thing that was done for a request.
+/// A step of a request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Note {
-    /// What.
+pub struct RecordedSpan {
     pub name: &'static str,
-    /// Since when.
-    pub begun: Instant,
-    /// Until when.
-    pub ended: Instant,
+    pub start: Instant,
+    pub end: Instant,
 }
 
-/// All that was noted of one request.
+/// The recorded spans of one request.
 #[derive(Clone, Debug, Default)]
-pub struct Notes(Arc<Mutex<Vec<Note>>>);
+pub struct SpanRecorder(Arc<Mutex<Vec<RecordedSpan>>>);
 
-impl Notes {
-    /// Does some work, of which notes are taken.
-    pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
-        NOTES.scope(self.clone(), work).await
+impl SpanRecorder {
+    /// Runs a future whose spans are recorded.
+    pub async fn during<T>(&self, future: impl Future<Output = T>) -> T {
+        RECORDER.scope(self.clone(), future).await
     }
 
-    /// What was noted so far.
-    pub fn take(&self) -> Vec<Note> {
-        std::mem::take(&mut self.notes())
+    /// Removes and returns the spans that were recorded so far.
+    pub fn take(&self) -> Vec<RecordedSpan> {
+        std::mem::take(&mut self.spans())
     }
 
-    fn notes(&self) -> MutexGuard<'_, Vec<Note>> {
+    fn spans(&self) -> MutexGuard<'_, Vec<RecordedSpan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Something begins that may be worth a note.
+/// Starts a span of the current request.
 #[must_use]
-pub fn begin() -> Begun {
-    Begun(is_noted().then(Instant::now))
+pub fn begin() -> ActiveSpan {
+    ActiveSpan(is_recorded().then(Instant::now))
 }
 
 /// Returns true if the spans of the current request are recorded.
-pub fn is_noted() -> bool {
-    NOTES.try_with(|_| ()).is_ok()
+fn is_recorded() -> bool {
+    RECORDER.try_with(|_| ()).is_ok()
 }
 
-/// Notes something that is over.
-pub fn note(name: &'static str, begun: Instant, ended: Instant) {
+/// Adds a span that has ended to the current request.
+pub fn record(name: &'static str, start: Instant, end: Instant) {
     // Fails when the request is not recorded.
-    let _ = NOTES.try_with(|notes| {
-        let mut notes = notes.notes();
-        if notes.len() < NOTES_MAX {
-            notes.push(Note { name, begun, ended });
+    let _ = RECORDER.try_with(|recorder| {
+        let mut spans = recorder.spans();
+        if spans.len() < SPANS_MAX {
+            spans.push(RecordedSpan { name, start, end });
         }
     });
 }
 
-/// Something that has begun.
+/// A span that has not ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun(Option<Instant>);
+pub struct ActiveSpan(Option<Instant>);
 
-impl Begun {
+impl ActiveSpan {
     /// Returns the start, if the request is recorded.
-    pub fn at(self) -> Option<Instant> {
+    pub fn start(self) -> Option<Instant> {
         self.0
     }
 
-    /// It is over.
     pub fn end(self, name: &'static str) {
-        if let Some(begun) = self.0 {
-            note(name, begun, Instant::now());
+        if let Some(start) = self.0 {
+            record(name, start, Instant::now());
         }
     }
 }

@@ -10,11 +10,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::listener::bind;
+use super::otel;
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
 use crate::cli::proxies::proxies;
 use crate::cli::value_parser::listen_address;
-use plantstore_server::{Collector, Endpoint, SampleRatio, Server, Tls, serve_metrics};
+use plantstore_server::{Collector, CollectorSettings, Endpoint, SampleRatio, Sampler, Server, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Page, Process};
 
 #[derive(Args)]
@@ -24,25 +25,61 @@ pub(super) struct MonitoringOptions {
     /// one. Not served unless given
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = listen_address)]
     metrics_listen: Option<String>,
-    /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
+    /// Export traces to this OpenTelemetry collector (OTLP, http/protobuf), for example `http://127.0.0.1:4318`. Not exported
+    /// unless given here or by `OTEL_EXPORTER_OTLP_ENDPOINT`; the other `OTEL_` variables are in docs/reference/traces.md
     #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
     otlp_endpoint: Option<Endpoint>,
-    /// How many of the requests that come without a trace are told of, from 0 (none) to 1 (all)
-    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE", default_value = "1", requires = "otlp_endpoint")]
-    otlp_sample: SampleRatio,
-    /// Certificates of authorities to trust instead of the system's
-    #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "otlp_endpoint")]
+    /// Share of the requests without a client's trace that are recorded, from 0 (none) to 1 (all, the default)
+    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE")]
+    otlp_sample: Option<SampleRatio>,
+    /// Certificates of authorities to trust for the collector instead of the system's
+    #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA")]
     otlp_ca: Option<PathBuf>,
 }
 
 impl MonitoringOptions {
     /// Returns the collector of traces, if one is configured.
     pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
-        let Some(endpoint) = &self.otlp_endpoint else {
+        let endpoint = match &self.otlp_endpoint {
+            Some(endpoint) => Some(endpoint.clone()),
+            None if otel::is_disabled() => return Ok(None),
+            None => otel::endpoint()?,
+        };
+        let Some(endpoint) = endpoint else {
+            self.reject_options_without_endpoint()?;
             return Ok(None);
         };
-        let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample, proxies()?);
-        Ok(Some(collector.map_err(|fault| UsageError(format!("{}: {fault}", origin("--otlp-ca"))))?))
+        otel::check_protocol()?;
+        let sampler = match self.otlp_sample {
+            Some(ratio) => Sampler::parent_based(ratio),
+            None => otel::sampler()?,
+        };
+        let (authorities, named_by) = match (&self.otlp_ca, otel::certificate()) {
+            (None, Some(variable)) => (Some(PathBuf::from(variable.value)), variable.name),
+            (file, _) => (file.clone(), origin("--otlp-ca")),
+        };
+        let settings = CollectorSettings {
+            endpoint,
+            authorities: authorities.as_deref(),
+            headers: otel::headers()?,
+            compression: otel::compression()?,
+            timeout: otel::timeout()?,
+            resource: otel::resource()?,
+            sampler,
+            proxies: proxies()?,
+        };
+        Ok(Some(Collector::new(settings).map_err(|fault| UsageError(format!("{named_by}: {fault}")))?))
+    }
+
+    fn reject_options_without_endpoint(&self) -> Result<(), UsageError> {
+        let given = [("--otlp-sample", self.otlp_sample.is_some()), ("--otlp-ca", self.otlp_ca.is_some())];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(UsageError(format!(
+                "{} needs an --otlp-endpoint, for example http://127.0.0.1:4318",
+                origin(option)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Binds the address for metrics, if one is configured.

@@ -1,17 +1,21 @@
-//! A collector of traces of the tests' own: takes OTLP over HTTP, in JSON, and can be slow, unwilling or away.
+//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, unwilling or unreachable. What
+//! it receives is decoded with the schema that OpenTelemetry publishes.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex};
 
+use flate2::read::GzDecoder;
 use rustls::ServerConfig;
 use serde_json::Value;
 
 use super::issuer::Authority;
 use super::standin::{Duplex, StandIn};
+use super::tools::{in_tests, python_tool};
 use super::wait_for;
 
-/// A span as it was told.
+/// A span as OTLP has it in JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Span(pub(crate) Value);
 
@@ -22,28 +26,97 @@ impl Span {
 
     /// Its attributes, all as text.
     pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
-        let attributes = self.0["attributes"].as_array().into_iter().flatten();
-        let text =
-            |value: &Value| value.as_object().and_then(|value| value.values().next()?.as_str().map(str::to_owned));
-        attributes
-            .map(|attribute| {
-                (attribute["key"].as_str().expect("a key").to_owned(), text(&attribute["value"]).expect("text"))
-            })
-            .collect()
+        attributes(&self.0)
     }
+}
+
+fn attributes(holder: &Value) -> BTreeMap<String, String> {
+    let attributes = holder["attributes"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_object().and_then(|value| value.values().next()?.as_str().map(str::to_owned));
+    attributes
+        .map(|attribute| {
+            (attribute["key"].as_str().expect("a key").to_owned(), text(&attribute["value"]).expect("text"))
+        })
+        .collect()
 }
 
 pub(crate) struct Collector {
     shared: Arc<Shared>,
     url: String,
+    decoded: Mutex<Decoded>,
     pub(crate) server: StandIn,
 }
 
 #[derive(Default)]
 struct Shared {
-    bodies: Mutex<Vec<Value>>,
-    /// What it answers in place of success.
-    unwilling: Mutex<Option<String>>,
+    requests: Mutex<Vec<Request>>,
+    response: Mutex<Response>,
+}
+
+/// A request that was accepted.
+#[derive(Clone)]
+pub(crate) struct Request {
+    /// Request line and header fields, as they were sent.
+    pub(crate) head: String,
+    /// Body, decompressed.
+    body: Vec<u8>,
+}
+
+impl Request {
+    /// The value of a header field, by its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// Response to requests.
+#[derive(Clone, Default)]
+struct Response {
+    /// Status line and header fields in place of success.
+    unwilling: Option<String>,
+    body: Vec<u8>,
+}
+
+/// The accepted requests that were decoded so far.
+#[derive(Default)]
+struct Decoded {
+    decoder: Option<Decoder>,
+    requests: Vec<Value>,
+}
+
+/// A process that decodes requests.
+struct Decoder {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Decoder {
+    fn start() -> Self {
+        let mut command = python_tool("python");
+        command.arg(in_tests("python/otlp.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("Python runs");
+        let input = process.stdin.take().expect("its input");
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        Self { process, input, output }
+    }
+
+    fn decode(&mut self, body: &[u8]) -> Value {
+        self.input.write_all(format!("{}\n", body.len()).as_bytes()).expect("a decoder");
+        self.input.write_all(body).expect("a decoder");
+        self.input.flush().expect("a decoder");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("a request as the schema has it")
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 impl Collector {
@@ -62,7 +135,7 @@ impl Collector {
             let shared = Arc::clone(&shared);
             move |stream: &mut dyn Duplex| shared.speak(stream)
         });
-        Self { shared, url, server }
+        Self { shared, url, decoded: Mutex::default(), server }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -71,21 +144,47 @@ impl Collector {
 
     /// Answers with this status line and these header fields; with success for `None`.
     pub(crate) fn be_unwilling(&self, head: Option<&str>) {
-        *self.shared.unwilling.lock().expect("the answer") = head.map(str::to_owned);
+        self.shared.response.lock().expect("the response").unwilling = head.map(str::to_owned);
     }
 
-    /// All that was taken, as text.
+    /// Answers with this body.
+    pub(crate) fn answer_with(&self, body: &[u8]) {
+        self.shared.response.lock().expect("the response").body = body.to_vec();
+    }
+
+    /// All requests that were accepted.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().expect("the requests").clone()
+    }
+
+    /// All requests that were accepted, decoded.
+    fn decoded(&self) -> Vec<Value> {
+        let mut decoded = self.decoded.lock().expect("the decoder");
+        let Decoded { decoder, requests } = &mut *decoded;
+        for request in self.requests().iter().skip(requests.len()) {
+            requests.push(decoder.get_or_insert_with(Decoder::start).decode(&request.body));
+        }
+        requests.clone()
+    }
+
+    /// All that was accepted, as text.
     pub(crate) fn text(&self) -> String {
-        self.shared.bodies.lock().expect("the bodies").iter().map(Value::to_string).collect()
+        self.decoded().iter().map(Value::to_string).collect()
     }
 
-    /// All spans that were taken.
+    /// All spans that were accepted.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        let bodies = self.shared.bodies.lock().expect("the bodies");
-        let of = |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
-        let resources = bodies.iter().flat_map(|body| of(body, "resourceSpans"));
-        let scopes = resources.flat_map(|resource| of(&resource, "scopeSpans"));
-        scopes.flat_map(|scope| of(&scope, "spans")).map(Span).collect()
+        let scopes = self.resources().into_iter().flat_map(|resource| items(&resource, "scopeSpans"));
+        scopes.flat_map(|scope| items(&scope, "spans")).map(Span).collect()
+    }
+
+    /// The attributes of the resource in the last request.
+    pub(crate) fn resource(&self) -> BTreeMap<String, String> {
+        attributes(&self.resources().last().expect("a request")["resource"])
+    }
+
+    fn resources(&self) -> Vec<Value> {
+        self.decoded().iter().flat_map(|request| items(request, "resourceSpans")).collect()
     }
 
     /// Waits for the span of the request with this id, and those within it.
@@ -94,7 +193,7 @@ impl Collector {
         wait_for(&format!("the span of {id}"), || self.request(id))
     }
 
-    /// The span of the request with this id, and those within it, if they were taken.
+    /// The span of the request with this id, and those within it, if they were accepted.
     pub(crate) fn request(&self, id: &str) -> Option<(Span, Vec<Span>)> {
         let spans = self.spans();
         let is_it = |span: &&Span| span.attributes().get("plantstore.request_id").is_some_and(|found| found == id);
@@ -103,6 +202,10 @@ impl Collector {
         let children = spans.iter().filter(within).cloned().collect();
         Some((request, children))
     }
+}
+
+fn items(value: &Value, field: &str) -> Vec<Value> {
+    value[field].as_array().cloned().unwrap_or_default()
 }
 
 impl Shared {
@@ -114,18 +217,28 @@ impl Shared {
                 return Ok(());
             }
         }
-        let head = head.to_lowercase();
-        assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
-        assert!(head.contains("\r\ncontent-type: application/json\r\n"), "{head}");
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
-        let mut body = vec![0; length.expect("a length")];
+        let mut request = Request { head, body: Vec::new() };
+        assert!(request.head.starts_with("POST /"), "{}", request.head);
+        assert_eq!(request.header("content-type"), Some("application/x-protobuf"), "{}", request.head);
+        let length: usize = request.header("content-length").and_then(|length| length.parse().ok()).expect("a length");
+        let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let unwilling = self.unwilling.lock().expect("the answer").clone();
-        if unwilling.is_none() {
-            self.bodies.lock().expect("the bodies").push(serde_json::from_slice(&body).expect("JSON"));
+        match request.header("content-encoding") {
+            None => request.body = body,
+            Some("gzip") => {
+                GzDecoder::new(&*body).read_to_end(&mut request.body).expect("gzip");
+            }
+            Some(other) => panic!("{other} is not a known encoding"),
         }
-        let head = unwilling.unwrap_or_else(|| "200 OK\r\nContent-Type: application/json".to_owned());
-        write!(stream, "HTTP/1.1 {head}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}")?;
+        let Response { unwilling, body } = self.response.lock().expect("the response").clone();
+        if unwilling.is_none() {
+            self.requests.lock().expect("the requests").push(request);
+        }
+        let head = unwilling.unwrap_or_else(|| "200 OK".to_owned());
+        let length = body.len();
+        let rest = "Content-Type: application/x-protobuf\r\nConnection: close\r\n\r\n";
+        write!(stream, "HTTP/1.1 {head}\r\nContent-Length: {length}\r\n{rest}")?;
+        stream.write_all(&body)?;
         stream.flush()
     }
 }

@@ -132,6 +132,8 @@ impl Scrape {
 
 impl Sample {
     fn parse(line: &str) -> Self {
+        // An exemplar may follow.
+        let line = line.split(" # ").next().unwrap_or(line);
         let (series, value) = line.rsplit_once(' ').expect("a value");
         let value = value.parse().unwrap_or_else(|_| panic!("a number: {line}"));
         let (name, labels) = match series.strip_suffix('}') {

@@ -185,7 +185,7 @@ impl<'a> Site<'a> {
         let inherited = std::env::vars_os().map(|(name, _)| name);
         inherited
             .filter(|name| {
-                name.to_string_lossy().starts_with("PLANTSTORE_") || name.to_string_lossy().starts_with("PG")
+                ["PLANTSTORE_", "PG", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix))
             })
             .for_each(|name| {
                 command.env_remove(name);

@@ -10,6 +10,7 @@ use syn::{Expr, ExprLit, Lit, Meta, Token};
 use super::source::{Found, code_tokens, files, read, scan};
 
 const VARIABLE_PREFIX: &str = "PLANTSTORE_";
+const OTEL_PREFIX: &str = "OTEL_";
 
 #[test]
 fn every_option_is_documented() {
@@ -19,7 +20,7 @@ fn every_option_is_documented() {
         names.extend(variables(tokens.clone()));
         names.extend(options(tokens));
     }
-    for known in ["--store", "PLANTSTORE_STORE", "--store-timeout", "PLANTSTORE_TOKEN"] {
+    for known in ["--store", "PLANTSTORE_STORE", "--store-timeout", "PLANTSTORE_TOKEN", "OTEL_SERVICE_NAME"] {
         assert!(names.contains(known), "{known} is not found in the sources");
     }
     let documents: String = files("docs", "md").into_values().chain([read("README.md")]).collect();
@@ -40,7 +41,8 @@ fn is_part_of_a_name(character: char) -> bool {
 /// String literals that are the name of an environment variable.
 fn variables(tokens: TokenStream) -> impl Iterator<Item = String> {
     let is_variable = |text: &String| {
-        text.strip_prefix(VARIABLE_PREFIX).is_some_and(|name| !name.is_empty() && name.chars().all(is_part_of_a_name))
+        let name = [VARIABLE_PREFIX, OTEL_PREFIX].iter().find_map(|prefix| text.strip_prefix(prefix));
+        name.is_some_and(|name| !name.is_empty() && !name.ends_with('_') && name.chars().all(is_part_of_a_name))
     };
     let texts = scan(tokens).into_iter().filter_map(|found| match found {
         Found::Text(text) => Some(text),

@@ -1,5 +1,5 @@
-//! The context of a request: what is known of it from its first byte to the last byte of its response. Its end is one line of
-//! the access log.
+//! The context of a request, from its first byte to the last byte of its response. At its end, one line of the access log is
+//! written.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
-use plantstore_telemetry::spans::Notes;
+use plantstore_telemetry::spans::SpanRecorder;
 
 use super::request_id::request_id;
 use super::request_metrics::EndedRequest;
@@ -28,7 +28,7 @@ pub(crate) struct Identity {
 
 pub(crate) struct Context {
     pub(crate) id: HeaderValue,
-    /// When the first byte arrived.
+    /// Arrival of the first byte.
     pub(crate) arrived: Instant,
     client: IpAddr,
     /// `None` for bytes that never became a request.
@@ -60,8 +60,8 @@ impl Context {
     }
 
     /// Returns the recorder of the request's spans, if its trace is recorded.
-    pub(crate) fn notes(&self) -> Option<&Notes> {
-        self.trace.as_ref()?.notes()
+    pub(crate) fn recorder(&self) -> Option<&SpanRecorder> {
+        self.trace.as_ref()?.recorder()
     }
 
     /// Returns the context that the service puts into every request.
@@ -105,7 +105,8 @@ impl Context {
     ) {
         let took = self.arrived.elapsed();
         let (method, route) = (self.method.as_ref(), self.route);
-        observe.requests.end(&EndedRequest { method, route, status, error, bytes, complete, took });
+        let exemplar = self.trace.as_ref().and_then(Trace::exemplar);
+        observe.requests.end(&EndedRequest { method, route, status, error, bytes, complete, took, exemplar });
         let identity = self.identity.get();
         if let (Some(tracer), Some(trace)) = (&observe.tracer, &self.trace) {
             let user = identity.map(|identity| identity.user_id);

@@ -13,7 +13,7 @@ use super::context::Context;
 use super::state::Observe;
 use crate::transport::{InFlightRequest, ResponseBody};
 
-/// A request and its response. Whatever becomes of them, the end is logged and the connection is free for the next request.
+/// A request and its response. Dropping it logs the end and frees the connection for the next request.
 pub(crate) struct Exchange {
     context: Arc<Context>,
     status: Option<StatusCode>,

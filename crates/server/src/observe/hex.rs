@@ -1,6 +1,6 @@
-//! Numbers as every answer has some: in base 16.
+//! Hexadecimal digits for response headers.
 
-/// Fills `digits` with a number. Only its last digits, where there is no room for all.
+/// Fills `digits` with a number, padded with zeros. Leading digits that do not fit are left out.
 pub(crate) fn write_hex(mut number: u128, digits: &mut [u8]) {
     for digit in digits.iter_mut().rev() {
         *digit = b"0123456789abcdef"[(number & 15) as usize];
@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_fill_their_place() {
+    fn numbers_are_padded_or_truncated() {
         let text = |number| {
             let mut digits = [0; 4];
             write_hex(number, &mut digits);

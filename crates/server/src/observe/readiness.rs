@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use plantstore_store::{Store, StoreError};
 
-/// From the start of one query to the start of the next, at the least.
+/// Least time from the start of one query to the start of the next.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The outcome of a query, shared by all requests that wait for it.
@@ -34,9 +34,9 @@ impl Query {
     /// next request start over.
     fn start(store: &Arc<Store>) -> Self {
         let store = Arc::clone(store);
-        let asked = tokio::spawn(async move { store.ping().await });
-        let task = asked.abort_handle();
-        let outcome = asked.map(|asked| asked.unwrap_or_else(|error| Err(StoreError::Internal(error.to_string()))));
+        let query = tokio::spawn(async move { store.ping().await });
+        let task = query.abort_handle();
+        let outcome = query.map(|joined| joined.unwrap_or_else(|error| Err(StoreError::Internal(error.to_string()))));
         Self { started: Instant::now(), task, outcome: outcome.boxed().shared() }
     }
 

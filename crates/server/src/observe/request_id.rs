@@ -10,7 +10,7 @@ use plantstore_model::token::TOKEN_PREFIX;
 use super::hex::write_hex;
 use crate::transport::REQUEST_ID;
 
-/// Longest id that is accepted from a client.
+/// Length of an id that is accepted from a client at most.
 const REQUEST_ID_MAX: usize = 128;
 
 /// Returns the id that the client chose, if it is acceptable, or a new one.

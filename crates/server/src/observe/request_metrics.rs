@@ -1,18 +1,19 @@
 //! Metrics of requests.
 //!
-//! Every combination of labels has a fixed place in an array: counting a request costs a few comparisons with the names of routes
-//! and methods and a few atomic additions; nothing is hashed, locked or allocated.
+//! Every combination of labels has a fixed index in an array. Counting a request costs a few comparisons with the names of
+//! routes and methods and a few atomic additions; nothing is hashed or allocated. Only a request that is traced takes a lock, one
+//! of its thread, to leave an exemplar.
 
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 
-use plantstore_telemetry::metrics::{Counter, Histogram, Label, Page, Striped, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exemplar, Histogram, LabelValue, Page, Striped, TIMES};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
 /// For bytes that never became a request.
 const NO_METHOD: &str = "-";
-/// Possible statuses, after one place for a request that never got one.
+/// Possible statuses, after one index for a request without a response.
 const STATUSES: usize = 501;
 /// Error codes are a status from 400 to 599 and two digits, of which the first is 0.
 const ERRORS: usize = 200 * 10;
@@ -43,7 +44,7 @@ struct ThreadMetrics {
 }
 
 impl ThreadMetrics {
-    /// For this many combinations of route and method.
+    /// Takes the number of combinations of route and method.
     fn new(kinds: usize) -> Self {
         Self {
             requests: counters(kinds * STATUSES),
@@ -58,33 +59,35 @@ impl ThreadMetrics {
 pub(crate) struct EndedRequest<'a> {
     pub(crate) method: Option<&'a Method>,
     pub(crate) route: &'static str,
-    /// `None` when it never got a response.
+    /// `None` without a response.
     pub(crate) status: Option<StatusCode>,
     pub(crate) error: Option<i32>,
     pub(crate) bytes: u64,
     /// The whole response was sent.
     pub(crate) complete: bool,
     pub(crate) took: Duration,
+    /// Ids of its span, if it is recorded.
+    pub(crate) exemplar: Option<Exemplar>,
 }
 
 fn counters(number: usize) -> Box<[Counter]> {
     (0..number).map(|_| Counter::default()).collect()
 }
 
-fn method_place(method: Option<&Method>) -> usize {
+fn method_index(method: Option<&Method>) -> usize {
     let last = METHODS.len() - 1;
     let known = |method: &Method| METHODS.iter().position(|known| *known == method.as_str());
     method.map_or(last, |method| known(method).unwrap_or(last - 1))
 }
 
-fn status_place(status: Option<StatusCode>) -> usize {
+fn status_index(status: Option<StatusCode>) -> usize {
     status.map_or(0, |status| usize::from(status.as_u16()) - 99).min(STATUSES - 1)
 }
 
-fn error_place(number: i32) -> Option<usize> {
-    let number = usize::try_from(number).ok()?;
-    let place = (number / 100).checked_sub(400)? * 10 + number % 100;
-    (number % 100 < 10 && place < ERRORS).then_some(place)
+fn error_index(code: i32) -> Option<usize> {
+    let code = usize::try_from(code).ok()?;
+    let index = (code / 100).checked_sub(400)? * 10 + code % 100;
+    (code % 100 < 10 && index < ERRORS).then_some(index)
 }
 
 impl RequestMetrics {
@@ -93,24 +96,24 @@ impl RequestMetrics {
         Self { routes, threads: Striped::new(|| ThreadMetrics::new(kinds)) }
     }
 
-    /// Returns the place of a route and a method.
+    /// Returns the index of a route and a method.
     fn kind(&self, route: &str, method: Option<&Method>) -> usize {
         let known = self.routes.iter().position(|known| *known == route);
         debug_assert!(known.is_some(), "{route} is not listed");
-        known.unwrap_or(self.routes.len() - 1) * METHODS.len() + method_place(method)
+        known.unwrap_or(self.routes.len() - 1) * METHODS.len() + method_index(method)
     }
 
     /// Counts a request that has ended.
     pub(super) fn end(&self, ended: &EndedRequest<'_>) {
-        let (kind, metrics) = (self.kind(ended.route, ended.method), self.threads.mine());
-        metrics.requests[kind * STATUSES + status_place(ended.status)].count();
-        metrics.durations[kind].time(ended.took);
+        let (kind, metrics) = (self.kind(ended.route, ended.method), self.threads.local());
+        metrics.requests[kind * STATUSES + status_index(ended.status)].count();
+        metrics.durations[kind].time_traced(ended.took, ended.exemplar);
         metrics.response_bytes.add(ended.bytes);
         if !ended.complete {
             metrics.responses_cut.count();
         }
-        if let Some(place) = ended.error.and_then(error_place) {
-            metrics.errors[place].count();
+        if let Some(index) = ended.error.and_then(error_index) {
+            metrics.errors[index].count();
         }
     }
 
@@ -127,7 +130,7 @@ impl RequestMetrics {
                 let count = self.sum(|metrics| &metrics.requests[kind * STATUSES + status]);
                 let code = u16::try_from(status + 99).unwrap_or_default();
                 if count > 0 || EXPECTED.contains(&(route, method, code)) {
-                    let shown = if status == 0 { "-".into() } else { Label::Number(code.into()) };
+                    let shown = if status == 0 { "-".into() } else { LabelValue::Number(code.into()) };
                     requests.sample(&labels(route, method, &[("status", shown)]), count);
                 }
             }
@@ -143,8 +146,8 @@ impl RequestMetrics {
             }
         }
         let mut errors = page.counter("plantstore_http_errors_total", "Error responses, by error code.");
-        for (place, count) in (0..ERRORS).map(|place| (place, self.sum(|metrics| &metrics.errors[place]))) {
-            let number = u32::try_from((place / 10 + 400) * 100 + place % 10).unwrap_or_default();
+        for (index, count) in (0..ERRORS).map(|index| (index, self.sum(|metrics| &metrics.errors[index]))) {
+            let number = u32::try_from((index / 10 + 400) * 100 + index % 10).unwrap_or_default();
             if count > 0 || WATCHED_ERRORS.contains(&number) {
                 errors.sample(&[("code", number.into())], count);
             }
@@ -157,7 +160,11 @@ impl RequestMetrics {
     }
 }
 
-fn labels(route: &'static str, method: &'static str, more: &[(&'static str, Label)]) -> Vec<(&'static str, Label)> {
+fn labels(
+    route: &'static str,
+    method: &'static str,
+    more: &[(&'static str, LabelValue)],
+) -> Vec<(&'static str, LabelValue)> {
     [&[("method", method.into()), ("route", route.into())], more].concat()
 }
 
@@ -166,19 +173,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_code_has_a_place_of_its_own() {
-        assert_eq!(error_place(40000), Some(0));
-        assert_eq!(error_place(40009), Some(9));
-        assert_eq!(error_place(40100), Some(10));
-        assert_eq!(error_place(59909), Some(ERRORS - 1));
+    fn every_error_code_has_an_index() {
+        assert_eq!(error_index(40000), Some(0));
+        assert_eq!(error_index(40009), Some(9));
+        assert_eq!(error_index(40100), Some(10));
+        assert_eq!(error_index(59909), Some(ERRORS - 1));
         for none in [-1, 0, 39999, 40010, 60000, i32::MAX] {
-            assert_eq!(error_place(none), None, "{none}");
+            assert_eq!(error_index(none), None, "{none}");
         }
     }
 
     #[test]
-    fn every_status_has_a_place_of_its_own() {
-        let place = |status| status_place(StatusCode::from_u16(status).ok());
-        assert_eq!((status_place(None), place(100), place(599), place(999)), (0, 1, 500, 500));
+    fn every_status_has_an_index() {
+        let index = |status| status_index(StatusCode::from_u16(status).ok());
+        assert_eq!((status_index(None), index(100), index(599), index(999)), (0, 1, 500, 500));
     }
 }

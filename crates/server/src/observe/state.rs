@@ -33,7 +33,7 @@ impl Observe {
         }
     }
 
-    /// Sends the spans that wait for the collector; to be called when no request is in flight any more.
+    /// Sends the spans that are queued for the collector. Call it when no request is in flight any more.
     pub(crate) async fn flush_traces(&self) {
         if let Some(tracer) = &self.tracer {
             tracer.finish().await;

@@ -1,26 +1,33 @@
 //! Traces of requests: the trace that a request belongs to (W3C Trace Context), and its spans for a collector.
 //!
-//! [`parent`] reads the client's trace context. The notes of a recorded request are collected while it is in flight; at its
-//! end they become the [`span`]s that [`export`] sends to the collector, encoded by [`otlp`].
+//! [`parent`] reads the client's trace context, and [`sampler`] decides if the request is recorded. Its spans are recorded while
+//! it is in flight; at its end, [`export`] queues them for the collector of [`config`]. [`otlp`] encodes them, in the wire
+//! format of [`protobuf`].
 
+mod config;
 mod export;
 mod id;
 mod otlp;
 mod parent;
+mod protobuf;
+mod sampler;
 mod span;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hyper::{HeaderMap, Method, StatusCode, Version};
 
+pub use self::config::{
+    Collector, CollectorSettings, Compression, Endpoint, EndpointFault, ExportHeaders, ListFault, Resource,
+};
 use self::export::Exporter;
-pub use self::export::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
 use self::id::{SpanId, TraceId};
 use self::parent::Parent;
-use self::span::{Child, Interval, Spans};
+pub use self::sampler::{SampleRatio, SampleRatioFault, Sampler, SamplerFault};
+use self::span::{Child, Interval, RequestSpans};
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::Page;
-use plantstore_telemetry::spans::{Note, Notes};
+use plantstore_telemetry::metrics::{Exemplar, Page};
+use plantstore_telemetry::spans::{RecordedSpan, SpanRecorder};
 
 /// The trace that a request belongs to.
 pub(crate) struct Trace {
@@ -35,35 +42,36 @@ struct Recording {
     /// The client's `tracestate`.
     state: Option<String>,
     version: Version,
-    notes: Notes,
+    recorder: SpanRecorder,
 }
 
 impl Trace {
-    /// Returns the client's trace, or a new one if there is a collector and the request is sampled. A trace of which nothing
-    /// is recorded anywhere is `None`.
+    /// Returns the client's trace, or a new one if the request is sampled. Without either, returns `None`.
     pub(crate) fn of(tracer: Option<&Tracer>, version: Version, headers: &HeaderMap) -> Option<Self> {
-        let parent = Parent::of(headers);
         let record = |id, parent, state| {
-            let recording =
-                SpanId::random().map(|span| Recording { span, parent, state, version, notes: Notes::default() });
+            let recorder = SpanRecorder::default();
+            let recording = SpanId::random().map(|span| Recording { span, parent, state, version, recorder });
             Self { id, recording }
         };
-        match (tracer, parent) {
-            (Some(_), Some(Parent { trace, span, sampled: true })) => {
-                Some(record(trace, Some(span), parent::state(headers)))
-            }
-            (_, Some(parent)) => Some(Self { id: parent.trace, recording: None }),
-            (Some(tracer), None) => {
-                let id = TraceId::random().filter(|id| tracer.ratio.takes(id.chance()))?;
-                Some(record(id, None, None))
-            }
-            (None, None) => None,
+        let Some(parent) = Parent::of(headers) else {
+            let sampler = tracer?.sampler;
+            let id = TraceId::random().filter(|id| sampler.samples_root(*id))?;
+            return Some(record(id, None, None));
+        };
+        if tracer.is_some_and(|tracer| tracer.sampler.samples_child_of(parent)) {
+            return Some(record(parent.trace, Some(parent.span), parent::state(headers)));
         }
+        Some(Self { id: parent.trace, recording: None })
     }
 
-    /// Returns the place for the request's notes, if it is recorded.
-    pub(crate) fn notes(&self) -> Option<&Notes> {
-        self.recording.as_ref().map(|recording| &recording.notes)
+    /// Returns the recorder of the request's spans, if it is recorded.
+    pub(crate) fn recorder(&self) -> Option<&SpanRecorder> {
+        self.recording.as_ref().map(|recording| &recording.recorder)
+    }
+
+    /// Returns the ids for an exemplar, if the request is recorded.
+    pub(crate) fn exemplar(&self) -> Option<Exemplar> {
+        self.recording.as_ref().map(|recording| Exemplar { trace_id: self.id.0, span_id: recording.span.0 })
     }
 }
 
@@ -100,24 +108,25 @@ impl Clock {
 
 /// Reports requests to a collector.
 pub(crate) struct Tracer {
-    ratio: SampleRatio,
+    sampler: Sampler,
     exporter: Exporter,
 }
 
 impl Tracer {
     /// Starts the export, which runs until [`Tracer::finish`].
     pub(crate) fn start(collector: Collector) -> Self {
-        Self { ratio: collector.ratio(), exporter: Exporter::start(collector) }
+        Self { sampler: collector.sampler, exporter: Exporter::start(collector) }
     }
 
     /// Queues the spans of a request that has ended, if it is recorded. Never waits.
     pub(crate) fn record(&self, trace: &Trace, request: &TracedRequest<'_>) {
         let Some(recording) = &trace.recording else { return };
         let clock = Clock::read();
-        let child = |note: Note| {
-            SpanId::random().map(|span| Child { span, name: note.name, time: clock.interval(note.begun, note.ended) })
+        let child = |recorded: RecordedSpan| {
+            let time = clock.interval(recorded.start, recorded.end);
+            SpanId::random().map(|span| Child { span, name: recorded.name, time })
         };
-        self.exporter.take(Spans {
+        self.exporter.enqueue(RequestSpans {
             trace: trace.id,
             span: recording.span,
             parent: recording.parent,
@@ -132,7 +141,7 @@ impl Tracer {
             bytes: request.bytes,
             complete: request.complete,
             time: clock.interval(request.arrived, clock.now),
-            children: recording.notes.take().into_iter().filter_map(child).collect(),
+            children: recording.recorder.take().into_iter().filter_map(child).collect(),
         });
     }
 

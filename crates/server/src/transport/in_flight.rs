@@ -74,7 +74,7 @@ pub(crate) struct InFlightRequest {
 
 impl InFlightRequest {
     pub(super) fn begin(tracker: &'static RequestTracker, connection: Option<&Arc<ConnectionState>>) -> Self {
-        tracker.begun.mine().fetch_add(1, Ordering::SeqCst);
+        tracker.begun.local().fetch_add(1, Ordering::SeqCst);
         let arrived = connection.map_or_else(Instant::now, |connection| connection.begin_request());
         Self { tracker, connection: connection.cloned(), arrived }
     }
@@ -85,7 +85,7 @@ impl Drop for InFlightRequest {
         if let Some(connection) = &self.connection {
             connection.end_request();
         }
-        self.tracker.ended.mine().fetch_add(1, Ordering::SeqCst);
+        self.tracker.ended.local().fetch_add(1, Ordering::SeqCst);
         if self.tracker.is_draining() {
             self.tracker.changed.notify_waiters();
         }

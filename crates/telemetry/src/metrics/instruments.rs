@@ -1,7 +1,9 @@
-//! Counters, gauges and histograms: each update is an atomic addition.
+//! Counters, gauges and histograms. Each update is an atomic addition.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::exemplars::{Exemplar, Exemplars};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -35,9 +37,9 @@ impl Gauge {
     }
 
     /// Adds one until the return value is dropped.
-    pub fn hold(&self) -> Held<'_> {
+    pub fn hold(&self) -> GaugeGuard<'_> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Held(self)
+        GaugeGuard(self)
     }
 
     pub fn get(&self) -> i64 {
@@ -45,11 +47,11 @@ impl Gauge {
     }
 }
 
-/// One of what a [`Gauge`] counts.
+/// Subtracts one from a [`Gauge`] when dropped.
 #[derive(Debug)]
-pub struct Held<'a>(&'a Gauge);
+pub struct GaugeGuard<'a>(&'a Gauge);
 
-impl Drop for Held<'_> {
+impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -58,14 +60,14 @@ impl Drop for Held<'_> {
 /// The upper bounds of a histogram's buckets.
 #[derive(Debug)]
 pub struct Buckets {
-    pub(super) ends: &'static [u64],
+    pub(super) bounds: &'static [u64],
     /// Observed units in one exported unit.
     pub(super) per_unit: f64,
 }
 
 /// Durations: observed in nanoseconds, exported in seconds.
 pub static TIMES: Buckets = Buckets {
-    ends: &[
+    bounds: &[
         100_000,
         250_000,
         500_000,
@@ -86,7 +88,7 @@ pub static TIMES: Buckets = Buckets {
 };
 
 /// Sizes of batches.
-pub static SIZES: Buckets = Buckets { ends: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], per_unit: 1.0 };
+pub static SIZES: Buckets = Buckets { bounds: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], per_unit: 1.0 };
 
 #[derive(Debug)]
 pub struct Histogram {
@@ -94,22 +96,36 @@ pub struct Histogram {
     /// One for each bound, and one for larger values.
     pub(super) counts: Box<[AtomicU64]>,
     pub(super) sum: AtomicU64,
+    pub(super) exemplars: Exemplars,
 }
 
 impl Histogram {
     pub fn new(buckets: &'static Buckets) -> Self {
-        let counts = (0..=buckets.ends.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { buckets, counts, sum: AtomicU64::new(0) }
+        let counts = (0..=buckets.bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { buckets, counts, sum: AtomicU64::new(0), exemplars: Exemplars::default() }
     }
 
     pub fn observe(&self, value: u64) {
-        let bucket = self.buckets.ends.iter().position(|end| value <= *end).unwrap_or(self.buckets.ends.len());
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(value, Ordering::Relaxed);
+        self.observe_traced(value, None);
     }
 
     pub fn time(&self, taken: Duration) {
-        self.observe(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX));
+        self.time_traced(taken, None);
+    }
+
+    /// Observes the duration of a request, with the ids of its trace if it is recorded.
+    pub fn time_traced(&self, taken: Duration, exemplar: Option<Exemplar>) {
+        self.observe_traced(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX), exemplar);
+    }
+
+    fn observe_traced(&self, value: u64, exemplar: Option<Exemplar>) {
+        let bounds = self.buckets.bounds;
+        let bucket = bounds.iter().position(|bound| value <= *bound).unwrap_or(bounds.len());
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
+        if let Some(exemplar) = exemplar {
+            self.exemplars.record(bucket, value, exemplar);
+        }
     }
 
     pub fn count(&self) -> u64 {
@@ -122,5 +138,6 @@ impl Histogram {
             mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.sum.fetch_add(other.sum.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.exemplars.absorb(&other.exemplars);
     }
 }

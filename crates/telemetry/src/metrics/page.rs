@@ -3,28 +3,29 @@
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering;
 
+use super::exemplars::Observation;
 use super::instruments::{Buckets, Histogram};
 
 /// The value of a label.
 #[derive(Clone, Copy, Debug)]
-pub enum Label {
+pub enum LabelValue {
     Word(&'static str),
     Number(u32),
 }
 
-impl From<&'static str> for Label {
+impl From<&'static str> for LabelValue {
     fn from(word: &'static str) -> Self {
         Self::Word(word)
     }
 }
 
-impl From<u32> for Label {
+impl From<u32> for LabelValue {
     fn from(number: u32) -> Self {
         Self::Number(number)
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for LabelValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Word(word) => formatter.write_str(word),
@@ -33,18 +34,18 @@ impl fmt::Display for Label {
     }
 }
 
-pub type Labels<'a> = &'a [(&'static str, Label)];
+pub type Labels<'a> = &'a [(&'static str, LabelValue)];
 
 /// The exposition format of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// OpenMetrics 1.0, which Prometheus asks for.
+pub enum ExpositionFormat {
+    /// OpenMetrics 1.0, with exemplars.
     OpenMetrics,
-    /// The text format before it.
+    /// The Prometheus text format, 0.0.4.
     Text,
 }
 
-impl Format {
+impl ExpositionFormat {
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -56,20 +57,20 @@ impl Format {
 /// A page of metrics. Each name is written once, with all of its samples.
 #[derive(Debug)]
 pub struct Page {
-    format: Format,
+    format: ExpositionFormat,
     text: String,
 }
 
 impl Page {
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: ExpositionFormat) -> Self {
         Self { format, text: String::with_capacity(16 * 1024) }
     }
 
     /// Begins a counter, whose name ends in `_total`.
     pub fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
         let family = match self.format {
-            Format::OpenMetrics => name.trim_end_matches("_total"),
-            Format::Text => name,
+            ExpositionFormat::OpenMetrics => name.trim_end_matches("_total"),
+            ExpositionFormat::Text => name,
         };
         self.family(name, family, "counter", help)
     }
@@ -82,11 +83,11 @@ impl Page {
         self.family(name, name, "histogram", help)
     }
 
-    /// Writes a fact, as the labels of a sample that is always 1; its name ends in `_info`.
+    /// Writes an info metric: labels of a sample that is always 1. Its name ends in `_info`.
     pub fn info(&mut self, name: &'static str, help: &str, labels: Labels<'_>) {
         let mut family = match self.format {
-            Format::OpenMetrics => self.family(name, name.trim_end_matches("_info"), "info", help),
-            Format::Text => self.family(name, name, "gauge", help),
+            ExpositionFormat::OpenMetrics => self.family(name, name.trim_end_matches("_info"), "info", help),
+            ExpositionFormat::Text => self.family(name, name, "gauge", help),
         };
         family.sample(labels, 1);
     }
@@ -97,7 +98,7 @@ impl Page {
     }
 
     pub fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
+        if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
         self.text
@@ -109,7 +110,7 @@ impl Page {
     }
 }
 
-/// One name on the page, to which samples are added.
+/// Metric family on the page, to which samples are added.
 #[derive(Debug)]
 pub struct Family<'a> {
     page: &'a mut Page,
@@ -118,23 +119,47 @@ pub struct Family<'a> {
 
 impl Family<'_> {
     pub fn sample(&mut self, labels: Labels<'_>, value: impl fmt::Display) -> &mut Self {
-        self.line("", labels, None, value)
+        self.line("", labels, value)
     }
 
     pub fn distribution(&mut self, labels: Labels<'_>, histogram: &Histogram) -> &mut Self {
-        let Buckets { ends, per_unit } = *histogram.buckets;
+        let Buckets { bounds, per_unit } = *histogram.buckets;
         let mut sum_of_counts = 0;
-        let ends = ends.iter().map(|end| Some(float(*end) / per_unit)).chain([None]);
-        for (end, count) in ends.zip(&histogram.counts) {
+        let bounds = bounds.iter().map(|bound| Some(float(*bound) / per_unit)).chain([None]);
+        for (bucket, (bound, count)) in bounds.zip(&histogram.counts).enumerate() {
             sum_of_counts += count.load(Ordering::Relaxed);
-            let end = end.map_or_else(|| "+Inf".to_owned(), |end| end.to_string());
-            self.line("_bucket", labels, Some(&end), sum_of_counts);
+            let bound = match (bound, self.page.format) {
+                (None, _) => "+Inf".to_owned(),
+                // OpenMetrics prescribes a decimal point: 1.0.
+                (Some(bound), ExpositionFormat::OpenMetrics) => format!("{bound:?}"),
+                (Some(bound), ExpositionFormat::Text) => bound.to_string(),
+            };
+            self.start_line("_bucket", labels, Some(&bound), sum_of_counts);
+            if let (ExpositionFormat::OpenMetrics, Some(observation)) =
+                (self.page.format, histogram.exemplars.get(bucket))
+            {
+                self.exemplar(&observation, per_unit);
+            }
+            self.page.text.push('\n');
         }
         let sum = float(histogram.sum.load(Ordering::Relaxed)) / per_unit;
-        self.line("_count", labels, None, sum_of_counts).line("_sum", labels, None, sum)
+        self.line("_count", labels, sum_of_counts).line("_sum", labels, sum)
     }
 
-    fn line(&mut self, suffix: &str, labels: Labels<'_>, end: Option<&str>, value: impl fmt::Display) -> &mut Self {
+    fn exemplar(&mut self, observation: &Observation, per_unit: f64) {
+        let Observation { exemplar, value, time } = observation;
+        let (trace, span) = (u128::from_be_bytes(exemplar.trace_id), u64::from_be_bytes(exemplar.span_id));
+        let (value, time) = (float(*value) / per_unit, time.as_secs_f64());
+        self.page.write(format_args!(" # {{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {time:.3}"));
+    }
+
+    fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl fmt::Display) -> &mut Self {
+        self.start_line(suffix, labels, None, value);
+        self.page.text.push('\n');
+        self
+    }
+
+    fn start_line(&mut self, suffix: &str, labels: Labels<'_>, bound: Option<&str>, value: impl fmt::Display) {
         let name = self.name;
         self.page.write(format_args!("{name}{suffix}"));
         let mut separator = '{';
@@ -142,13 +167,12 @@ impl Family<'_> {
             self.page.write(format_args!("{separator}{label}=\"{content}\""));
             separator = ',';
         }
-        if let Some(end) = end {
-            self.page.write(format_args!("{separator}le=\"{end}\""));
+        if let Some(bound) = bound {
+            self.page.write(format_args!("{separator}le=\"{bound}\""));
             separator = ',';
         }
         let close = if separator == ',' { "}" } else { "" };
-        self.page.write(format_args!("{close} {value}\n"));
-        self
+        self.page.write(format_args!("{close} {value}"));
     }
 }
 
@@ -163,10 +187,11 @@ mod tests {
 
     use std::time::Duration;
 
+    use super::super::exemplars::Exemplar;
     use super::super::instruments::{Counter, Gauge, TIMES};
     use super::*;
 
-    fn page(format: Format) -> String {
+    fn page(format: ExpositionFormat) -> String {
         let mut page = Page::new(format);
         let (counter, gauge, times) = (Counter::default(), Gauge::default(), Histogram::new(&TIMES));
         counter.add(3);
@@ -182,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn pages() {
-        assert_snapshot!(page(Format::OpenMetrics), @r#"
+    fn pages_have_the_format_asked_for() {
+        assert_snapshot!(page(ExpositionFormat::OpenMetrics), @r#"
         # HELP a A fact.
         # TYPE a info
         a_info{version="1"} 1
@@ -207,21 +232,37 @@ mod tests {
         d_seconds_bucket{kind="x",le="0.1"} 2
         d_seconds_bucket{kind="x",le="0.25"} 2
         d_seconds_bucket{kind="x",le="0.5"} 2
-        d_seconds_bucket{kind="x",le="1"} 2
+        d_seconds_bucket{kind="x",le="1.0"} 2
         d_seconds_bucket{kind="x",le="2.5"} 2
-        d_seconds_bucket{kind="x",le="10"} 2
+        d_seconds_bucket{kind="x",le="10.0"} 2
         d_seconds_bucket{kind="x",le="+Inf"} 3
         d_seconds_count{kind="x"} 3
         d_seconds_sum{kind="x"} 11.000201
         # EOF
         "#);
-        let text = page(Format::Text);
+        let text = page(ExpositionFormat::Text);
         assert!(text.contains("# TYPE b_total counter\n") && text.contains("# TYPE a_info gauge\n"), "{text}");
         assert!(!text.contains("# EOF"), "{text}");
     }
 
     #[test]
-    fn what_is_held_is_counted_until_it_is_dropped() {
+    fn exemplars_are_part_of_openmetrics_only() {
+        let times = Histogram::new(&TIMES);
+        times.time_traced(Duration::from_millis(2), Some(Exemplar { trace_id: [0x1f; 16], span_id: [2; 8] }));
+        let page = |format| {
+            let mut page = Page::new(format);
+            page.histogram("d_seconds", "Takes time.").distribution(&[], &times);
+            page.finish()
+        };
+        let (openmetrics, text) = (page(ExpositionFormat::OpenMetrics), page(ExpositionFormat::Text));
+        let exemplar = format!(r#" # {{trace_id="{}",span_id="{}"}} 0.002 "#, "1f".repeat(16), "02".repeat(8));
+        let with = openmetrics.lines().filter(|line| line.contains(&exemplar)).collect::<Vec<_>>();
+        assert!(matches!(*with, [line] if line.starts_with("d_seconds_bucket{le=\"0.0025\"} 1 # ")), "{openmetrics}");
+        assert!(!text.contains("trace_id") && text.contains("le=\"1\""), "{text}");
+    }
+
+    #[test]
+    fn gauge_counts_guards_until_they_are_dropped() {
         let gauge = Gauge::default();
         let (one, other) = (gauge.hold(), gauge.hold());
         assert_eq!(gauge.get(), 2);

@@ -1,4 +1,4 @@
-//! What the system tells of the process, under the names that dashboards know.
+//! Metrics of the process, under the names that Prometheus client libraries use.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,20 +8,19 @@ use rustix::process::{Resource, getrlimit};
 
 use super::page::{Page, float};
 
-/// This process.
 #[derive(Debug)]
 pub struct Process {
     started: f64,
 }
 
 impl Process {
-    /// The process that asks; where the system does not say when it started, it has started now.
+    /// Returns the current process. On a system that does not report the start time, it is the current time.
     pub fn this() -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         Self { started: started().unwrap_or_else(now) }
     }
 
-    /// Writes what is known; what the system does not tell is left out.
+    /// Writes the metrics that the system reports.
     pub fn write_metrics(&self, page: &mut Page) {
         page.gauge("process_start_time_seconds", "Start time of the process, as Unix time.").sample(&[], self.started);
         if let Some(seconds) = cpu_seconds() {
@@ -40,7 +39,7 @@ impl Process {
     }
 }
 
-/// When the process started, in seconds since 1970.
+/// Returns the start of the process in seconds since 1970.
 fn started() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())?;
@@ -53,16 +52,17 @@ fn cpu_seconds() -> Option<f64> {
     Some(user + system)
 }
 
-/// Fields of /proc/self/stat from this one on, numbered as in proc(5), which are told in ticks of the clock: in seconds.
+/// Reads fields of `/proc/self/stat` from this one on, numbered as in proc(5), and converts them from clock ticks to seconds.
 fn ticks<const N: usize>(first: usize) -> Option<[f64; N]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the second, the name of the program, which may hold anything.
+    // The second field, the name of the program, may hold any characters.
     let (_, fields) = stat.rsplit_once(") ")?;
     let ticks: Vec<u64> = fields.split(' ').skip(first - 3).take(N).map_while(|field| field.parse().ok()).collect();
     let seconds: Vec<f64> = ticks.into_iter().map(|ticks| float(ticks) / float(clock_ticks_per_second())).collect();
     seconds.try_into().ok()
 }
 
+/// Returns the bytes of virtual and of resident memory.
 fn memory() -> Option<(u64, u64)> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let mut bytes = statm.split(' ').map_while(|pages| Some(pages.parse::<u64>().ok()? * page_size() as u64));

@@ -1,7 +1,7 @@
-//! Counting on many threads without making them wait for each other.
+//! Counters without contention between threads.
 //!
-//! Threads that write to one cache line contend for it. What every request counts is therefore stored once per thread, and
-//! summed when it is read.
+//! Threads that write to one cache line contend for it. The counters of every request are therefore stored once per thread, and
+//! summed when they are read.
 
 use std::num::NonZero;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use std::thread;
 
 use super::instruments::Counter;
 
-/// Stripes at the most: further threads share them.
+/// Stripes at most. Further threads share them.
 const STRIPES_MAX: usize = 8;
 
 static STRIPES: LazyLock<usize> =
@@ -23,27 +23,25 @@ thread_local! {
     };
 }
 
-/// One of something for each thread.
+/// One value for each thread.
 #[derive(Debug)]
-pub struct Striped<T>(Box<[Apart<T>]>);
+pub struct Striped<T>(Box<[CachePadded<T>]>);
 
-/// Processors fetch memory by the line, and the next line with it.
+/// Aligns a value to two cache lines, because processors prefetch the next line with each line.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 impl<T> Striped<T> {
-    /// As many as it takes, made like this.
     pub fn new(make: impl Fn() -> T) -> Self {
-        Self((0..*STRIPES).map(|_| Apart(make())).collect())
+        Self((0..*STRIPES).map(|_| CachePadded(make())).collect())
     }
 
-    /// The one of this thread.
-    pub fn mine(&self) -> &T {
+    /// Returns the value of the current thread.
+    pub fn local(&self) -> &T {
         STRIPE.with(|stripe| &self.0[*stripe].0)
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|stripe| &stripe.0)
     }
@@ -56,12 +54,11 @@ impl<T: Default> Default for Striped<T> {
 }
 
 impl Striped<Counter> {
-    /// One more.
     pub fn count(&self) {
-        self.mine().count();
+        self.local().count();
     }
 
-    /// How many so far.
+    /// Returns the sum over all threads.
     pub fn get(&self) -> u64 {
         self.iter().map(Counter::get).sum()
     }
@@ -72,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_threads_count_is_added_up() {
+    fn counts_of_all_threads_are_added_up() {
         let counter = Striped::<Counter>::default();
         thread::scope(|scope| {
             for _ in 0..3 * STRIPES_MAX {

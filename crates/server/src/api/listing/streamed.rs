@@ -21,7 +21,7 @@ use crate::api::state::Api;
 use crate::observe::Context;
 use crate::transport::BufferBudget;
 use plantstore_store::{PlantRange, StoreError, Version, end_ranges_after};
-use plantstore_telemetry::metrics::Held;
+use plantstore_telemetry::metrics::GaugeGuard;
 
 /// The part of a list that is still to be sent.
 pub(super) struct StreamedList {
@@ -36,7 +36,7 @@ pub(super) struct StreamedList {
     buffers: BufferBudget,
     context: Arc<Context>,
     first: Option<Bytes>,
-    _counted: Held<'static>,
+    _counted: GaugeGuard<'static>,
 }
 
 /// The first chunk of a list, its number of plants, and what is to be read after it.

@@ -1,135 +1,39 @@
-//! Export of spans to a collector (OTLP over HTTP, in JSON): a bounded queue, and one task that sends batches. A collector
-//! that is slow or unreachable costs spans, which are counted, and never a request.
+//! Export of spans to a collector (OTLP over HTTP, in protobuf): a bounded queue, and one task that sends batches. A
+//! collector that is slow or unreachable costs spans, which are counted, and never a request.
 
-use std::path::Path;
-use std::str::FromStr;
+use std::io::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hyper::StatusCode;
-use hyper::header::RETRY_AFTER;
-use serde::Deserialize;
+use flate2::Compression as Level;
+use flate2::write::GzEncoder;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::otlp;
-use super::span::Spans;
-use plantstore_client::trust::{self, TrustFault};
-use plantstore_client::{Address, AddressFault, Cleartext, Client, ClientError, Proxies, Response, Settings};
+use super::config::{Collector, Compression};
+use super::otlp::{self, PartialSuccess};
+use super::span::RequestSpans;
+use plantstore_client::{ClientError, Response};
 use plantstore_telemetry::metrics::{Counter, Page};
 
-/// Path for spans, relative to the collector's URL.
-const TRACES: &str = "/v1/traces";
 /// Requests whose spans are queued at most; the spans of others are dropped.
 const QUEUE_MAX: usize = 2_048;
 /// Requests whose spans are sent together.
 const BATCH_MAX: usize = 512;
-/// Time for which the first of them waits for the others.
-const GATHER: Duration = Duration::from_secs(1);
-/// Bytes of a response of the collector at most.
-const RESPONSE_MAX: usize = 1 << 20;
-/// Timeout of one request to the collector.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which the first request of a batch waits for others.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Time for which a batch is retried before it is dropped.
 const RETRY_FOR: Duration = Duration::from_secs(60);
-/// Pauses between attempts, growing from the first to the second.
+/// Shortest and longest pause between attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// URL of a collector: `http://` or `https://`, with or without a path.
-#[derive(Clone, Debug)]
-pub struct Endpoint(Address);
-
-/// A text is not the URL of a collector. The message says what to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "write it as http://HOST:PORT or https://HOST:PORT, without user name, password, query and fragment, for example \
-     http://127.0.0.1:4318; {TRACES} is added to it"
-)]
-pub struct EndpointFault;
-
-impl From<AddressFault> for EndpointFault {
-    fn from(_: AddressFault) -> Self {
-        Self
-    }
-}
-
-impl FromStr for Endpoint {
-    type Err = EndpointFault;
-
-    fn from_str(text: &str) -> Result<Self, EndpointFault> {
-        if text.contains('?') {
-            return Err(EndpointFault);
-        }
-        let below = text.strip_suffix('/').unwrap_or(text);
-        Ok(Self(Address::parse(&format!("{below}{TRACES}"), Cleartext::Anywhere)?))
-    }
-}
-
-/// Share of the traces that begin here that is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleRatio {
-    /// Of the 2⁵⁶ chances that a trace has.
-    taken: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty")]
-pub struct SampleRatioFault;
-
-impl FromStr for SampleRatio {
-    type Err = SampleRatioFault;
-
-    fn from_str(text: &str) -> Result<Self, SampleRatioFault> {
-        let share: f64 = text.parse().map_err(|_| SampleRatioFault)?;
-        if !(0.0..=1.0).contains(&share) {
-            return Err(SampleRatioFault);
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2⁵⁶")]
-        let taken = (56_f64.exp2() * share) as u64;
-        Ok(Self { taken })
-    }
-}
-
-impl SampleRatio {
-    /// Returns true if a trace with this chance is recorded.
-    pub(super) fn takes(self, chance: u64) -> bool {
-        chance < self.taken
-    }
-}
-
-/// A collector, and the share of requests that is reported to it.
-pub struct Collector {
-    address: Address,
-    client: Client,
-    ratio: SampleRatio,
-}
-
-impl Collector {
-    /// Takes the collector at `endpoint`. Its certificate must be signed by an authority in the file, or by one that the
-    /// system trusts.
-    pub fn new(
-        endpoint: Endpoint,
-        authorities: Option<&Path>,
-        ratio: SampleRatio,
-        proxies: Proxies,
-    ) -> Result<Self, TrustFault> {
-        let ca_option = "--otlp-ca";
-        let roots = trust::authorities_for(&endpoint.0, authorities, ca_option)?;
-        let (cleartext, response_max) = (Cleartext::Anywhere, RESPONSE_MAX);
-        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max });
-        Ok(Self { address: endpoint.0, client, ratio })
-    }
-
-    pub(super) fn ratio(&self) -> SampleRatio {
-        self.ratio
-    }
-}
-
-/// The callers' end of the queue.
+/// Sending end of the queue.
 pub(super) struct Exporter {
-    queue: mpsc::Sender<Spans>,
+    queue: mpsc::Sender<RequestSpans>,
     stop: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
     metrics: Arc<ExportMetrics>,
@@ -148,13 +52,14 @@ impl Exporter {
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let (stop, stopped) = watch::channel(false);
         let metrics = Arc::<ExportMetrics>::default();
-        let sender = Sender { collector, metrics: Arc::clone(&metrics), stopped, failing: false };
+        let (metrics_of_task, failing, partial) = (Arc::clone(&metrics), false, false);
+        let sender = Sender { collector, metrics: metrics_of_task, stopped, failing, partial };
         let task = tokio::spawn(sender.run(waiting));
         Self { queue, stop, task: Mutex::new(Some(task)), metrics }
     }
 
     /// Queues spans; drops them when the queue is full.
-    pub(super) fn take(&self, spans: Spans) {
+    pub(super) fn enqueue(&self, spans: RequestSpans) {
         let count = spans.count();
         if self.queue.try_send(spans).is_err() {
             self.metrics.dropped.add(count);
@@ -180,27 +85,28 @@ impl Exporter {
     }
 }
 
-/// The task's end.
+/// The task that sends batches.
 struct Sender {
     collector: Collector,
     metrics: Arc<ExportMetrics>,
     stopped: watch::Receiver<bool>,
-    /// Whether the last attempt failed.
+    /// The last attempt failed.
     failing: bool,
+    /// The last batch was accepted in part only.
+    partial: bool,
 }
 
-/// The collector's response to a batch.
-enum Verdict {
-    /// The collector has stored it, except for these many spans.
-    Accepted { rejected: u64 },
-    /// It will never be accepted.
+/// Outcome of an attempt to send a batch.
+enum Outcome {
+    Accepted(PartialSuccess),
+    /// The batch will never be accepted.
     Rejected(String),
-    /// It may be accepted later, after this time if the collector names one.
-    Later(String, Option<Duration>),
+    /// The batch may be accepted later, after this time if the collector names one.
+    Retry(String, Option<Duration>),
 }
 
 impl Sender {
-    async fn run(mut self, mut waiting: mpsc::Receiver<Spans>) {
+    async fn run(mut self, mut waiting: mpsc::Receiver<RequestSpans>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while self.gather(&mut waiting, &mut batch).await {
             self.deliver(&batch).await;
@@ -208,12 +114,12 @@ impl Sender {
         }
     }
 
-    /// Collects a batch; returns false when there will be no more.
-    async fn gather(&mut self, waiting: &mut mpsc::Receiver<Spans>, batch: &mut Vec<Spans>) -> bool {
+    /// Collects a batch; returns false when there are no more.
+    async fn gather(&mut self, waiting: &mut mpsc::Receiver<RequestSpans>, batch: &mut Vec<RequestSpans>) -> bool {
         let stopped = self.stopped.wait_for(|stopped| *stopped);
         let gathering = async {
             waiting.recv_many(batch, BATCH_MAX).await;
-            let deadline = Instant::now() + GATHER;
+            let deadline = Instant::now() + BATCH_DELAY;
             while batch.len() < BATCH_MAX
                 && let Ok(1..) = timeout_at(deadline, waiting.recv_many(batch, BATCH_MAX - batch.len())).await
             {
@@ -236,26 +142,26 @@ impl Sender {
         !batch.is_empty()
     }
 
-    /// Sends a batch, with retries for a while; only once when the service stops.
-    async fn deliver(&mut self, batch: &[Spans]) {
-        let count = batch.iter().map(Spans::count).sum();
-        let body = Bytes::from(otlp::request(batch));
+    /// Sends a batch, with retries for a while; without them when the service stops.
+    async fn deliver(&mut self, batch: &[RequestSpans]) {
+        let count = batch.iter().map(RequestSpans::count).sum();
+        let body = self.encode(batch);
         let deadline = Instant::now() + RETRY_FOR;
         let mut pause = BACKOFF.0;
         loop {
             let is_last = *self.stopped.borrow();
             let (reason, wanted) = match self.send(body.clone()).await {
-                Verdict::Accepted { rejected } => {
-                    self.succeeded();
-                    let rejected = rejected.min(count);
+                Outcome::Accepted(partial) => {
+                    self.succeeded(&partial);
+                    let rejected = partial.rejected.min(count);
                     self.metrics.rejected.add(rejected);
                     return self.metrics.exported.add(count - rejected);
                 }
-                Verdict::Rejected(reason) => {
+                Outcome::Rejected(reason) => {
                     self.failed(&reason);
                     return self.metrics.rejected.add(count);
                 }
-                Verdict::Later(reason, wanted) => (reason, wanted),
+                Outcome::Retry(reason, wanted) => (reason, wanted),
             };
             self.failed(&reason);
             let pausing = wanted.unwrap_or(pause).clamp(BACKOFF.0, BACKOFF.1);
@@ -270,17 +176,42 @@ impl Sender {
         }
     }
 
-    async fn send(&self, body: Bytes) -> Verdict {
-        match timeout(REQUEST_TIMEOUT, self.collector.client.post_json(&self.collector.address, body)).await {
-            Ok(Ok(response)) => verdict(&response),
-            Ok(Err(error @ ClientError::NoTrustRoots(..))) => Verdict::Rejected(error.to_string()),
+    fn encode(&self, batch: &[RequestSpans]) -> Bytes {
+        let body = otlp::request(&self.collector.resource, batch);
+        match self.collector.compression {
+            Compression::None => body.into(),
+            Compression::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
+                // Writing to memory does not fail.
+                let _ = encoder.write_all(&body);
+                encoder.finish().unwrap_or_default().into()
+            }
+        }
+    }
+
+    fn headers(&self) -> HeaderMap {
+        let mut headers = self.collector.headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        if self.collector.compression == Compression::Gzip {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        headers
+    }
+
+    /// Sends a batch once. If the connection breaks before the response, the collector may have received it already; it is
+    /// sent again all the same, as OTLP allows. Duplicates have the same span ids.
+    async fn send(&self, body: Bytes) -> Outcome {
+        let Collector { client, address, timeout: limit, .. } = &self.collector;
+        match timeout(*limit, client.post(address, self.headers(), body)).await {
+            Ok(Ok(response)) => outcome(&response),
+            Ok(Err(error @ ClientError::NoTrustRoots(..))) => Outcome::Rejected(error.to_string()),
             Ok(Err(
                 error @ (ClientError::Unreachable(..)
                 | ClientError::Broken { .. }
                 | ClientError::Truncated { .. }
                 | ClientError::TooLarge { .. }),
-            )) => Verdict::Later(error.to_string(), None),
-            Err(_) => Verdict::Later("the collector did not answer in time".to_owned(), None),
+            )) => Outcome::Retry(error.to_string(), None),
+            Err(_) => Outcome::Retry("the collector did not answer in time".to_owned(), None),
         }
     }
 
@@ -291,51 +222,42 @@ impl Sender {
         }
     }
 
-    fn succeeded(&mut self) {
+    fn succeeded(&mut self, PartialSuccess { rejected, message }: &PartialSuccess) {
         if std::mem::replace(&mut self.failing, false) {
             tracing::info!("the collector accepts spans again");
+        }
+        let is_partial = *rejected > 0 || !message.is_empty();
+        if !std::mem::replace(&mut self.partial, is_partial) && is_partial {
+            tracing::warn!(rejected, error = message, "the collector accepted spans only in part, or with a warning");
         }
     }
 }
 
-fn verdict(response: &Response) -> Verdict {
-    let reason = || format!("it answers {}", response.status);
-    let retry_after = || response.headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs);
+fn outcome(response: &Response) -> Outcome {
+    let reason = || {
+        let message = match response.status {
+            // It may quote credentials.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => String::new(),
+            _ => otlp::message(&response.body),
+        };
+        let separator = if message.is_empty() { "" } else { ": " };
+        format!("it answers {}{separator}{message}", response.status)
+    };
     match response.status {
-        status if status.is_success() => Verdict::Accepted { rejected: rejected_spans(&response.body) },
+        status if status.is_success() => Outcome::Accepted(otlp::partial_success(&response.body)),
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Verdict::Later(reason(), retry_after()),
-        _ => Verdict::Rejected(reason()),
+        | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry(reason(), retry_after(&response.headers)),
+        _ => Outcome::Rejected(reason()),
     }
 }
 
-/// Returns the number of spans that a collector rejects while it accepts the others.
-fn rejected_spans(body: &[u8]) -> u64 {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Whole {
-        partial_success: Option<Partial>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Partial {
-        rejected_spans: Option<Number>,
-    }
-    /// Numbers of 64 bits are strings in this JSON; some collectors write them as numbers.
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Number {
-        Text(String),
-        Number(u64),
-    }
-    let rejected = serde_json::from_slice::<Whole>(body).ok().and_then(|whole| whole.partial_success?.rejected_spans);
-    match rejected {
-        Some(Number::Text(text)) => text.parse().unwrap_or(0),
-        Some(Number::Number(number)) => number,
-        None => 0,
-    }
+/// Returns the time that `Retry-After` asks to wait, which is a number of seconds or a date.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    let until = |date: SystemTime| date.duration_since(SystemTime::now()).unwrap_or_default();
+    text.parse().map(Duration::from_secs).ok().or_else(|| httpdate::parse_http_date(text).ok().map(until))
 }
 
 #[cfg(test)]
@@ -343,22 +265,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios() {
-        let taken = |text: &str| text.parse::<SampleRatio>().map(|ratio| ratio.taken);
-        assert_eq!([taken("0"), taken("0.5"), taken("1")], [Ok(0), Ok(1 << 55), Ok(1 << 56)]);
-        let all: SampleRatio = "1".parse().expect("a ratio");
-        assert!(all.takes((1 << 56) - 1), "all are all");
-        for wrong in ["", "-0.1", "1.1", "NaN", "inf", "10%", "a"] {
-            assert_eq!(taken(wrong), Err(SampleRatioFault), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn spans_rejected_by_a_partial_success_are_counted() {
-        assert_eq!(rejected_spans(br#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
-        assert_eq!(rejected_spans(br#"{"partialSuccess":{"rejectedSpans":3,"errorMessage":"x"}}"#), 3);
-        for nothing in ["", "{}", "[]", r#"{"partialSuccess":{}}"#, r#"{"partialSuccess":{"rejectedSpans":"x"}}"#] {
-            assert_eq!(rejected_spans(nothing.as_bytes()), 0, "{nothing}");
-        }
+    fn retry_after_is_seconds_or_a_date() {
+        let parse = |text: &str| {
+            let value = HeaderValue::from_str(text).expect("a value");
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)]))
+        };
+        assert_eq!(parse("7"), Some(Duration::from_secs(7)));
+        assert_eq!(parse("Thu, 01 Jan 1970 00:00:00 GMT"), Some(Duration::ZERO));
+        let later = parse("Fri, 31 Dec 9999 23:59:59 GMT").expect("a date");
+        assert!(later > BACKOFF.1);
+        assert_eq!([parse("soon"), parse("-1"), parse("")], [None; 3]);
+        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

@@ -27,8 +27,8 @@ impl TraceId {
         random().map(Self)
     }
 
-    /// Returns the bits that are random in the ids of every client, by which a trace is sampled.
-    pub(super) fn chance(self) -> u64 {
+    /// Returns the bits that W3C Trace Context asks clients to choose at random, by which a trace is sampled.
+    pub(super) fn random_part(self) -> u64 {
         let [.., last] = self.0.as_chunks::<8>().0 else { return 0 };
         u64::from_be_bytes(*last) & (u64::MAX >> 8)
     }
@@ -40,7 +40,7 @@ impl SpanId {
     }
 }
 
-/// Returns random bytes that are not all zero, which would not be an id.
+/// Returns random bytes that are not all zero: all zeros are not a valid id.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).ok()?;

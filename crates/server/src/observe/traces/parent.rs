@@ -1,5 +1,5 @@
-//! What a client says of the trace that its request belongs to: `traceparent` and `tracestate` of W3C Trace Context. What
-//! does not follow the rules is as if it were not there; a request is never refused for it.
+//! The client's trace context: `traceparent` and `tracestate` of W3C Trace Context. Malformed ones are ignored; a request is
+//! never rejected for them.
 
 use hyper::HeaderMap;
 
@@ -8,14 +8,14 @@ use plantstore_model::token::{TOKEN_PREFIX, is_jwt_shaped};
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-/// Characters of a `traceparent` of version 00; later ones may go on.
+/// Characters of a `traceparent` of version 00; later versions may be longer.
 const LENGTH: usize = 55;
-/// Characters and members of a `tracestate` that are carried along, as the specification asks for at the least.
+/// Characters and members of a `tracestate` that is propagated: the least that the specification demands.
 const STATE_MAX: usize = 512;
 const MEMBERS_MAX: usize = 32;
-/// Characters of a key, and of a value.
+/// Characters of a key, and of a value, at most.
 const MEMBER_MAX: usize = 256;
-/// The flag that says that the caller records the trace.
+/// Flag of traces that the client records.
 const SAMPLED: u8 = 1;
 
 /// The span that a request was sent from.
@@ -38,17 +38,17 @@ impl Parent {
 
     fn parse(text: &[u8]) -> Option<Self> {
         let (known, rest) = text.split_at_checked(LENGTH)?;
-        let [version] = bytes(&known[..2])?;
-        let ends_well = match version {
+        let [version] = decode_hex(&known[..2])?;
+        let valid_end = match version {
             0 => rest.is_empty(),
             u8::MAX => false,
             _ => rest.is_empty() || rest.starts_with(b"-"),
         };
-        let separated = [2, 35, 52].iter().all(|place| known[*place] == b'-');
-        let [flags] = bytes(&known[53..])?;
-        let (trace, span) = (bytes(&known[3..35])?, bytes(&known[36..52])?);
-        let named = trace != [0; 16] && span != [0; 8];
-        (ends_well && separated && named).then_some(Self {
+        let valid_separators = [2, 35, 52].iter().all(|place| known[*place] == b'-');
+        let [flags] = decode_hex(&known[53..])?;
+        let (trace, span) = (decode_hex(&known[3..35])?, decode_hex(&known[36..52])?);
+        let valid_ids = trace != [0; 16] && span != [0; 8];
+        (valid_end && valid_separators && valid_ids).then_some(Self {
             trace: TraceId(trace),
             span: SpanId(span),
             sampled: flags & SAMPLED != 0,
@@ -56,8 +56,8 @@ impl Parent {
     }
 }
 
-/// The bytes that these hexadecimal digits, in lower case, stand for.
-fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+/// Decodes hexadecimal digits in lower case.
+fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
@@ -70,7 +70,7 @@ fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// What others have put into the trace, unchanged. Too much of it is dropped as a whole, and so is what may hold a token.
+/// Returns the client's `tracestate`, unchanged; `None` if it is malformed, too long, or may hold a token.
 pub(super) fn state(headers: &HeaderMap) -> Option<String> {
     let values: Option<Vec<&str>> = headers.get_all(TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
     let state = values?.join(",");
@@ -78,16 +78,16 @@ pub(super) fn state(headers: &HeaderMap) -> Option<String> {
     (fits && !state.contains(TOKEN_PREFIX) && state.split(',').all(is_member)).then_some(state)
 }
 
-/// Whether it is `key=value` by the specification, or nothing at all, and no token of an issuer.
+/// Checks that a member is `key=value` as specified, or empty, and that its value is not shaped like an issuer's token.
 fn is_member(member: &str) -> bool {
     let member = member.trim_matches([' ', '\t']);
     let Some((key, value)) = member.split_once('=') else {
         return member.is_empty();
     };
     let of_key = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte);
-    let starts_well = key.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let valid_start = key.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     let of_value = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'=';
-    starts_well
+    valid_start
         && key.len() <= MEMBER_MAX
         && key.bytes().all(of_key)
         && (1..=MEMBER_MAX).contains(&value.len())
@@ -105,7 +105,7 @@ mod tests {
     const SPAN: &str = "b7ad6b7169203331";
 
     #[test]
-    fn a_state_is_carried_unchanged_or_not_at_all() {
+    fn tracestate_is_returned_unchanged_or_dropped() {
         let state_of = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in values {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_was_read() {
+    fn ids_are_written_as_they_were_read() {
         let parent = Parent::parse(format!("00-{TRACE}-{SPAN}-01").as_bytes()).expect("a parent");
         assert_eq!((parent.trace.to_string(), parent.span.to_string()), (TRACE.to_owned(), SPAN.to_owned()));
         assert!(parent.sampled);

@@ -6,7 +6,7 @@ use super::id::{SpanId, TraceId};
 use plantstore_model::user::UserId;
 
 /// The span of a request, and its children.
-pub(super) struct Spans {
+pub(super) struct RequestSpans {
     pub(super) trace: TraceId,
     pub(super) span: SpanId,
     pub(super) parent: Option<SpanId>,
@@ -38,7 +38,7 @@ pub(super) struct Interval {
     pub(super) end: u64,
 }
 
-impl Spans {
+impl RequestSpans {
     pub(super) fn count(&self) -> u64 {
         1 + self.children.len() as u64
     }

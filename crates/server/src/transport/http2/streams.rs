@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use plantstore_telemetry::metrics::{Gauge, Held};
+use plantstore_telemetry::metrics::{Gauge, GaugeGuard};
 
 use crate::transport::buffer_budget::BufferBudget;
 use crate::transport::state::Transport;
@@ -26,12 +26,12 @@ impl Streams {
     }
 
     /// Counts a request as in flight until the return value is dropped.
-    pub(super) fn begin(&self) -> Held<'_> {
+    pub(super) fn begin(&self) -> GaugeGuard<'_> {
         self.in_flight.hold()
     }
 
     /// Counts a response as blocked, on this connection and on all, until the return value is dropped.
-    pub(super) fn block(&self) -> (Held<'_>, Held<'static>) {
+    pub(super) fn block(&self) -> (GaugeGuard<'_>, GaugeGuard<'static>) {
         (self.blocked.hold(), self.transport.requests.blocked.hold())
     }
 

@@ -1,0 +1,150 @@
+//! The environment variables of OpenTelemetry that configure the export of traces.
+//!
+//! Options of the command line win over them. An empty variable counts as not set, as OpenTelemetry specifies. The values of
+//! header fields may be secret: no message quotes them.
+
+use std::env;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
+use plantstore_server::{Compression, Endpoint, ExportHeaders, Resource, SampleRatio, Sampler};
+
+use crate::cli::environment::ignored;
+use crate::cli::exit::UsageError;
+
+const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const EXPORTER_PREFIX: &str = "OTEL_EXPORTER_OTLP_";
+/// Variables of the exporters of all signals. Each has a variant for traces, which comes first.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+const TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
+const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+const COMPRESSION: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
+/// Exporters of other things than traces, whose variables have the same prefix.
+const OTHER_SIGNALS: [&str; 3] = ["METRICS_", "LOGS_", "PROFILES_"];
+
+/// A variable that is set, and its value.
+pub(super) struct Variable {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+impl Variable {
+    fn read(name: &str) -> Option<Self> {
+        #[expect(clippy::disallowed_methods, reason = "OpenTelemetry defines these variables; options have others")]
+        let value = env::var(name).ok().filter(|value| !value.trim().is_empty())?;
+        Some(Self { name: name.to_owned(), value: value.trim().to_owned() })
+    }
+
+    /// Reads the variable for traces, or the one for all exporters.
+    fn of_exporter(name: &str) -> Option<Self> {
+        Self::read(&for_traces(name)).or_else(|| Self::read(name))
+    }
+
+    fn parse<T: FromStr<Err: Display>>(&self) -> Result<T, UsageError> {
+        self.value.parse().map_err(|fault| self.wrong(fault))
+    }
+
+    fn wrong(&self, fault: impl Display) -> UsageError {
+        UsageError(format!("{}: {fault}", self.name))
+    }
+}
+
+/// Returns the name of the variable that is for traces only.
+fn for_traces(name: &str) -> String {
+    name.replace(EXPORTER_PREFIX, "OTEL_EXPORTER_OTLP_TRACES_")
+}
+
+/// Returns true if the variables turn the export off.
+pub(super) fn is_disabled() -> bool {
+    Variable::read("OTEL_SDK_DISABLED").is_some_and(|disabled| disabled.value.eq_ignore_ascii_case("true"))
+        || Variable::read("OTEL_TRACES_EXPORTER").is_some_and(|exporter| exporter.value == "none")
+}
+
+/// Returns the endpoint that the variables name.
+pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
+    let exporter = Variable::read("OTEL_TRACES_EXPORTER");
+    if let Some(exporter) = exporter.as_ref().filter(|exporter| exporter.value != "otlp") {
+        return Err(exporter.wrong("write otlp or none"));
+    }
+    if let Some(variable) = Variable::read(&for_traces(ENDPOINT)) {
+        return Endpoint::for_traces(&variable.value).map(Some).map_err(|fault| variable.wrong(fault));
+    }
+    match Variable::read(ENDPOINT) {
+        Some(variable) => variable.parse().map(Some),
+        None if exporter.is_some() => Ok(DEFAULT_ENDPOINT.parse().ok()),
+        None => Ok(None),
+    }
+}
+
+/// Rejects protocols that are not supported.
+pub(super) fn check_protocol() -> Result<(), UsageError> {
+    match Variable::of_exporter(PROTOCOL) {
+        Some(variable) if variable.value != "http/protobuf" => {
+            Err(variable.wrong("write http/protobuf, the only supported protocol; collectors accept it on port 4318"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn headers() -> Result<ExportHeaders, UsageError> {
+    Variable::of_exporter(HEADERS).map_or_else(|| Ok(ExportHeaders::default()), |variable| variable.parse())
+}
+
+pub(super) fn compression() -> Result<Compression, UsageError> {
+    let Some(variable) = Variable::of_exporter(COMPRESSION) else {
+        return Ok(Compression::None);
+    };
+    match variable.value.as_str() {
+        "none" => Ok(Compression::None),
+        "gzip" => Ok(Compression::Gzip),
+        _ => Err(variable.wrong("write gzip or none")),
+    }
+}
+
+pub(super) fn timeout() -> Result<Duration, UsageError> {
+    let Some(variable) = Variable::of_exporter(TIMEOUT) else {
+        return Ok(DEFAULT_TIMEOUT);
+    };
+    let milliseconds = variable.value.parse::<u64>().ok().filter(|milliseconds| *milliseconds > 0);
+    milliseconds
+        .map(Duration::from_millis)
+        .ok_or_else(|| variable.wrong("write a number of milliseconds from 1 on, for example 10000"))
+}
+
+/// Returns the variable that names a file of certificates.
+pub(super) fn certificate() -> Option<Variable> {
+    Variable::of_exporter(CERTIFICATE)
+}
+
+pub(super) fn sampler() -> Result<Sampler, UsageError> {
+    let Some(variable) = Variable::read("OTEL_TRACES_SAMPLER") else {
+        return Ok(Sampler::default());
+    };
+    let ratio = Variable::read("OTEL_TRACES_SAMPLER_ARG").filter(|_| variable.value.ends_with("traceidratio"));
+    let ratio = ratio.map(|ratio| ratio.parse::<SampleRatio>()).transpose()?;
+    Sampler::named(&variable.value, ratio).map_err(|fault| variable.wrong(fault))
+}
+
+pub(super) fn resource() -> Result<Resource, UsageError> {
+    let attributes = Variable::read("OTEL_RESOURCE_ATTRIBUTES");
+    let service_name = Variable::read("OTEL_SERVICE_NAME").map(|variable| variable.value);
+    let text = attributes.as_ref().map_or("", |variable| &variable.value);
+    let malformed = |fault| UsageError(format!("OTEL_RESOURCE_ATTRIBUTES: {fault}"));
+    Resource::new(text, service_name.as_deref()).map_err(malformed)
+}
+
+/// Returns a warning for each variable of an exporter of traces that is not read, for example because it is misspelled.
+pub(super) fn warnings() -> Vec<String> {
+    let known = [ENDPOINT, HEADERS, TIMEOUT, PROTOCOL, CERTIFICATE, COMPRESSION];
+    let known: Vec<String> = known.iter().flat_map(|name| [(*name).to_owned(), for_traces(name)]).collect();
+    let is_ours = |name: &String| {
+        let rest = name.strip_prefix(EXPORTER_PREFIX);
+        rest.is_some_and(|rest| !OTHER_SIGNALS.iter().any(|signal| rest.starts_with(signal)))
+    };
+    let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(is_ours);
+    set.filter(|name| !known.contains(name)).map(|name| ignored(&name, &known)).collect()
+}
