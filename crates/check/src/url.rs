@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use plantstore_client::{Address, AddressFault, Cleartext};
+use plantstore_client::{Address, AddressError, Cleartext};
 
 /// Scheme, host and port. The interface names its paths from the root, so there is no path.
 #[derive(Clone, Debug)]
@@ -19,12 +19,12 @@ pub enum ServerUrlFault {
     Path,
 }
 
-impl From<AddressFault> for ServerUrlFault {
-    fn from(fault: AddressFault) -> Self {
+impl From<AddressError> for ServerUrlFault {
+    fn from(fault: AddressError) -> Self {
         match fault {
-            AddressFault::Malformed | AddressFault::Cleartext => Self::Malformed,
-            AddressFault::Credentials => Self::Credentials,
-            AddressFault::Fragment => Self::Path,
+            AddressError::Malformed | AddressError::Cleartext => Self::Malformed,
+            AddressError::Credentials => Self::Credentials,
+            AddressError::Fragment => Self::Path,
         }
     }
 }

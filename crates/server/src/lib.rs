@@ -17,11 +17,11 @@ mod service;
 mod transport;
 mod web;
 
-pub use self::api::{ApiLimits, Cors, OriginFault};
-pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
+pub use self::api::{ApiLimits, Cors, OriginError};
+pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlError, Rate, RateError};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{Collector, Endpoint, EndpointFault, SampleRatio, SampleRatioFault};
 pub use self::options::value_parser;
 pub use self::routes::openapi;
-pub use self::server::{Server, Settings};
-pub use self::transport::{Renewal, Stopped, Tls, TlsFault, TransportLimits};
+pub use self::server::{Server, ServerSettings};
+pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TransportLimits};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::new_file::NewFileError;
 use crate::url::StoreUrl;
-use plantstore_model::user::UserNameFault;
+use plantstore_model::user::UserNameError;
 
 /// Reasons why a store does not open. The messages say what to do and are meant for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum StoreError {
     OutcomeUnknown(&'static str),
     /// A new user cannot have this name. Nothing was done.
     #[error("{0}")]
-    NewUserName(UserNameFault),
+    NewUserName(UserNameError),
     /// A row breaks the rules of the service. It is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
     BadRow(BadRow),

@@ -20,17 +20,18 @@ use plantstore_telemetry::metrics::{Page, Process};
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]
 pub(super) struct MonitoringOptions {
-    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`; a PORT alone is on this machine, and port 0 takes a free
-    /// one. Not served unless given
+    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`. PORT alone means 127.0.0.1:PORT, and port 0 a free port. Not
+    /// served unless given
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = listen_address)]
     metrics_listen: Option<String>,
-    /// Tell this collector of requests (OTLP over HTTP), for example `http://127.0.0.1:4318`. Nobody is told unless given
+    /// Export traces of requests to this collector (OTLP over HTTP), for example `http://127.0.0.1:4318`. Not exported unless
+    /// given
     #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
     otlp_endpoint: Option<Endpoint>,
-    /// How many of the requests that come without a trace are told of, from 0 (none) to 1 (all)
+    /// Sampling ratio of requests without a trace context, from 0 (none) to 1 (all)
     #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE", default_value = "1", requires = "otlp_endpoint")]
     otlp_sample: SampleRatio,
-    /// Certificates of authorities to trust instead of the system's
+    /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA", requires = "otlp_endpoint")]
     otlp_ca: Option<PathBuf>,
 }
@@ -42,7 +43,7 @@ impl MonitoringOptions {
             return Ok(None);
         };
         let collector = Collector::new(endpoint.clone(), self.otlp_ca.as_deref(), self.otlp_sample, proxies()?);
-        Ok(Some(collector.map_err(|fault| UsageError(format!("{}: {fault}", origin("--otlp-ca"))))?))
+        Ok(Some(collector.map_err(|error| UsageError(format!("{}: {error}", origin("--otlp-ca"))))?))
     }
 
     /// Binds the address for metrics, if one is configured.

@@ -207,7 +207,7 @@ fn the_password_is_never_told() {
     let (url, bare) = (site.url(), site.url().replace(&format!(":{PASSWORD}"), ""));
     let by_parameter = format!("{bare}?password={PASSWORD}");
     let joined = format!("--store={url}");
-    let warning = "can be seen by everybody on this machine";
+    let warning = "every user of this machine can see the password";
     // The store in the environment and in the arguments, and whether the second is worth a warning.
     let ways: [(&str, &[&str], bool); 5] = [
         (&url, &[], false),

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::otlp;
 use super::span::Spans;
-use plantstore_client::trust::{self, TrustFault};
-use plantstore_client::{Address, AddressFault, Cleartext, Client, ClientError, Proxies, Response, Settings};
+use plantstore_client::trust::{self, TrustError};
+use plantstore_client::{Address, AddressError, Cleartext, Client, ClientError, Proxies, Response, Settings};
 use plantstore_telemetry::metrics::{Counter, Page};
 
 /// Path for spans, relative to the collector's URL.
@@ -49,8 +49,8 @@ pub struct Endpoint(Address);
 )]
 pub struct EndpointFault;
 
-impl From<AddressFault> for EndpointFault {
-    fn from(_: AddressFault) -> Self {
+impl From<AddressError> for EndpointFault {
+    fn from(_: AddressError) -> Self {
         Self
     }
 }
@@ -114,7 +114,7 @@ impl Collector {
         authorities: Option<&Path>,
         ratio: SampleRatio,
         proxies: Proxies,
-    ) -> Result<Self, TrustFault> {
+    ) -> Result<Self, TrustError> {
         let ca_option = "--otlp-ca";
         let roots = trust::authorities_for(&endpoint.0, authorities, ca_option)?;
         let (cleartext, response_max) = (Cleartext::Anywhere, RESPONSE_MAX);
