@@ -1,7 +1,7 @@
-//! The least a server of this kind can do: the same HTTP library, no token, no store, the same bytes from memory. What
-//! `scripts/lists` measures the service against.
+//! Baseline for `scripts/lists`: a minimal server with the same HTTP library that serves a list from memory, without tokens and
+//! without a store.
 //!
-//! `bare FILE` serves the bytes of FILE at `/plants` and prints where it listens.
+//! `bare FILE` serves the bytes of FILE at `/plants` and prints its address.
 
 use axum::Router;
 use axum::body::Body;
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "private, no-cache")];
     let router = Router::new().route("/plants", get(async move || (headers, list.clone())));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    #[expect(clippy::print_stdout, reason = "whoever starts it waits for this line")]
+    #[expect(clippy::print_stdout, reason = "the script that starts it waits for this line")]
     {
         println!("Listening on http://{}", listener.local_addr()?);
     }

@@ -1,5 +1,5 @@
-//! The command line: one file a subcommand, with its options and its `run`. The one place that prints, reads the
-//! environment and decides exit codes.
+//! The command line: one file per subcommand, with its options and its `run`. The only place that prints, reads the environment
+//! and decides exit codes.
 
 mod backup;
 mod check;

@@ -9,16 +9,16 @@ use super::runtime::start_log;
 use super::store_options::StoreOption;
 use super::store_url::store_file;
 
-/// Copy the whole store into a file, while servers go on writing
+/// Copy the whole store into a file, while servers continue to write
 ///
-/// The file is a store of its own, whichever engine it comes from: all there was at one moment, checked, readable by its
-/// owner alone. It appears when it is complete. `restore` puts it into a new store; `serve --store sqlite:FILE` serves it.
+/// The file is an SQLite store, whichever engine it comes from: a consistent snapshot that is verified and readable only by its
+/// owner. It appears when it is complete. `restore` copies it into a new store; `serve --store sqlite:FILE` serves it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore backup monday.db
   plantstore backup monday.db --store postgres://plantstore@db.example/plants")]
 pub(super) struct Options {
-    /// The file to write; there must be none of this name
+    /// The file to write; it must not exist
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `plantstore check`: checks that a live server keeps the contract, as a smoke test after a deployment.
+//! `plantstore check`: checks that a live server meets the API contract, as a smoke test after a deployment.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -24,16 +24,16 @@ use plantstore_client::Proxies;
 use plantstore_model::token::TOKEN_PREFIX;
 
 /// The error message about a token that is passed as an argument.
-pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where everybody on this \
+pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
                                                  machine can see it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
-/// Greatest size of a token file in bytes; signed tokens are long.
+/// Maximum size of a token file in bytes; JWTs are long.
 const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
 
 /// Check that a live server keeps the contract, and leave nothing behind
 ///
-/// The token is in the variable `PLANTSTORE_TOKEN` or in the file that --token-file names, never an argument: arguments can
-/// be seen by everybody on the machine. Plants are created, under ids that nobody uses, and deleted again, also after
-/// Ctrl-C. The exit code is 0 when everything holds, 1 when something does not, and 2 for a wrong option.
+/// The token is read from the variable `PLANTSTORE_TOKEN` or from the file that --token-file names. It cannot be an argument,
+/// because every user of the machine can see arguments. Plants are created with unused ids and deleted again, also after
+/// Ctrl-C. The exit code is 0 if all checks hold, 1 if one does not, and 2 for a wrong option.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore check http://127.0.0.1:8080 --token-file plantstore.db.first-token
@@ -42,16 +42,16 @@ pub(super) struct Options {
     /// The server: http://HOST:PORT or https://HOST:PORT
     #[arg(value_name = "URL")]
     url: String,
-    /// A file with the token; - reads it from standard input
+    /// A file with the token; `-` is standard input
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// What is checked: what the interface promises, or also what this project decided where it is silent
+    /// The checks to run: `interface` for the published API, `full` also for the decisions of this project beyond it
     #[arg(long, value_name = "LEVEL", default_value = "full")]
     level: LevelOption,
-    /// A file of authorities to trust instead of the system's
+    /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// How long to wait for one answer
+    /// Time limit for each response
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     timeout: Duration,
     /// Print JSON instead of a table
@@ -76,7 +76,7 @@ impl Options {
         if let Some(word) = self.more.first() {
             return Err(UsageError(format!("one server at a time: leave out `{word}`")).into());
         }
-        let url: ServerUrl = self.url.parse().map_err(|fault| UsageError(format!("{fault}")))?;
+        let url: ServerUrl = self.url.parse().map_err(|error| UsageError(format!("{error}")))?;
         let token = self.token()?;
         if url.is_exposed() {
             print_warning(&format!("without https:// the token can be read on the way to {url}"));
@@ -102,12 +102,12 @@ impl Options {
         let text = match &self.token_file {
             Some(file) => read_token(file)?,
             None => variable(TOKEN_VARIABLE).ok_or_else(|| {
-                UsageError(format!("which token? put it into {TOKEN_VARIABLE} or a file named by --token-file"))
+                UsageError(format!("no token: put it into {TOKEN_VARIABLE} or a file named by --token-file"))
             })?,
         };
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(UsageError("that is no token: it is one word of printable characters".to_owned()).into());
+            return Err(UsageError("not a token: a token is one word of printable characters".to_owned()).into());
         }
         Ok(token.to_owned())
     }
@@ -147,7 +147,7 @@ fn interruptions() -> anyhow::Result<UnboundedReceiver<()>> {
         let [interrupt, terminate] = &mut signals;
         loop {
             tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
-            let _ = writeln!(io::stderr(), "interrupted: deleting what was created; a second time stops at once");
+            let _ = writeln!(io::stderr(), "interrupted: deleting the created plants; a second signal stops at once");
             if sender.send(()).is_err() {
                 return;
             }
@@ -179,7 +179,7 @@ impl Summary {
         summary
     }
 
-    /// Reports whether the contract is kept. A check that could not be tried is not known to hold.
+    /// Returns true if the contract is kept. A check that could not be tried counts as not kept.
     fn keeps(self) -> bool {
         self.fail == 0 && self.untried == 0
     }

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::stdio::print;
 
-/// Print completions for a shell, to be put where it looks for them
+/// Print the completion script of a shell
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore completions bash > /etc/bash_completion.d/plantstore

@@ -1,4 +1,4 @@
-//! `plantstore copy`: copies a whole store from one place or engine to another. Backups and restores are copies, too.
+//! `plantstore copy`: copies a whole store to another place or engine. `backup` and `restore` use the same function.
 
 use std::io::{self, Write};
 
@@ -14,11 +14,11 @@ use super::table;
 use plantstore_store::archive::{self, ContentDigest};
 use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 
-/// Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
+/// Copy a whole store to a new place or engine, for example from SQLite to PostgreSQL
 ///
-/// All there is at one moment: users, tokens, shares, idempotency keys and plants. What has arrived is read back and its
-/// digests compared; if they differ, or anything fails, the new store does not come into being. What is written to the old store
-/// meanwhile is not copied: stop its servers first, and start them on the new one.
+/// Copies a consistent snapshot of all users, tokens, shares, idempotency keys and plants. The copy is read back and its digests
+/// are compared; if they differ, or anything fails, no new store is created. Later writes to the old store are not copied: stop
+/// its servers first, and start them on the new one.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore copy --from sqlite:plantstore.db --to postgres://plantstore@db.example/plants
@@ -27,7 +27,7 @@ pub(super) struct Options {
     /// The store to copy: sqlite:PATH or postgres://user@host:port/database
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The new store: a file that does not exist, or a database that holds no plants and users
+    /// The new store: a file that does not exist, or a database without plants and users
     #[arg(long, value_name = "URL")]
     to: String,
 }
@@ -42,12 +42,12 @@ impl Options {
     }
 }
 
-/// Copies a store and prints what was copied. `origin` says how the store to copy was named, for messages about it.
+/// Copies a store and prints the counts. `origin` says how the user named the source, for error messages.
 pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, origin: &str) -> anyhow::Result<()> {
     discard_partial_files_on_end_signal()?;
     let mut bar = ProgressBar::new();
     let copied = block_on(async {
-        // Opened first, so that a store that does not exist leaves no trace in the new place.
+        // The source is opened first, so that nothing is created if it does not exist.
         let snapshot =
             Snapshot::open(from, Selection::Everything, STORE_TIMEOUT).await.map_err(|error| advise(error, origin))?;
         let target = RestoreTarget::begin(to, STORE_TIMEOUT).await?;

@@ -4,15 +4,14 @@ use std::env;
 
 use clap::Command;
 
-/// The variable with the token for `plantstore check`, which is no option.
+/// The variable with the token for `plantstore check`. It has no option.
 pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
 
 const VARIABLE_PREFIX: &str = "PLANTSTORE_";
-/// Greatest edit distance at which a name counts as a misspelling of a known one.
+/// Maximum edit distance at which a name counts as a misspelling of a known one.
 const MISSPELLING_DISTANCE_MAX: usize = 3;
 
-/// Returns the name by which the value of an option was given: the option itself, or its variable. The option must be one
-/// that has a variable.
+/// Returns the source of an option's value, for messages: the option itself, or its variable. Only for options with a variable.
 pub(super) fn origin(option: &str) -> String {
     let variable = format!("{VARIABLE_PREFIX}{}", option.trim_start_matches('-').replace('-', "_").to_uppercase());
     #[expect(clippy::disallowed_methods, reason = "tests only that it is set: the parser has read it")]
@@ -23,7 +22,7 @@ pub(super) fn origin(option: &str) -> String {
     if set && !typed { variable } else { option.to_owned() }
 }
 
-/// Returns a warning for each variable that has the prefix of this program and is read by none of its commands.
+/// Returns a warning for each variable with the prefix of this program that no command reads.
 pub(super) fn warnings(program: &Command) -> Vec<String> {
     let ours = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let ours: Vec<_> = ours.filter(|(name, _)| name.starts_with(VARIABLE_PREFIX)).collect();
@@ -46,7 +45,7 @@ pub(super) fn ignored(name: &str, known: &[String]) -> String {
     }
 }
 
-/// Returns every variable that some command reads.
+/// Returns the variables of all commands.
 pub(super) fn known_variables(program: &Command) -> Vec<String> {
     fn collect(command: &Command, found: &mut Vec<String>) {
         found.extend(command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).map(str::to_owned));
@@ -57,7 +56,7 @@ pub(super) fn known_variables(program: &Command) -> Vec<String> {
     found
 }
 
-/// Reports whether Kubernetes sets this variable, as it does for the containers of a service that is called `plantstore`.
+/// Detects variables that Kubernetes sets in containers if there is a service with the name `plantstore`.
 fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
     let rest = &name[VARIABLE_PREFIX.len()..];
     rest.starts_with("SERVICE_") || rest.starts_with("PORT_") || (rest == "PORT" && value.contains("://"))

@@ -1,4 +1,4 @@
-//! Exit codes: 0 for success, 1 for failure, 2 for wrong use, 128 and the signal's number after a signal.
+//! Exit codes: 0 for success, 1 for failure, 2 for a usage error, and 128 plus the number of a signal that ended the command.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use super::stdio::print_error;
 
 pub(super) const USAGE_ERROR_CODE: u8 = 2;
 
-/// An error that a change of the command line or the environment corrects.
+/// An error in the command line or the environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);

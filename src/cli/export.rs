@@ -20,8 +20,8 @@ use plantstore_store::{Selection, Snapshot};
 
 /// Write all plants, or one user's, as lines of JSON; works beside a running server
 ///
-/// A line reads {"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}. All are of one moment, in the order of owners' names
-/// and of ids. Tokens and shares are not in it: see `backup`.
+/// A line has the form {"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}. The lines are a consistent snapshot, sorted by
+/// owner and id. Tokens and shares are not included: see `backup`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore export --output plants.ndjson
@@ -30,10 +30,10 @@ pub(super) struct Options {
     /// Only the plants of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
-    /// The file to write, readable by its owner alone; it appears when it is complete. `-` is standard output, and so is none
+    /// The file to write, readable only by its owner; it appears when it is complete. `-`, the default, is standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file if there is one
+    /// Replace the file if it exists
     #[arg(long, requires = "output")]
     force: bool,
     #[command(flatten)]
@@ -58,7 +58,7 @@ impl Options {
                     exported
                 }
                 None => match write(snapshot, &mut io::stdout().lock()).await {
-                    // A reader that closes the pipe early is no failure.
+                    // A reader that closes the pipe early is not an error.
                     Err(ExportError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                     exported => exported?,
                 },

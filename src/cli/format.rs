@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 pub(super) use plantstore_server::value_parser::group_digits;
 
-/// Formats a number and what it counts: `1 plant`, `2,000 plants`.
+/// Formats a number with its noun: `1 plant`, `2,000 plants`.
 pub(super) fn count(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", group_digits(number), if number == 1 { "" } else { "s" })
 }

@@ -19,33 +19,33 @@ use plantstore_store::archive::{self, ImportEvent, ImportInput, ImportSummary, S
 use plantstore_store::{Importer, StoreError};
 
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Skipped lines that are reported as different from what is stored; others are only counted.
+/// Maximum number of skipped lines that are reported one by one; further ones are only counted.
 const DIFFERENT_SHOWN: u64 = 10;
 
 /// Store plants from lines of JSON; works beside a running server
 ///
-/// Every line is checked by the rules of POST /plants, and `owner` names its user, who is made if there is none. Lines are
-/// stored in their order, some thousand in a commit. A faulty line, an id that is taken, or Ctrl-C ends it: all lines before are
-/// stored then, none after, and the message says how to go on.
+/// Every line is checked by the rules of POST /plants, and `owner` names its user, who is created if necessary. Lines are stored
+/// in order, some thousand per commit. The import stops at an invalid line, an id that exists, or Ctrl-C: all lines before are
+/// stored, none after, and the message says how to continue.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore import plants.ndjson --check
   plantstore import plants.ndjson --on-conflict skip
   gunzip --stdout plants.ndjson.gz | plantstore import")]
 pub(super) struct Options {
-    /// The file to read; `-` is standard input, and so is none
+    /// The file to read; `-`, the default, is standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What to do when an owner has a plant of the line's id already: stop, or skip the line
+    /// Behaviour if the owner already has a plant with the line's id: `fail` stops, `skip` skips the line
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
-    /// Pass over the lines before this one
+    /// Start at this line
     #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number::<u64>(1..=u64::MAX))]
     from_line: u64,
-    /// Stop looking for more after so many faulty lines
+    /// Stop after this many invalid lines
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = number::<u64>(1..=u64::MAX))]
     max_faults: u64,
-    /// Check all lines by themselves, not whether ids are taken, and store nothing
+    /// Validate all lines and store nothing; existing ids are not checked
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -104,26 +104,26 @@ impl Options {
 
     fn report(&self, mut summary: ImportSummary, signal: Option<EndSignal>) -> anyhow::Result<()> {
         let ImportSummary { stored, same, different, new_users, .. } = summary;
-        let told = [
-            (new_users, format!("made {}", count(new_users, "user"))),
-            (same, format!("skipped {} that are there just so", group_digits(same))),
-            (different, format!("skipped {} that are there with another name or tag", group_digits(different))),
+        let others = [
+            (new_users, format!("created {}", count(new_users, "user"))),
+            (same, format!("skipped {} that exist already", group_digits(same))),
+            (different, format!("skipped {} that exist with another name or tag", group_digits(different))),
         ];
-        let told = told.into_iter().filter(|(number, _)| *number > 0).map(|(_, words)| words);
-        let words: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(told).collect();
-        writeln!(io::stderr(), "{}", words.join(", "))?;
+        let others = others.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text);
+        let parts: Vec<_> = iter::once(format!("stored {}", count(stored, "plant"))).chain(others).collect();
+        writeln!(io::stderr(), "{}", parts.join(", "))?;
         match summary.stop.take() {
             None => Ok(()),
             Some(stop) => Err(self.stopped(stop, &summary, signal)),
         }
     }
 
-    /// The error of an import that ended before the last line; says what is stored, and how to go on.
+    /// Returns the error of an import that ended before the last line: what is stored, and how to continue.
     fn stopped(&self, stop: StopReason, summary: &ImportSummary, signal: Option<EndSignal>) -> anyhow::Error {
         let so_far = match (self.stored_lines(summary), self.on_conflict) {
             (None, _) => "nothing was stored".to_owned(),
             (Some(lines), OnConflict::Fail) => format!("{lines}, and none after"),
-            // Others after may have been there before.
+            // Later lines may have been stored by an earlier run.
             (Some(lines), OnConflict::Skip) => format!("{lines}, and this run stored none after"),
         };
         let next = summary.through + 1;
@@ -136,7 +136,7 @@ impl Options {
             (StopReason::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
             (StopReason::Faults, _) => anyhow!(
                 "{}: {so_far}; correct them and go on with --from-line {next}{skip}",
-                count(summary.faulty, "faulty line")
+                count(summary.faulty, "invalid line")
             ),
             (StopReason::Taken { line, owner, id }, _) => anyhow!(
                 "line {line}: {owner} has a plant {id} already: {so_far}; \
@@ -154,7 +154,7 @@ impl Options {
         }
     }
 
-    /// Says which lines this run has stored or skipped; `None` when there are none.
+    /// Describes the lines that this run has stored or skipped; `None` if there are none.
     fn stored_lines(&self, summary: &ImportSummary) -> Option<String> {
         let (first, last) = (self.from_line, summary.through);
         let lines = match first {
@@ -172,21 +172,21 @@ fn too_short(lines: u64) -> String {
 }
 
 fn report_check(summary: ImportSummary) -> anyhow::Result<()> {
-    let fit = count(summary.stored, "plant");
+    let valid = count(summary.stored, "plant");
     match summary.stop {
-        None => Ok(writeln!(io::stderr(), "{fit}, no faults; nothing was stored")?),
+        None => Ok(writeln!(io::stderr(), "{valid}, no invalid lines; nothing was stored")?),
         Some(StopReason::Input(error)) => bail!("cannot read on: {error}"),
         Some(StopReason::Short { lines }) => bail!("{}", too_short(lines)),
         Some(StopReason::Faults | StopReason::Taken { .. } | StopReason::Store(_) | StopReason::Interrupted) => {
-            bail!("{}; nothing was stored", count(summary.faulty, "faulty line"))
+            bail!("{}; nothing was stored", count(summary.faulty, "invalid line"))
         }
     }
 }
 
-/// Reports progress and faulty lines on the terminal.
+/// Reports progress and invalid lines on standard error.
 struct Reporter {
     bar: ProgressBar,
-    /// Lines so far that were skipped although they differ.
+    /// Number of skipped lines that differ from the stored plant.
     different: u64,
 }
 
@@ -194,21 +194,21 @@ impl Reporter {
     fn report(&mut self, event: &ImportEvent<'_>) {
         match event {
             ImportEvent::Progress(progress) => self.bar.update(*progress),
-            ImportEvent::Fault { line, reason } => self.say(&format!("line {line}: {reason}")),
+            ImportEvent::Fault { line, reason } => self.print(&format!("line {line}: {reason}")),
             ImportEvent::Skipped { line, owner, id } => {
                 self.different += 1;
                 if self.different <= DIFFERENT_SHOWN {
-                    self.say(&format!("line {line}: skipped: {owner} has a plant {id} with another name or tag"));
+                    self.print(&format!("line {line}: skipped: {owner} has a plant {id} with another name or tag"));
                 }
                 if self.different == DIFFERENT_SHOWN {
-                    self.say("more lines like these are counted and not shown");
+                    self.print("further lines of this kind are counted and not shown");
                 }
             }
         }
     }
 
-    fn say(&mut self, words: &str) {
+    fn print(&mut self, text: &str) {
         self.bar.clear();
-        let _ = writeln!(io::stderr(), "{words}");
+        let _ = writeln!(io::stderr(), "{text}");
     }
 }

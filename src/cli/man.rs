@@ -12,16 +12,16 @@ use super::exit::UsageError;
 use super::format::count;
 use super::stdio::print;
 
-/// Print a page of the manual, or write all of them into a directory
+/// Print a manual page, or write all of them into a directory
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore man serve | man -l -
   plantstore man --output /usr/local/share/man/man1")]
 pub(super) struct Options {
-    /// The command that the page is about, for example `token create`; none for the overview
+    /// The command of the page, for example `token create`; the overview unless given
     #[arg(value_name = "COMMAND", conflicts_with = "output")]
     command: Vec<String>,
-    /// Write a page for each command into this directory instead
+    /// Write the pages of all commands into this directory
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, UsageE
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let program = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
-    // The examples get a section of their own, in which lines stay as they are.
+    // The examples get a section of their own, without line filling.
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let without = command.clone().after_help(None::<&str>);
     Man::new(without).source(program).manual("plantstore").render(&mut page)?;

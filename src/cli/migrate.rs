@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::store_options::{SchemaChange, StoreOption};
 
-/// Make a store, or bring its schema up to date, for nodes that run with --no-migrate
+/// Create a store, or update its schema, for servers that run with --no-migrate
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore migrate

@@ -10,7 +10,7 @@ use super::environment::{known_variables, origin};
 use super::exit::USAGE_ERROR_CODE;
 use super::stdio::print_error;
 
-/// Prints the error and returns its exit code. Help and the version, which the parser reports as errors, are printed as they are.
+/// Prints the error and returns its exit code. The parser also reports help and the version as errors; they are printed unchanged.
 pub(crate) fn report(error: &clap::Error, program: &Command) -> ExitCode {
     if matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! The progress bar of a long command: one line on a terminal, and nothing elsewhere.
+//! The progress bar of a long command, shown only on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::format::group_digits;
 use plantstore_store::archive::TransferProgress;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
-/// Characters of the bar.
+/// Width of the bar in characters.
 const WIDTH: u64 = 20;
 
 /// Progress bar on standard error. Dropping it clears the line.
@@ -28,7 +28,7 @@ impl ProgressBar {
             return;
         }
         self.drawn = Some(Instant::now());
-        // A terminal that cannot be written to does not stop the command.
+        // An error of the terminal does not stop the command.
         let _ = write!(io::stderr(), "\r\x1b[K{}", line(progress, self.start.elapsed()));
     }
 

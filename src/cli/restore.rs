@@ -11,8 +11,7 @@ use super::store_url::store_file;
 
 /// Copy a backup into a new store of either engine
 ///
-/// The store must not exist, or be a database that holds nothing. The backup is not changed. If anything fails, the store does
-/// not come into being.
+/// The store must not exist, or be an empty database. The backup is not changed. If anything fails, no store is created.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore restore monday.db --store sqlite:new.db

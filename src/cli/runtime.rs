@@ -15,7 +15,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     current_thread_runtime()?.block_on(work)
 }
 
-/// Logs warnings and errors for people until the guard is dropped.
+/// Logs warnings and errors in the human-readable format until the guard is dropped.
 pub(super) fn start_log() -> logging::Guard {
     logging::start(logging::Format::Human, Level::WARN)
 }

@@ -36,16 +36,16 @@ use super::environment::origin;
 use super::exit::UsageError;
 use super::store_options::StoreOption;
 use super::value_parser::{duration, listen_address, number};
-use plantstore_server::{ApiLimits, AuthLimits, Server, Settings, Tls, TransportLimits};
+use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
 
-/// Least time for the store to finish its writes when the shutdown grace is used up.
+/// Minimum time for the store to finish its writes, also when the shutdown grace is used up.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time that the start waits for other processes that write to the store.
+/// Time limit for opening a store that other processes write to.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tasks that a worker runs before it takes one from the runtime's global queue. Every completed write is in that queue,
-/// because the writer is a thread of its own; with the runtime's default, a worker whose own queue never runs empty takes
-/// only a few of them, and completed writes wait behind new requests.
+/// Number of tasks that a worker runs before it takes one from the runtime's global queue. Completed writes are in that queue,
+/// because the writer is a thread of its own. With the runtime's default, busy workers seldom look into it, and completed writes
+/// wait behind new requests.
 const GLOBAL_QUEUE_INTERVAL: u32 = 2;
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;
@@ -58,15 +58,15 @@ const OTHER_FILES: u64 = 128;
   plantstore serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
   PLANTSTORE_STORE=postgres://plantstore@db.example/plants plantstore serve --metrics-listen 9464")]
 pub(super) struct Options {
-    /// The address to listen on; a PORT alone is on this machine, and port 0 takes a free one
+    /// The address to listen on. PORT alone means 127.0.0.1:PORT, and port 0 a free port
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = listen_address)]
     listen: String,
     #[command(flatten)]
     store: StoreOption,
-    /// Do not make the user `gardener` and a token in a store that has never had a user
+    /// Do not create the user `gardener` and a token in a new store
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
     no_first_token: bool,
-    /// Refuse a database whose schema is not up to date instead of changing it
+    /// Exit with an error if the schema of the database is not up to date, instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
     no_migrate: bool,
     /// Do not serve the web console at `/`
@@ -74,7 +74,7 @@ pub(super) struct Options {
     no_console: bool,
     #[command(flatten)]
     log: LogOptions,
-    // From here on under headings, which last until the next.
+    // These options have headings of their own, so they must be the last.
     #[command(flatten)]
     tls: TlsOptions,
     #[command(flatten)]
@@ -94,10 +94,10 @@ struct LimitOptions {
     transport: TransportLimits,
     #[command(flatten)]
     api: ApiLimits,
-    /// Creates and deletes that may wait for their commit; others get 503
+    /// Maximum number of creates and deletes that wait for their commit; beyond it the status is 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<usize>(1..=1_000_000))]
     write_queue: usize,
-    /// How long a request waits for a database server, or for the write lock of a file; then it is answered 503
+    /// Time limit for a response of the database server, or for the write lock of a file; after it the status is 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_STORE_TIMEOUT", default_value = "2s", value_parser = duration)]
     store_timeout: Duration,
     #[command(flatten)]
@@ -132,14 +132,14 @@ impl Options {
             .build()
             .context("cannot start")?;
         let served = runtime.block_on(self.serve(&url, settings, tls, log.dropped()));
-        // Cuts the connections that outlived the grace, and waits for no task: a DNS lookup in progress may take long.
+        // Closes the connections that are still open, and waits for no task: a DNS lookup in progress may take long.
         runtime.shutdown_background();
         served
     }
 
-    fn settings(&self) -> anyhow::Result<Settings> {
+    fn settings(&self) -> anyhow::Result<ServerSettings> {
         self.limits.check()?;
-        Ok(Settings {
+        Ok(ServerSettings {
             transport: self.limits.transport.clone(),
             auth: self.limits.auth.clone(),
             api: self.limits.api.clone(),
@@ -153,7 +153,7 @@ impl Options {
     async fn serve(
         &self,
         url: &StoreUrl,
-        settings: Settings,
+        settings: ServerSettings,
         tls: Option<Arc<Tls>>,
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> anyhow::Result<()> {
@@ -193,12 +193,12 @@ impl Options {
         let server = Server::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(server, tls.clone(), lines_dropped));
         let stopped = server.serve(listener, tls, shutdown).await;
-        // The rest of the grace, and at least `CLOSE_TIMEOUT`.
+        // The rest of the grace period, but at least `CLOSE_TIMEOUT`.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_TIMEOUT);
         let closing = async { tokio::join!(sweeper.finish(), store.close()) };
         let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();
-        if stopped.cut > 0 || !store_closed {
-            let connections = stopped.cut;
+        if stopped.unfinished > 0 || !store_closed {
+            let connections = stopped.unfinished;
             tracing::warn!(
                 connections,
                 store_closed,
@@ -219,7 +219,7 @@ impl Options {
     }
 }
 
-/// Raises the limit of open files to what `connections` need, as far as the system allows.
+/// Raises the limit on open files to what `connections` need, as far as the system allows.
 fn raise_file_limit(connections: u64) {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = connections + OTHER_FILES;

@@ -1,4 +1,4 @@
-//! `plantstore share`: lets users read or change the plants of others.
+//! `plantstore share`: grants, lists and revokes access to the plants of other users.
 
 use std::io::{self, Write};
 
@@ -27,60 +27,60 @@ use plantstore_store::{GrantOutcome, SHARES_MAX, StoredShare};
 )]
 pub(super) struct Options {
     #[command(subcommand)]
-    action: Action,
+    command: ShareCommand,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    Grant(Grant),
-    List(List),
-    Revoke(Revoke),
+enum ShareCommand {
+    Grant(GrantShare),
+    List(ListShares),
+    Revoke(RevokeShare),
 }
 
-/// Share all plants of a user, those to come included; granted again, the role changes
+/// Share all present and future plants of a user; granting again changes the role
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore share grant --owner ada --to bob --role reader
   plantstore share grant --owner ada --to bob --role editor")]
-struct Grant {
-    /// Whose plants are shared
+struct GrantShare {
+    /// The user whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: UserName,
-    /// With whom
+    /// The user who gets access
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: UserName,
-    /// What they may do: reader (list) or editor (list, create and delete)
+    /// The role: reader (list) or editor (list, create and delete)
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Role,
     #[command(flatten)]
     store: StoreOption,
 }
 
-/// List what is shared
+/// List shares
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore share list
   plantstore share list --to bob --json")]
-struct List {
-    /// Only plants of this user
+struct ListShares {
+    /// Only shares of this owner
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: Option<UserName>,
-    /// Only with this user
+    /// Only shares with this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: Option<UserName>,
     #[command(flatten)]
     options: ListOptions,
 }
 
-/// Share no more; every running server obeys within 5 seconds
+/// Stop sharing; it takes effect on every running server within 5 seconds
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore share revoke --owner ada --to bob")]
-struct Revoke {
-    /// Whose plants are shared
+struct RevokeShare {
+    /// The user whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: UserName,
-    /// With whom
+    /// The user who loses access
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: UserName,
     #[command(flatten)]
@@ -93,15 +93,15 @@ fn role(text: &str) -> Result<Role, &'static str> {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.action {
-            Action::Grant(options) => options.run(),
-            Action::List(options) => options.run(),
-            Action::Revoke(options) => options.run(),
+        match self.command {
+            ShareCommand::Grant(options) => options.run(),
+            ShareCommand::List(options) => options.run(),
+            ShareCommand::Revoke(options) => options.run(),
         }
     }
 }
 
-impl Grant {
+impl GrantShare {
     fn run(self) -> anyhow::Result<()> {
         let Self { owner, to, role, store } = self;
         if owner == to {
@@ -123,7 +123,7 @@ impl Grant {
     }
 }
 
-impl List {
+impl ListShares {
     fn run(self) -> anyhow::Result<()> {
         let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
         let shares = self.options.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
@@ -142,7 +142,7 @@ impl List {
     }
 }
 
-impl Revoke {
+impl RevokeShare {
     fn run(self) -> anyhow::Result<()> {
         let Self { owner, to, store } = self;
         if !store.with(SchemaChange::None, async |store| Ok(store.revoke_share(&owner, &to).await?))? {

@@ -1,4 +1,4 @@
-//! Signals that ask a command to end: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (its terminal was closed).
+//! Signals that end a command: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (its terminal was closed).
 
 use std::fs;
 use std::future::poll_fn;
@@ -31,17 +31,17 @@ const END_SIGNALS: [EndSignal; 3] = [
 #[error("interrupted by {}{details}", .signal.name)]
 pub(super) struct Interrupted {
     pub(super) signal: EndSignal,
-    /// The state of the command's work, starting with a colon, or nothing.
+    /// The progress of the command, starting with a colon, or empty.
     pub(super) details: String,
 }
 
 impl Interrupted {
-    /// Returns the exit code that a shell gives a process that died of the signal.
+    /// Returns the exit code that a shell reports for a process that the signal has killed.
     pub(super) fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal.kind.as_raw_value()).unwrap_or(1)
     }
 
-    /// Prints the error and ends the process, whatever its other threads do.
+    /// Prints the error and ends the process.
     fn end_process(&self) -> ! {
         clear_line();
         let _ = writeln!(io::stderr(), "error: {self}");
@@ -49,7 +49,7 @@ impl Interrupted {
     }
 }
 
-/// Removes the partial files of the process and ends it when a signal asks for that. A file that is complete by then stays.
+/// On a signal, removes the partial files of the process and ends it. A file that is already complete stays.
 pub(super) fn discard_partial_files_on_end_signal() -> anyhow::Result<()> {
     on_end_signal(|signal| {
         let _discarded = new_file::discard_all();
@@ -57,7 +57,7 @@ pub(super) fn discard_partial_files_on_end_signal() -> anyhow::Result<()> {
     })
 }
 
-/// Resolves at the first signal to end; another ends the process at once, with `advice` for the user.
+/// Resolves at the first signal; another one ends the process at once, with `advice` for the user.
 pub(super) fn first_end_signal(advice: &'static str) -> anyhow::Result<impl Future<Output = EndSignal>> {
     let (sender, first) = tokio::sync::oneshot::channel();
     let mut sender = Some(sender);
@@ -68,20 +68,20 @@ pub(super) fn first_end_signal(advice: &'static str) -> anyhow::Result<impl Futu
     Ok(async move {
         match first.await {
             Ok(signal) => signal,
-            // The thread that waits for signals has ended, and none can come.
+            // The signal thread has ended, so there will be no signal.
             Err(_) => std::future::pending().await,
         }
     })
 }
 
-/// Calls `handle` for every signal to end, on a thread of its own, because commands block theirs. A signal that was ignored
-/// when the process started (by `nohup`, or in the background of a script) stays ignored.
+/// Calls `handle` for every signal, on a thread of its own, because commands block theirs. A signal that was ignored when the
+/// process started (by `nohup`, or in the background of a script) stays ignored.
 fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) -> anyhow::Result<()> {
     let runtime = current_thread_runtime()?;
     let mut streams = {
         let _entered = runtime.enter();
-        let heeded = END_SIGNALS.into_iter().filter(|signal| !is_ignored(signal.kind));
-        heeded.map(listen).collect::<anyhow::Result<Vec<_>>>()?
+        let handled = END_SIGNALS.into_iter().filter(|signal| !is_ignored(signal.kind));
+        handled.map(listen).collect::<anyhow::Result<Vec<_>>>()?
     };
     let wait = move || {
         runtime.block_on(async {
@@ -105,12 +105,12 @@ fn listen(end: EndSignal) -> anyhow::Result<(EndSignal, Signal)> {
     Ok((end, stream))
 }
 
-/// Reports whether the process ignores this signal. Must be called before listening for it, which changes that. Systems
-/// without Linux's `/proc` do not tell: there the answer is no.
+/// Returns true if the process ignores this signal. Must be called before listening for it, which changes that. Returns false
+/// on systems without Linux's `/proc`.
 pub(super) fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
-    // The set starts with signal 1 in its lowest bit.
+    // The lowest bit is signal 1.
     ignored >> (kind.as_raw_value() - 1) & 1 == 1
 }

@@ -1,4 +1,4 @@
-//! The standard streams: results on standard output, errors and warnings on standard error, `-` in place of a file.
+//! The standard streams: results go to standard output, errors and warnings to standard error; `-` in place of a file.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::format::strip_os_error_codes;
 use super::style::{Style, Styler};
 
-/// Writes a command's results to standard output. A reader that closes the pipe early is no failure.
+/// Writes a command's results to standard output. A reader that closes the pipe early is not an error.
 pub(super) fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> anyhow::Result<()> {
     let mut output = io::stdout().lock();
     match write(&mut output).and_then(|()| output.flush()) {
@@ -35,7 +35,7 @@ pub(super) fn print_warning(message: &str) {
     let _ = writeln!(errors, "{label} {message}");
 }
 
-/// Reports whether a path is `-`, which stands for standard input or output.
+/// Checks for `-`, which stands for standard input or output.
 pub(super) fn is_dash(path: &Path) -> bool {
     path == Path::new("-")
 }

@@ -10,13 +10,13 @@ use super::runtime::{block_on, start_log};
 use super::store_url::{parse_store_url, warn_of_visible_password};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
 
-/// Time that a command waits for a busy store, and for a server that writes without a pause.
+/// Time limit of a command for a busy store.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct StoreOption {
-    /// Where the plants are kept: sqlite:PATH or postgres://user@host:port/database
-    // Parsed by the command, because the parser's message would repeat a URL that may hold a password.
+    /// The store: sqlite:PATH or postgres://user@host:port/database
+    // Parsed by the command, because the parser's message would repeat a URL that may contain a password.
     #[arg(
         long,
         value_name = "URL",
@@ -29,12 +29,12 @@ pub(super) struct StoreOption {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct CreateOption {
-    /// Make the store if there is none, instead of rejecting that
+    /// Create the store if it does not exist
     #[arg(long)]
     create: bool,
 }
 
-/// Options of commands that list what a store holds.
+/// Options of commands that list the contents of a store.
 #[derive(Args)]
 pub(super) struct ListOptions {
     /// Print JSON instead of a table
@@ -47,10 +47,10 @@ pub(super) struct ListOptions {
 /// Permission of a command to change the schema of the store that it opens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SchemaChange {
-    /// Only the schema of a file is brought up to date.
+    /// Only the schema of an SQLite file is updated.
     None,
     Update,
-    /// Creates the store if there is none.
+    /// Also creates the store if it does not exist.
     Create,
 }
 
@@ -65,8 +65,8 @@ impl StoreOption {
         parse_store_url(&origin("--store"), &self.store)
     }
 
-    /// Returns how the store was named, for messages that ask for another.
-    #[expect(clippy::unused_self, reason = "an option is asked about itself")]
+    /// Returns the source of the URL, for messages that ask for another.
+    #[expect(clippy::unused_self, reason = "it describes this option")]
     pub(super) fn origin(&self) -> String {
         match origin("--store").as_str() {
             option @ "--store" => format!("with {option}"),
@@ -99,7 +99,7 @@ impl StoreOption {
             };
             let (store, created) = Store::open(&url, options).await?;
             if created {
-                writeln!(io::stderr(), "made a new store: {url}")?;
+                writeln!(io::stderr(), "created a new store: {url}")?;
             }
             let result = work(&store).await;
             store.close().await;

@@ -8,7 +8,7 @@ use plantstore_store::{PostgresUrl, StoreUrl};
 
 /// Parses the store URL given with this option and adds the database password.
 pub(super) fn parse_store_url(option: &str, text: &str) -> anyhow::Result<StoreUrl> {
-    let mut url = text.parse().map_err(|fault| UsageError(format!("{option}: {fault}")))?;
+    let mut url = text.parse().map_err(|error| UsageError(format!("{option}: {error}")))?;
     if let StoreUrl::Postgres(url) = &mut url {
         find_password(url)?;
     }
@@ -18,13 +18,13 @@ pub(super) fn parse_store_url(option: &str, text: &str) -> anyhow::Result<StoreU
 /// Returns the URL of the store in this file.
 pub(super) fn store_file(path: PathBuf) -> Result<StoreUrl, UsageError> {
     if is_dash(&path) {
-        return Err(UsageError("a store is a file, and cannot go through a pipe: name one".to_owned()));
+        return Err(UsageError("a store cannot be read or written through a pipe: name a file".to_owned()));
     }
     Ok(StoreUrl::Sqlite(path))
 }
 
-/// Logs a warning if the URL has a password and is an argument, which every process on the machine can read. `alternative`
-/// continues the list of better places.
+/// Logs a warning if the URL has a password and is an argument, which every user of the machine can read. `alternative` continues
+/// the list of better places.
 pub(super) fn warn_of_visible_password(option: &str, text: &str, alternative: &str) {
     let has_password = matches!(text.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
     if has_password && std::env::args().any(|argument| argument.ends_with(text)) {
@@ -35,9 +35,9 @@ pub(super) fn warn_of_visible_password(option: &str, text: &str, alternative: &s
     }
 }
 
-/// Adds the password to a URL that has none, from the places where PostgreSQL's own programs look for it.
+/// Adds the password to a URL without one, from the same places as PostgreSQL's own programs.
 fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
-    #[expect(clippy::disallowed_methods, reason = "names that PostgreSQL has given; they are no options of ours")]
+    #[expect(clippy::disallowed_methods, reason = "variables of PostgreSQL, not options of this program")]
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if url.has_password() {
         return Ok(());
@@ -49,7 +49,7 @@ fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
     } else if let Some(file) = variable("HOME").map(|home| PathBuf::from(home).join(".pgpass"))
         && file.exists()
     {
-        // The user did not name this file: if it cannot be used, the database may need no password.
+        // Errors are ignored, because the user did not name this file, and the database may need no password.
         let _ = url.set_password_from(&file);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Styled text for terminals. Plain where the output goes elsewhere, the terminal has no styles, or `NO_COLOR` is set
+//! Styled text for terminals. Text is plain if the output is not a terminal, the terminal has no styles, or `NO_COLOR` is set
 //! (<https://no-color.org>).
 
 use std::io::IsTerminal;
@@ -35,7 +35,7 @@ pub(super) struct Styler {
 
 impl Styler {
     pub(super) fn new(output: &impl IsTerminal) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "conventions of terminals; they are no options of ours")]
+        #[expect(clippy::disallowed_methods, reason = "variables of terminals, not options of this program")]
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let enabled = output.is_terminal()
             && variable("NO_COLOR").is_none()

@@ -1,4 +1,4 @@
-//! Tables: columns as wide as their widest cell, narrowed where a line would be wider than a terminal.
+//! Tables whose columns are as wide as their widest cell, and narrower if a line would be wider than a terminal.
 
 use std::io::Write;
 
@@ -8,8 +8,8 @@ use super::stdio;
 const LINE_MAX: usize = 80;
 const GAP: &str = "  ";
 
-/// Prints rows under their headings. Cells of the columns named by `wrapped` go over several lines where a line would
-/// be too long for a terminal.
+/// Prints rows under their headings. Cells of the columns in `wrapped` are broken into several lines if a line would be too long
+/// for a terminal.
 pub(super) fn print<const N: usize>(
     headings: [&str; N],
     rows: &[[String; N]],
@@ -55,7 +55,7 @@ fn wrap(cell: &str, width: usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = cell;
     while let Some((end, _)) = rest.char_indices().nth(width.max(1)) {
-        // A space right behind the piece is a good place, too.
+        // A space right after the piece is a word boundary, too.
         let space = rest[..end].rfind(' ').filter(|at| *at > 0 && !rest[end..].starts_with(' '));
         let (piece, next) = rest.split_at(space.unwrap_or(end));
         pieces.push(piece);

@@ -13,7 +13,7 @@ use super::stdio::print_json;
 use super::store_options::{CreateOption, ListOptions, SchemaChange, StoreOption};
 use super::table;
 use super::value_parser::duration;
-use plantstore_model::token::{Grant, Label, PlainToken, Scope, Scopes, TokenId};
+use plantstore_model::token::{Grant, PlainToken, Scope, Scopes, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
 use plantstore_store::{Store, StoredToken};
 
@@ -31,14 +31,14 @@ const DEFAULT_EXPIRY: &str = "90d";
 )]
 pub(super) struct Options {
     #[command(subcommand)]
-    action: Action,
+    command: TokenCommand,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    Create(Create),
-    List(List),
-    Revoke(Revoke),
+enum TokenCommand {
+    Create(CreateToken),
+    List(ListTokens),
+    Revoke(RevokeToken),
 }
 
 /// Issue a token and print it; it is shown only this once
@@ -47,17 +47,17 @@ enum Action {
   plantstore token create --user ada
   plantstore token create --user ada --label balcony --scope plants:read --expires 30d
   plantstore token create --user ada --store postgres://plantstore@db.example/plants")]
-struct Create {
-    /// Whom the token acts for; made if there is no such user yet
+struct CreateToken {
+    /// The user of the token; created if there is no such user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: UserName,
-    /// What the token is for
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = Label::parse)]
-    label: Label,
-    /// What the token allows: plants:read, plants:write, plants:delete; all of them unless given
+    /// A description of the token's purpose
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = TokenLabel::parse)]
+    label: TokenLabel,
+    /// The scopes of the token: plants:read, plants:write, plants:delete; all of them unless given
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope)]
     scopes: Vec<Scope>,
-    /// When the token stops working: after a time such as 12h or 90d, or never
+    /// The lifetime of the token, such as 12h or 90d, or never
     #[arg(long, value_name = "TIME", default_value = DEFAULT_EXPIRY, value_parser = expiry)]
     expires: Expiry,
     #[command(flatten)]
@@ -68,26 +68,26 @@ struct Create {
 
 /// List tokens, never the secrets themselves
 ///
-/// Days are in UTC. `all` stands for the scopes plants:read, plants:write and plants:delete, and the others for one of
-/// them each; --json has everything in full.
+/// Dates are in UTC. `all` stands for the scopes plants:read, plants:write and plants:delete; `read`, `write` and `delete` stand
+/// for one of them. --json prints full names and times.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token list
   plantstore token list --user ada --json")]
-struct List {
-    /// Only those of this user
+struct ListTokens {
+    /// Only tokens of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
     #[command(flatten)]
     list: ListOptions,
 }
 
-/// Revoke a token for good; every running server refuses it within 5 seconds
+/// Revoke a token permanently; every running server rejects it within 5 seconds
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token revoke 2")]
-struct Revoke {
-    /// The token's number, as `token list` shows it
+struct RevokeToken {
+    /// The id of the token, as `token list` shows it
     #[arg(value_name = "ID", value_parser = token_id)]
     id: i64,
     #[command(flatten)]
@@ -104,24 +104,23 @@ fn expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
         return Ok(Expiry::Never);
     }
-    duration(text).map(Expiry::After).map_err(|fault| format!("{fault}; or write never"))
+    duration(text).map(Expiry::After).map_err(|error| format!("{error}; or write never"))
 }
 
 fn token_id(text: &str) -> Result<i64, &'static str> {
-    text.parse().map_err(|_| "a token is named by its number: `plantstore token list` shows it")
+    text.parse().map_err(|_| "the id of a token is a number: `plantstore token list` shows it")
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    let known = Scope::ALL.into_iter().find(|scope| scope.name() == text);
-    known.ok_or_else(|| "the scopes are plants:read, plants:write and plants:delete".to_owned())
+    Scope::from_name(text).ok_or_else(|| "the scopes are plants:read, plants:write and plants:delete".to_owned())
 }
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.action {
-            Action::Create(options) => options.run(),
-            Action::List(options) => options.run(),
-            Action::Revoke(options) => options.run(),
+        match self.command {
+            TokenCommand::Create(options) => options.run(),
+            TokenCommand::List(options) => options.run(),
+            TokenCommand::Revoke(options) => options.run(),
         }
     }
 }
@@ -134,7 +133,7 @@ async fn issue(store: &Store, user: &UserName, grant: &Grant) -> anyhow::Result<
 }
 
 /// Returns the grant of a token with all scopes and the default lifetime.
-pub(super) fn default_grant(label: Label) -> Grant {
+pub(super) fn default_grant(label: TokenLabel) -> Grant {
     let created = Timestamp::now();
     Grant {
         label,
@@ -144,7 +143,7 @@ pub(super) fn default_grant(label: Label) -> Grant {
     }
 }
 
-impl Create {
+impl CreateToken {
     fn run(self) -> anyhow::Result<()> {
         let mut grant = default_grant(self.label);
         if !self.scopes.is_empty() {
@@ -152,7 +151,7 @@ impl Create {
         }
         grant.expires = match self.expires {
             Expiry::Never => None,
-            // A time past the end of the calendar becomes the end of the calendar.
+            // A time beyond the last timestamp becomes the last timestamp.
             Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
         let id = self.store.with(self.new_store.schema_change(), async |store| {
@@ -178,7 +177,7 @@ impl Create {
     }
 }
 
-impl List {
+impl ListTokens {
     fn run(self) -> anyhow::Result<()> {
         let tokens =
             self.list.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
@@ -215,7 +214,7 @@ fn abbreviate(scopes: Scopes) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-impl Revoke {
+impl RevokeToken {
     fn run(self) -> anyhow::Result<()> {
         let id = TokenId::new(self.id);
         let known =
@@ -223,7 +222,7 @@ impl Revoke {
         if !known {
             bail!("there is no token {id}: `plantstore token list` shows those there are");
         }
-        writeln!(io::stderr(), "token {id} is revoked: every running server refuses it within 5 seconds")?;
+        writeln!(io::stderr(), "token {id} is revoked: every running server rejects it within 5 seconds")?;
         Ok(())
     }
 }
@@ -231,7 +230,7 @@ impl Revoke {
 fn state(token: &StoredToken, now: Timestamp) -> &'static str {
     match token.revoked {
         Some(_) => "revoked",
-        None if token.grant.expired(now) => "expired",
+        None if token.grant.is_expired(now) => "expired",
         None => "active",
     }
 }

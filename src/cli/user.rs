@@ -14,7 +14,7 @@ use super::table;
 use plantstore_model::user::UserName;
 use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 
-/// Time between two steps of removing plants and keys, in which others can write.
+/// Pause between two batches of a removal, in which servers can write.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// List and delete users; works beside a running server
@@ -27,35 +27,35 @@ pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 )]
 pub(super) struct Options {
     #[command(subcommand)]
-    action: Action,
+    command: UserCommand,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    List(List),
-    Delete(Delete),
+enum UserCommand {
+    List(ListUsers),
+    Delete(DeleteUser),
 }
 
-/// List users with how many tokens and plants they have
+/// List users with their numbers of tokens and plants
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore user list
   plantstore user list --json")]
-struct List {
+struct ListUsers {
     #[command(flatten)]
     list: ListOptions,
 }
 
-/// Delete a user with all their tokens and plants, for good
+/// Delete a user with all their tokens and plants, permanently
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore user delete ada
   plantstore user delete --yes ada")]
-struct Delete {
+struct DeleteUser {
     /// The user to delete
     #[arg(value_name = "NAME", value_parser = UserName::parse)]
     name: UserName,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -64,14 +64,14 @@ struct Delete {
 
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.action {
-            Action::List(options) => options.run(),
-            Action::Delete(options) => options.run(),
+        match self.command {
+            UserCommand::List(options) => options.run(),
+            UserCommand::Delete(options) => options.run(),
         }
     }
 }
 
-impl List {
+impl ListUsers {
     fn run(self) -> anyhow::Result<()> {
         let users = self.list.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
         if self.list.json {
@@ -92,7 +92,7 @@ impl List {
     }
 }
 
-impl Delete {
+impl DeleteUser {
     fn run(self) -> anyhow::Result<()> {
         self.store.with(SchemaChange::None, async |store| self.delete_from(store).await)
     }
@@ -108,14 +108,14 @@ impl Delete {
             bail!("nothing was deleted: confirm with the user's name, or use --yes");
         }
         if !store.delete_user(&self.name).await? {
-            bail!("somebody else has just deleted the user {}", self.name);
+            bail!("another process has just deleted the user {}", self.name);
         }
         let (tokens, plants) = (count(user.tokens, "token"), count(user.plants, "plant"));
         writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
-        // No user can reach the plants any more; that they still take up space is no failure of the deletion.
+        // The plants are inaccessible already; if they cannot be removed yet, the deletion has still succeeded.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
-            writeln!(io::stderr(), "a service that runs on this store frees their room within minutes: {error}")?;
+            writeln!(io::stderr(), "a server on this store will free the disk space within minutes: {error}")?;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ pub(super) fn unknown_user(name: &UserName) -> String {
     format!("there is no user {name}: `plantstore user list` shows those there are")
 }
 
-/// Removes the plants of deleted users, in small steps that leave room for a server's writes.
+/// Removes the plants of deleted users in small batches, so that servers can write in between.
 async fn sweep(store: &Store) -> Result<(), StoreError> {
     while store.sweep().await? > 0 {
         tokio::time::sleep(SWEEP_PAUSE).await;
@@ -138,7 +138,7 @@ fn confirmed(user: &StoredUser) -> io::Result<bool> {
     let mut errors = io::stderr();
     write!(
         errors,
-        "This deletes {} with {} and {}, for good. Type the name to confirm: ",
+        "This permanently deletes {} with {} and {}. Type the name to confirm: ",
         user.name,
         count(user.tokens, "token"),
         count(user.plants, "plant")

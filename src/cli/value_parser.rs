@@ -1,4 +1,4 @@
-//! Parsers of option values. Their messages say what to write instead of a wrong value.
+//! Parsers of option values. Their messages say what to write instead of an invalid value.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ pub(super) fn listen_address(text: &str) -> Result<String, String> {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
     }
     let complete = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    let wrong = "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone, for example 8080; ports go \
-                 up to 65535";
-    if complete { Ok(text.to_owned()) } else { Err(wrong.to_owned()) }
+    let advice = "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone, for example 8080; ports go \
+                  up to 65535";
+    if complete { Ok(text.to_owned()) } else { Err(advice.to_owned()) }
 }

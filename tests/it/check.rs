@@ -349,7 +349,7 @@ fn what_was_created_is_deleted_after_an_interruption() {
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("interrupted: deleting what was created"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("interrupted: deleting the created plants"), "{}", text(&output.stderr));
         assert!(with_verdict(&output, "untried").contains("retry-create"), "{}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains("nothing-left"));
         assert_eq!(ada.ids(), OWN);
@@ -407,9 +407,9 @@ fn where_the_token_comes_from() {
         assert!(!said.contains(&token), "{said}");
     }
     for (words, code, says) in [
-        (vec![&*url], 2, "which token? put it into PLANTSTORE_TOKEN"),
+        (vec![&*url], 2, "no token: put it into PLANTSTORE_TOKEN"),
         (vec![&*url, "--token-file", "nowhere"], 1, "cannot read the token from nowhere"),
-        (vec![&*url, "--token-file", "/dev/null"], 2, "that is no token"),
+        (vec![&*url, "--token-file", "/dev/null"], 2, "not a token"),
         (vec![&*url, "http://two"], 2, "one server at a time: leave out `http://two`"),
         (vec!["127.0.0.1:8080", "--token-file", "token"], 2, "write the server's address as http://HOST:PORT"),
         (vec!["http://x/plants", "--token-file", "token"], 2, "leave out everything after host and port"),

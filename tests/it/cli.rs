@@ -269,20 +269,20 @@ fn help_and_version() {
 
     Commands:
       serve        Run the service
-      migrate      Make a store, or bring its schema up to date, for nodes that run with --no-migrate
+      migrate      Create a store, or update its schema, for servers that run with --no-migrate
       token        Issue, list and revoke access tokens; works beside a running server
       share        Share the plants of one user with another; works beside a running server
       user         List and delete users; works beside a running server
-      openapi      Print the OpenAPI document that the service answers at /openapi.json
+      openapi      Print the OpenAPI document that the service serves at /openapi.json
       export       Write all plants, or one user's, as lines of JSON; works beside a running server
       import       Store plants from lines of JSON; works beside a running server
-      backup       Copy the whole store into a file, while servers go on writing
+      backup       Copy the whole store into a file, while servers continue to write
       restore      Copy a backup into a new store of either engine
-      copy         Copy a whole store to a new place, from SQLite to PostgreSQL, back, or elsewhere
+      copy         Copy a whole store to a new place or engine, for example from SQLite to PostgreSQL
       check        Check that a live server keeps the contract, and leave nothing behind
-      probe        Ask a server whether it is ready for requests
-      completions  Print completions for a shell, to be put where it looks for them
-      man          Print a page of the manual, or write all of them into a directory
+      probe        Check that a server is ready for requests
+      completions  Print the completion script of a shell
+      man          Print a manual page, or write all of them into a directory
       help         Print this message or the help of the given subcommand(s)
 
     Options:

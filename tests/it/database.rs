@@ -222,7 +222,7 @@ fn a_migration_of_what_is_up_to_date_changes_nothing(#[values(Engine::Sqlite, En
     let site = &Site::new(engine);
     let first = site.run(&["migrate"]);
     assert!(first.status.success(), "{}", errors(&first));
-    assert!(errors(&first).starts_with("made a new store: "), "{}", errors(&first));
+    assert!(errors(&first).starts_with("created a new store: "), "{}", errors(&first));
     let token = site.token("ada", &[]);
     let server = site.serve(&[]);
     server.client(&token).plant(1, "Rose");

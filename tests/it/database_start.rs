@@ -90,7 +90,7 @@ fn command_on_an_unreachable_database_fails_at_once() {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         let lines: Vec<_> = said(&output).lines().map(str::to_owned).collect();
         // The password is an argument here, which is warned of.
-        let told: Vec<_> = lines.iter().filter(|line| !line.contains("can be seen by everybody")).collect();
+        let told: Vec<_> = lines.iter().filter(|line| !line.contains("can see the password")).collect();
         assert_eq!(told, [expected.trim_end()], "{arguments:?}");
     }
 }

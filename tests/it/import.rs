@@ -37,7 +37,7 @@ fn stored(site: &Site) -> i64 {
 fn a_dash_is_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada"], 3);
-    assert!(import(site, &["-"], &text).ends_with("stored 3 plants, made 1 user\n"));
+    assert!(import(site, &["-"], &text).ends_with("stored 3 plants, created 1 user\n"));
     let exported = site.run(&["export", "--output", "-"]);
     assert_eq!(String::from_utf8(exported.stdout).unwrap(), text);
 }
@@ -58,7 +58,7 @@ fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres
     let site = &Site::new(engine);
     let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
     let told = import(site, &[], &text);
-    assert!(told.ends_with("stored 9,000 plants, made 3 users\n"), "{told}");
+    assert!(told.ends_with("stored 9,000 plants, created 3 users\n"), "{told}");
     assert_eq!(export(site), text);
     let file = site.directory().join("plants.ndjson");
     std::fs::write(&file, export(site)).unwrap();
@@ -134,8 +134,8 @@ fn what_is_said_after_skipped_lines_is_true(#[values(Engine::Sqlite, Engine::Pos
     let told = refusal(site, &skip, text.as_bytes());
     assert!(
         told.ends_with(
-            "stored 2 plants, skipped 1 that are there just so, skipped 1 that are there with another name or tag\n\
-         error: 1 faulty line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
+            "stored 2 plants, skipped 1 that exist already, skipped 1 that exist with another name or tag\n\
+         error: 1 invalid line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
          correct them and go on with --from-line 6 --on-conflict skip\n"
         ),
         "{told}"
@@ -189,7 +189,7 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
     ];
     let input = input.join(&b'\n');
     let told = refusal(site, &[], &input);
-    let told = told.lines().filter(|line| !line.starts_with("made a new store")).collect::<Vec<_>>().join("\n");
+    let told = told.lines().filter(|line| !line.starts_with("created a new store")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(told, @r#"
     line 4: `name` is required
     line 6: `owner` is required; `id` must be an integer such as 42 or -7, without leading zeros, fraction or exponent; `name` must have 1 to 1000 characters, has 0; `tag` must be a string
@@ -205,8 +205,8 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
     line 16: it is longer than 32768 bytes
     line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
     line 18: it is not JSON: it ends in the middle of a string at column 36
-    stored 2 plants, made 1 user
-    error: 14 faulty lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
+    stored 2 plants, created 1 user
+    error: 14 invalid lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
     "#);
     assert_eq!(
         export(site),
@@ -216,7 +216,7 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
     assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
     let first = refusal(site, &["--from-line", "4"], &input);
     assert!(
-        first.contains("14 faulty lines: nothing was stored; correct them and go on with --from-line 4"),
+        first.contains("14 invalid lines: nothing was stored; correct them and go on with --from-line 4"),
         "{first}"
     );
     let corrected = String::from_utf8_lossy(&input)
@@ -244,7 +244,7 @@ fn what_is_there_ends_it_or_is_skipped(#[values(Engine::Sqlite, Engine::Postgres
     );
     assert_eq!(export(site), more);
     let told = import(site, &["--on-conflict", "skip"], &more);
-    assert_eq!(told, "stored 0 plants, skipped 10,000 that are there just so\n");
+    assert_eq!(told, "stored 0 plants, skipped 10,000 that exist already\n");
     // Another name, another tag, none, and one that is new.
     let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
 {"owner":"ada","id":2,"name":"plant 2","tag":"other"}
@@ -260,7 +260,7 @@ fn what_is_there_ends_it_or_is_skipped(#[values(Engine::Sqlite, Engine::Postgres
 line 2: skipped: ada has a plant 2 with another name or tag
 line 3: skipped: ada has a plant 3 with another name or tag
 line 6: skipped: ada has a plant 10000 with another name or tag
-stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with another name or tag\n"
+stored 1 plant, skipped 1 that exist already, skipped 4 that exist with another name or tag\n"
     );
     assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
     let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
@@ -290,12 +290,12 @@ fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
     assert_eq!(
         (output.status.code(), said(&output).as_str()),
-        (Some(0), "5,000 plants, no faults; nothing was stored\n")
+        (Some(0), "5,000 plants, no invalid lines; nothing was stored\n")
     );
     let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
     assert_eq!(
         told,
-        "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n"
+        "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 invalid line; nothing was stored\n"
     );
     let users = site.run(&["user", "list"]);
     assert!(said(&users).contains("there is no store"), "not even a store was made: {}", said(&users));
@@ -330,7 +330,7 @@ fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Post
     let left = stored(site);
     assert!((before..30_000).contains(&left), "{left} of 30000");
     let told = import(site, &["--on-conflict", "skip"], &text);
-    assert!(told.replace(',', "").contains(&format!("skipped {left} that are there just so")), "{told}");
+    assert!(told.replace(',', "").contains(&format!("skipped {left} that exist already")), "{told}");
     assert_eq!(export(site), text);
 }
 
@@ -408,7 +408,7 @@ fn an_endless_line_is_refused_in_bounded_memory() {
     let site = Site::new(Engine::Sqlite);
     let script = "ulimit -v 400000; head -c 600000000 /dev/zero | tr '\\0' x | \"$@\" import --check";
     let output = site.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
-    assert_eq!(said(&output), "line 1: it is longer than 32768 bytes\nerror: 1 faulty line; nothing was stored\n");
+    assert_eq!(said(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
 }
 
 /// After an import without a server, the one file is the whole store.

@@ -164,8 +164,8 @@ fn a_refused_token_that_is_repeated_is_not_verified_again(#[values(Engine::Sqlit
         occurrences(&server, reason)
     };
     for (token, reason) in [
-        (SigningKey::p256("e").token(&claims), "its signature is not that"),
-        (key.token(&with(claims.clone(), json!({ "aud": "others" }))), "its `aud` does not hold"),
+        (SigningKey::p256("e").token(&claims), "its signature does not match"),
+        (key.token(&with(claims.clone(), json!({ "aud": "others" }))), "its `aud` does not contain"),
         (key.token(&with(claims.clone(), json!({ "exp": now() - 60.0 }))), "it has expired"),
     ] {
         let verified = repeat(&token, reason);
@@ -261,7 +261,7 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
     server.client(&good).get(&format!("/plants?access_token={good}"));
     server.stop();
     let log = server.log();
-    assert!(log.contains("its `aud` does not hold the audience"), "operators learn why: {log}");
+    assert!(log.contains("its `aud` does not contain the audience"), "operators learn why: {log}");
     for part in used.iter().flat_map(|token| token.split('.')).filter(|part| part.len() > 8) {
         assert!(!log.contains(part), "{part} in {log}");
     }

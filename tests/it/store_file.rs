@@ -219,7 +219,7 @@ fn a_command_makes_no_store_unless_asked(#[values(Engine::Sqlite, Engine::Postgr
         assert_eq!(site.rows(schemas), none);
     }
     let made = site.run(&["token", "create", "--create", "--user", "ada"]);
-    assert!(String::from_utf8_lossy(&made.stderr).contains("made a new store"), "{made:?}");
+    assert!(String::from_utf8_lossy(&made.stderr).contains("created a new store"), "{made:?}");
     assert!(site.run(&["import"]).status.success(), "there is one now");
 }
 

@@ -224,8 +224,8 @@ fn broken_files_leave_what_was_shown_before() {
     let (site, files) = (site(), Files::new());
     let server = files.serve(&site, &[]);
     let breaks: [(&dyn Fn(), &str); 3] = [
-        (&|| fs::write(&files.certificate, "nonsense").unwrap(), "holds no certificate"),
-        (&|| fs::write(&files.key, "").unwrap(), "holds no private key"),
+        (&|| fs::write(&files.certificate, "nonsense").unwrap(), "has no certificate"),
+        (&|| fs::write(&files.key, "").unwrap(), "has no private key"),
         (&|| fs::remove_file(&files.certificate).unwrap(), "cannot read"),
     ];
     for (break_it, words) in breaks {
@@ -320,9 +320,9 @@ fn wrong_certificates_are_refused_in_one_clear_line() {
     let cases = [
         ("server.crt", "missing.key", "cannot read"),
         ("missing.crt", "server.key", "cannot read"),
-        ("server.key", "server.key", "holds no certificate: it must have the whole chain in PEM"),
+        ("server.key", "server.key", "has no certificate: it must have the whole chain in PEM"),
         ("garbled.crt", "server.key", "cannot read"),
-        ("server.crt", "server.crt", "holds no private key: it must have one in PEM"),
+        ("server.crt", "server.crt", "has no private key: it must have one in PEM"),
         ("server.crt", "encrypted.key", "that is not encrypted"),
         ("server.crt", "other.key", "does not belong to the first certificate in"),
     ];

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use hyper::{Method, http};
 use tokio::time::timeout;
 
-use plantstore_client::trust::{self, TrustFault};
+use plantstore_client::trust::{self, TrustError};
 use plantstore_client::{Cleartext, ClientError, ConnectError, Connection, Proxies, Settings, TlsFailure};
 
 use crate::request::Request;
@@ -45,7 +45,7 @@ impl Client {
         authorities: Option<&Path>,
         proxies: Proxies,
         timeout: Duration,
-    ) -> Result<Self, TrustFault> {
+    ) -> Result<Self, TrustError> {
         let encrypted = url.address().is_encrypted();
         let roots = encrypted.then(|| trust::authorities(authorities, CA_OPTION)).transpose()?;
         let https = plantstore_client::Client::new(Settings {

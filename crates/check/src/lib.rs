@@ -38,7 +38,7 @@ pub use self::client::RequestError;
 pub use self::finding::{Finding, Verdict};
 pub use self::options::{Level, Options};
 pub use self::run::RunError;
-pub use self::url::{ServerUrl, ServerUrlFault};
+pub use self::url::{ServerUrl, ServerUrlError};
 
 /// Timeout of all checks together.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(300);

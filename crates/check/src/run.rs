@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use plantstore_client::trust::TrustFault;
+use plantstore_client::trust::TrustError;
 
 use crate::cleanup::CleanupTracker;
 use crate::client::{Client, RequestError};
@@ -79,7 +79,7 @@ pub(crate) struct Run {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
-    Trust(#[from] TrustFault),
+    Trust(#[from] TrustError),
     #[error("{0}: is the server running, and is the address correct?")]
     NoServer(RequestError),
     #[error("the server does not accept the token: {0}")]

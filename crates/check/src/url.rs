@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use plantstore_client::{Address, AddressFault, Cleartext};
+use plantstore_client::{Address, AddressError, Cleartext};
 
 /// Scheme, host and port. The interface names its paths from the root, so there is no path.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct ServerUrl(Address);
 
 /// Error of a text that is not the URL of a server. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ServerUrlFault {
+pub enum ServerUrlError {
     #[error("write the server's address as http://HOST:PORT or https://HOST:PORT, for example http://127.0.0.1:8080")]
     Malformed,
     #[error("an address holds no user name and no password: the token is in PLANTSTORE_TOKEN or in --token-file")]
@@ -19,22 +19,22 @@ pub enum ServerUrlFault {
     Path,
 }
 
-impl From<AddressFault> for ServerUrlFault {
-    fn from(fault: AddressFault) -> Self {
+impl From<AddressError> for ServerUrlError {
+    fn from(fault: AddressError) -> Self {
         match fault {
-            AddressFault::Malformed | AddressFault::Cleartext => Self::Malformed,
-            AddressFault::Credentials => Self::Credentials,
-            AddressFault::Fragment => Self::Path,
+            AddressError::Malformed | AddressError::Cleartext => Self::Malformed,
+            AddressError::Credentials => Self::Credentials,
+            AddressError::Fragment => Self::Path,
         }
     }
 }
 
 impl FromStr for ServerUrl {
-    type Err = ServerUrlFault;
+    type Err = ServerUrlError;
 
-    fn from_str(text: &str) -> Result<Self, ServerUrlFault> {
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
         let address = Address::parse(text, Cleartext::Anywhere)?;
-        if address.target() == "/" { Ok(Self(address)) } else { Err(ServerUrlFault::Path) }
+        if address.target() == "/" { Ok(Self(address)) } else { Err(ServerUrlError::Path) }
     }
 }
 
@@ -75,12 +75,12 @@ mod tests {
     #[test]
     fn unusable_url_is_rejected_with_its_reason() {
         for text in ["", "plants.example", "ftp://plants.example", "http://", "http://x:99999", "http://x:y"] {
-            assert_eq!(text.parse::<ServerUrl>().err(), Some(ServerUrlFault::Malformed), "{text}");
+            assert_eq!(text.parse::<ServerUrl>().err(), Some(ServerUrlError::Malformed), "{text}");
         }
         for text in ["http://x/plants", "http://x/?a=b", "http://x/#a"] {
-            assert_eq!(text.parse::<ServerUrl>().err(), Some(ServerUrlFault::Path), "{text}");
+            assert_eq!(text.parse::<ServerUrl>().err(), Some(ServerUrlError::Path), "{text}");
         }
-        assert_eq!("http://ada:secret@x".parse::<ServerUrl>().err(), Some(ServerUrlFault::Credentials));
+        assert_eq!("http://ada:secret@x".parse::<ServerUrl>().err(), Some(ServerUrlError::Credentials));
     }
 
     #[test]

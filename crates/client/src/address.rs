@@ -1,4 +1,4 @@
-//! URLs of servers that requests are sent to.
+//! URLs of outgoing requests.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub struct Address {
     authority: Authority,
 }
 
-/// Hosts that may be reached without encryption.
+/// Hosts that may be reached over plain HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleartext {
     Loopback,
@@ -21,37 +21,37 @@ pub enum Cleartext {
 
 /// The reason why a text is not an [`Address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressFault {
+pub enum AddressError {
     Malformed,
-    /// A user name or a password.
+    /// The URL has a user name or a password.
     Credentials,
     Fragment,
-    /// Plain HTTP to a host that may only be reached encrypted.
+    /// Plain HTTP to a host for which [`Cleartext`] does not allow it.
     Cleartext,
 }
 
 impl Address {
-    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, AddressFault> {
-        let uri: Uri = text.parse().map_err(|_| AddressFault::Malformed)?;
+    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, AddressError> {
+        let uri: Uri = text.parse().map_err(|_| AddressError::Malformed)?;
         if uri.scheme() != Some(&Scheme::HTTPS) && uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(AddressFault::Malformed);
+            return Err(AddressError::Malformed);
         }
-        let authority = uri.authority().ok_or(AddressFault::Malformed)?.clone();
-        // A password would be in the log of every proxy.
+        let authority = uri.authority().ok_or(AddressError::Malformed)?.clone();
+        // Proxies would log the password.
         if authority.as_str().contains('@') {
-            return Err(AddressFault::Credentials);
+            return Err(AddressError::Credentials);
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(AddressFault::Malformed)?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(AddressError::Malformed)?;
         if authority.as_str() != host && authority.port_u16().is_none() {
-            return Err(AddressFault::Malformed);
+            return Err(AddressError::Malformed);
         }
         // The URI parser drops fragments.
         if text.contains('#') {
-            return Err(AddressFault::Fragment);
+            return Err(AddressError::Fragment);
         }
         let address = Self { uri, authority };
         if !address.is_encrypted() && cleartext == Cleartext::Loopback && !address.is_loopback() {
-            return Err(AddressFault::Cleartext);
+            return Err(AddressError::Cleartext);
         }
         Ok(address)
     }
@@ -114,20 +114,20 @@ mod tests {
 
     #[test]
     fn malformed_addresses_are_rejected() {
-        let fault = |text| Address::parse(text, Cleartext::Loopback).err();
+        let error = |text| Address::parse(text, Cleartext::Loopback).err();
         for text in
             ["", "plants.example", "ftp://plants.example", "https://", "https://x:99999", "https://x:y", "https://x:"]
         {
-            assert_eq!(fault(text), Some(AddressFault::Malformed), "{text}");
+            assert_eq!(error(text), Some(AddressError::Malformed), "{text}");
         }
-        assert_eq!(fault("https://ada:secret@x"), Some(AddressFault::Credentials));
-        assert_eq!(fault("https://x/#a"), Some(AddressFault::Fragment));
+        assert_eq!(error("https://ada:secret@x"), Some(AddressError::Credentials));
+        assert_eq!(error("https://x/#a"), Some(AddressError::Fragment));
         for text in ["http://plants.example", "http://10.0.0.1", "http://localhost.example"] {
-            assert_eq!(fault(text), Some(AddressFault::Cleartext), "{text}");
+            assert_eq!(error(text), Some(AddressError::Cleartext), "{text}");
             assert!(Address::parse(text, Cleartext::Anywhere).is_ok(), "{text}");
         }
         for text in ["http://127.8.9.10:1", "http://[::1]", "http://LocalHost", "https://plants.example"] {
-            assert_eq!(fault(text), None, "{text}");
+            assert_eq!(error(text), None, "{text}");
         }
     }
 }

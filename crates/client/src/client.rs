@@ -1,5 +1,5 @@
-//! The client: requests on pooled connections, or on a connection of the caller's own. The caller sets the deadline;
-//! redirects are not followed.
+//! HTTP/1.1 client for pooled connections and for a connection of the caller's own. It sets no deadline (the caller does) and
+//! follows no redirects.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use crate::address::{Address, Cleartext};
-use crate::connect::{Connector, Reused};
+use crate::connect::{Reused, TcpConnector};
 use crate::error::{ClientError, ConnectError, describe};
 use crate::proxy::Proxies;
 use crate::trust;
@@ -37,7 +37,7 @@ pub struct Settings {
     pub ca_option: &'static str,
     pub cleartext: Cleartext,
     pub proxies: Proxies,
-    /// Bytes of a response body at most.
+    /// Maximum size of a response body in bytes.
     pub response_max: usize,
 }
 
@@ -49,8 +49,8 @@ pub struct Response {
 }
 
 pub struct Client {
-    connector: HttpsConnector<Connector>,
-    pool: legacy::Client<HttpsConnector<Connector>, Full<Bytes>>,
+    connector: HttpsConnector<TcpConnector>,
+    pool: legacy::Client<HttpsConnector<TcpConnector>, Full<Bytes>>,
     proxies: Proxies,
     has_roots: bool,
     ca_option: &'static str,
@@ -58,16 +58,16 @@ pub struct Client {
 }
 
 impl Client {
-    #[expect(clippy::missing_panics_doc, reason = "only a provider without cipher suites would panic")]
+    #[expect(clippy::missing_panics_doc, reason = "the provider has cipher suites for all protocol versions")]
     pub fn new(settings: Settings) -> Self {
         let Settings { roots, ca_option, cleartext, proxies, response_max } = settings;
         let has_roots = roots.is_some();
         let config = ClientConfig::builder_with_provider(trust::cryptography())
             .with_safe_default_protocol_versions()
-            .expect("the cryptography has suites for every version")
+            .expect("the provider has cipher suites for all protocol versions")
             .with_root_certificates(roots.unwrap_or_else(RootCertStore::empty))
             .with_no_client_auth();
-        let connector = HttpsConnector::from((Connector { cleartext, proxies: proxies.clone() }, config));
+        let connector = HttpsConnector::from((TcpConnector { cleartext, proxies: proxies.clone() }, config));
         let pool = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
@@ -117,13 +117,13 @@ impl Client {
         let unreachable = |error| ClientError::Unreachable(authority.clone(), error);
         let stream = self.connector.clone().call(address.uri().clone()).await;
         let stream = stream.map_err(|error| unreachable(ConnectError::new(&*error)))?;
-        let forwarded = stream.connected().is_proxied();
+        let proxied = stream.connected().is_proxied();
         let broken = |error: hyper::Error| ClientError::broken(&authority, &error);
         let (sender, connection) = http1::handshake(stream).await.map_err(broken)?;
         // Its errors are returned to the pending request.
         let driver = tokio::spawn(async move { drop(connection.await) });
         let proxy_credentials = self.proxy_credentials(address);
-        Ok(Connection { sender, driver, authority, forwarded, proxy_credentials, response_max: self.response_max })
+        Ok(Connection { sender, driver, authority, proxied, proxy_credentials, response_max: self.response_max })
     }
 
     fn require_roots(&self, address: &Address) -> Result<(), ClientError> {
@@ -133,7 +133,7 @@ impl Client {
         Err(ClientError::NoTrustRoots(address.authority().to_owned(), self.ca_option))
     }
 
-    /// Returns the credentials for a proxy that forwards plain HTTP. A tunnel is opened with them before any request.
+    /// Returns the credentials for a proxy that forwards plain HTTP; for HTTPS, the request that opens the tunnel has them.
     fn proxy_credentials(&self, address: &Address) -> Option<HeaderValue> {
         let proxy = self.proxies.proxy_for(address.uri()).filter(|_| !address.is_encrypted())?;
         proxy.basic_auth().cloned()
@@ -145,7 +145,8 @@ pub struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
     authority: String,
-    forwarded: bool,
+    /// Requests go to a proxy that forwards plain HTTP.
+    proxied: bool,
     proxy_credentials: Option<HeaderValue>,
     response_max: usize,
 }
@@ -160,7 +161,7 @@ impl Connection {
     /// Sends a request whose URI is a path with or without a query.
     pub async fn send(&mut self, request: Request<Bytes>) -> Result<Response, ClientError> {
         let mut request = with_common_headers(request, &self.authority);
-        if self.forwarded {
+        if self.proxied {
             let absolute = format!("http://{}{}", self.authority, request.uri());
             let invalid = |error| ClientError::broken(&self.authority, &error);
             *request.uri_mut() = absolute.parse::<Uri>().map_err(invalid)?;
@@ -199,7 +200,7 @@ async fn read(response: hyper::Response<Incoming>, authority: &str, limit: usize
         if error.is::<LengthLimitError>() {
             return ClientError::TooLarge { authority, limit };
         }
-        ClientError::Truncated { authority, limit, reason: describe(&*error) }
+        ClientError::Truncated { authority, reason: describe(&*error) }
     })?;
     Ok(Response { status: parts.status, headers: parts.headers, body: body.to_bytes() })
 }
@@ -215,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves `requests` requests on each connection, then closes it without notice; counts the connections.
+    /// Serves `requests` requests on each connection, then closes it without announcing that; counts the connections.
     async fn serve(requests: usize, connections: Arc<AtomicUsize>) -> Address {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let port = listener.local_addr().expect("its address").port();
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connection_that_closes_without_notice_is_replaced() {
+    async fn connection_that_the_server_closed_is_replaced() {
         let (address, client) = (serve(1, Arc::default()).await, client(2));
         for _ in 0..50 {
             assert_eq!(client.get(&address).await.expect("a response").status, StatusCode::OK);
@@ -271,7 +272,7 @@ mod tests {
     async fn https_without_trust_roots_is_an_error() {
         let address = Address::parse("https://plants.example", Cleartext::Loopback).expect("an address");
         let error = client(1).get(&address).await.expect_err("no trust roots");
-        let text = "no certificates are known by which plants.example could be trusted: name a file of them with --ca";
+        let text = "no trusted certificates to verify plants.example with: name a file of them with --ca";
         assert_eq!(error.to_string(), text);
     }
 }

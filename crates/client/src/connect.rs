@@ -22,26 +22,26 @@ use crate::address::{Cleartext, host_and_port, is_encrypted};
 use crate::error::describe;
 use crate::proxy::Proxies;
 
-/// Addresses of one name that are tried at most.
+/// Maximum number of addresses of a host name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Clone)]
-pub(crate) struct Connector {
+pub(crate) struct TcpConnector {
     pub(crate) cleartext: Cleartext,
     pub(crate) proxies: Proxies,
 }
 
-impl Connector {
-    async fn connect(&self, uri: Uri) -> io::Result<Stream> {
+impl TcpConnector {
+    async fn connect(&self, uri: Uri) -> io::Result<TcpConnection> {
         let Some(proxy) = self.proxies.proxy_for(&uri) else {
-            // A name can resolve to another machine, which must not be reached in cleartext.
+            // `localhost` may resolve to another machine, which must not be reached over plain HTTP.
             let loopback_only = !is_encrypted(&uri) && self.cleartext == Cleartext::Loopback;
-            return connect_directly(&uri, loopback_only).await.map(|stream| Stream::new(stream, false));
+            return connect_directly(&uri, loopback_only).await.map(|stream| TcpConnection::new(stream, false));
         };
         let unreachable = |reason: String| io::Error::other(format!("the proxy {}: {reason}", proxy.uri()));
         if !is_encrypted(&uri) {
             let stream = connect_directly(proxy.uri(), false).await.map_err(|error| unreachable(error.to_string()))?;
-            return Ok(Stream::new(stream, true));
+            return Ok(TcpConnection::new(stream, true));
         }
         let direct = Self { cleartext: Cleartext::Anywhere, proxies: Proxies::default() };
         let mut tunnel = Tunnel::new(proxy.uri().clone(), direct);
@@ -52,10 +52,10 @@ impl Connector {
     }
 }
 
-impl Service<Uri> for Connector {
-    type Response = Stream;
+impl Service<Uri> for TcpConnector {
+    type Response = TcpConnection;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TcpConnection>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -75,43 +75,43 @@ async fn connect_directly(uri: &Uri, loopback_only: bool) -> io::Result<TcpStrea
     Ok(stream)
 }
 
-/// Returns the first connection. All addresses are tried concurrently, so that one that is silent does not delay another.
+/// Returns the first connection. All addresses are tried concurrently, so that an unresponsive one does not delay the others.
 async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts: FuturesUnordered<_> = addresses.map(TcpStream::connect).collect();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name leads to no address that may be used");
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "its name resolves to no address that may be used");
     while let Some(attempt) = attempts.next().await {
         match attempt {
             Ok(stream) => return Ok(stream),
-            Err(error) => failure = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(failure)
+    Err(last_error)
 }
 
 /// A TCP connection, to the destination or to a proxy that forwards plain HTTP.
-pub(crate) struct Stream {
+pub(crate) struct TcpConnection {
     io: TokioIo<TcpStream>,
-    forwarded: bool,
+    proxied: bool,
     reused: Reused,
 }
 
-/// Set once a response has come over a connection: the next request on it reuses it.
+/// True once a connection has carried a response, so that another request on it is a reuse.
 #[derive(Clone, Default)]
 pub(crate) struct Reused(pub(crate) Arc<AtomicBool>);
 
-impl Stream {
-    fn new(stream: TcpStream, forwarded: bool) -> Self {
-        Self { io: TokioIo::new(stream), forwarded, reused: Reused::default() }
+impl TcpConnection {
+    fn new(stream: TcpStream, proxied: bool) -> Self {
+        Self { io: TokioIo::new(stream), proxied, reused: Reused::default() }
     }
 }
 
-impl Connection for Stream {
+impl Connection for TcpConnection {
     fn connected(&self) -> Connected {
-        Connected::new().proxy(self.forwarded).extra(self.reused.clone())
+        Connected::new().proxy(self.proxied).extra(self.reused.clone())
     }
 }
 
-impl Read for Stream {
+impl Read for TcpConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for TcpConnection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
@@ -159,24 +159,24 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Returns an address on which connections are neither accepted nor rejected, because the backlog of its listener is
-    /// full, and what must live as long as that lasts.
-    async fn black_hole() -> (SocketAddr, impl Sized) {
+    /// Returns an address that neither accepts nor rejects connections, because the backlog of its listener is full, and a
+    /// guard that keeps it full.
+    async fn unresponsive_address() -> (SocketAddr, impl Sized) {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let listener = socket.listen(1).expect("a listener");
         let address = listener.local_addr().expect("its address");
         let mut waiting = Vec::new();
-        // On loopback a connection is made at once or not at all.
-        while let Ok(made) = timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
-            waiting.push(made.expect("a connection"));
+        // On loopback a connection is established at once or not at all.
+        while let Ok(connected) = timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
+            waiting.push(connected.expect("a connection"));
         }
         (address, (listener, waiting))
     }
 
     #[tokio::test]
-    async fn silent_address_does_not_delay_another() {
-        let (silent, _full_backlog) = black_hole().await;
+    async fn unresponsive_address_does_not_delay_another() {
+        let (silent, _full_backlog) = unresponsive_address().await;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let accepting = listener.local_addr().expect("its address");
         let rejecting = (Ipv4Addr::LOCALHOST, 1).into();

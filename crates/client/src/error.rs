@@ -11,17 +11,17 @@ use rustls::{CertificateError, InvalidMessage};
 pub enum ClientError {
     #[error("cannot connect to {0}: {1}")]
     Unreachable(String, ConnectError),
-    #[error("no certificates are known by which {0} could be trusted: name a file of them with {1}")]
+    #[error("no trusted certificates to verify {0} with: name a file of them with {1}")]
     NoTrustRoots(String, &'static str),
-    #[error("{authority} gives no usable answer: {reason}")]
+    #[error("{authority} sent no valid response: {reason}")]
     Broken { authority: String, reason: String },
-    #[error("{authority} gives no usable answer: it breaks off, or is larger than {limit} bytes")]
-    Truncated { authority: String, limit: usize, reason: String },
-    #[error("{authority} gives no usable answer: it breaks off, or is larger than {limit} bytes")]
+    #[error("the response of {authority} is incomplete: {reason}")]
+    Truncated { authority: String, reason: String },
+    #[error("the response of {authority} is larger than {limit} bytes")]
     TooLarge { authority: String, limit: usize },
 }
 
-/// The reason why there is no connection.
+/// The reason why a connection could not be established.
 #[derive(Debug)]
 pub struct ConnectError {
     text: String,
@@ -32,7 +32,7 @@ pub struct ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFailure {
     UnknownIssuer,
-    /// The server presents the certificate of an authority as its own.
+    /// The server presents the certificate of a certificate authority as its own.
     AuthorityAsServer,
     /// The server does not speak TLS.
     NotTls,
@@ -73,7 +73,7 @@ impl TlsFailure {
     }
 }
 
-/// Finds the TLS error inside I/O errors, whose `source` skips the error that they wrap.
+/// Finds a TLS error wrapped in I/O errors. `source` cannot be used, because it skips the wrapped error itself.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let wrapped = |error: &'a io::Error| tls_error(error.get_ref()?);
     error.downcast_ref().or_else(|| error.downcast_ref().and_then(wrapped))

@@ -1,4 +1,4 @@
-//! The HTTPS client for outgoing requests (issuer, trace collector, conformance check), and the certificates it trusts.
+//! HTTPS client for outgoing requests (issuer, trace collector, conformance check), and the certificates it trusts.
 //!
 //! [`Client`] sends requests on pooled connections or on a [`Connection`] of the caller's own. Both come from one
 //! connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
@@ -10,7 +10,7 @@ mod error;
 mod proxy;
 pub mod trust;
 
-pub use self::address::{Address, AddressFault, Cleartext};
+pub use self::address::{Address, AddressError, Cleartext};
 pub use self::client::{Client, Connection, Response, Settings};
 pub use self::error::{ClientError, ConnectError, TlsFailure};
-pub use self::proxy::{Proxies, ProxyFault};
+pub use self::proxy::{Proxies, ProxyError};

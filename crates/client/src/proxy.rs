@@ -1,4 +1,4 @@
-//! Proxies for outgoing requests, as the variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` describe them.
+//! Proxies for outgoing requests, in the syntax of the variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
 use crate::address::is_loopback;
 
-/// The proxy of each destination. Loopback addresses have none.
+/// Selects the proxy of a destination. Loopback addresses are always reached directly.
 #[derive(Clone, Default)]
 pub struct Proxies(Option<Arc<Matcher>>);
 
-/// The value of a variable is not the URL of a proxy that can be used.
+/// A value is not the URL of a supported proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write the proxy as http://HOST:PORT")]
-pub struct ProxyFault;
+pub struct ProxyError;
 
 impl Proxies {
     /// Takes the proxies for `http://` and for `https://` (empty for none), and the hosts that are reached without one.
-    pub fn new(http: &str, https: &str, none_for: &str) -> Result<Self, ProxyFault> {
+    pub fn new(http: &str, https: &str, none_for: &str) -> Result<Self, ProxyError> {
         if http.is_empty() && https.is_empty() {
             return Ok(Self::default());
         }
@@ -36,15 +36,15 @@ impl Proxies {
     }
 }
 
-/// Rejects what the matcher would ignore, and proxies that speak something else than plain HTTP.
-fn check(proxy: &str) -> Result<(), ProxyFault> {
+/// Rejects values that the matcher would ignore, and proxies that are not reached over plain HTTP.
+fn check(proxy: &str) -> Result<(), ProxyError> {
     let matcher = Matcher::builder().all(proxy.to_owned()).build();
     let found = matcher.intercept(&Uri::from_static("http://destination"));
     let usable = found.is_some_and(|found| found.uri().scheme() == Some(&Scheme::HTTP));
-    if usable { Ok(()) } else { Err(ProxyFault) }
+    if usable { Ok(()) } else { Err(ProxyError) }
 }
 
-/// Leaves out the URLs, which may hold passwords.
+/// Omits the URLs, which may contain passwords.
 impl fmt::Debug for Proxies {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.0.is_some() { "Proxies(some)" } else { "Proxies(none)" })
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn unusable_proxies_are_rejected() {
         for wrong in ["socks5://10.0.0.1", "https://10.0.0.1", "ftp://x", "://", "a b"] {
-            assert_eq!(Proxies::new("", wrong, "").err(), Some(ProxyFault), "{wrong}");
-            assert_eq!(Proxies::new(wrong, "", "").err(), Some(ProxyFault), "{wrong}");
+            assert_eq!(Proxies::new("", wrong, "").err(), Some(ProxyError), "{wrong}");
+            assert_eq!(Proxies::new(wrong, "", "").err(), Some(ProxyError), "{wrong}");
         }
     }
 }

@@ -1,62 +1,60 @@
-//! Access tokens: two types, plain and hashed, so that a secret can neither be stored nor printed by accident.
+//! Access tokens, as two types: plain and hashed, so that a secret is neither stored nor printed by accident.
 //!
-//! A token reads `pst_`, 32 base62 characters from the system's random source, and 6 base62 characters of the CRC-32 of
-//! what precedes: garbage is refused without a look-up, and scanners can find leaked tokens.
+//! A token is `pst_`, 32 random base62 characters, and a checksum: the CRC-32 of all that precedes it, in 6 base62 characters.
+//! The checksum lets the service reject a mistyped token without a look-up, and lets scanners find leaked tokens.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-/// What every token starts with.
 pub const TOKEN_PREFIX: &str = "pst_";
-/// Longest JWT that is accepted.
+/// Maximum length of a JWT in bytes.
 const JWT_MAX: usize = 16 * 1024;
 const SECRET_CHARS: usize = 32;
-const CHECK_CHARS: usize = 6;
+const CHECKSUM_CHARS: usize = 6;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Longest label, in characters.
+/// Maximum length of a label, in characters.
 pub const LABEL_MAX_CHARS: usize = 100;
 
-/// A token as its holder knows it. Exists at creation and while a request is authenticated; `Debug` hides it.
+/// The secret text of a token. `Debug` does not show it.
 pub struct PlainToken(String);
 
 impl PlainToken {
-    /// A new token from the system's random source.
+    /// Generates a token from the system's random source.
     pub fn generate() -> Result<Self, RandomSourceFailed> {
-        let mut text = String::with_capacity(TOKEN_PREFIX.len() + SECRET_CHARS + CHECK_CHARS);
+        let mut text = String::with_capacity(TOKEN_PREFIX.len() + SECRET_CHARS + CHECKSUM_CHARS);
         text.push_str(TOKEN_PREFIX);
         let mut bytes = [0; 64];
         while text.len() < TOKEN_PREFIX.len() + SECRET_CHARS {
             getrandom::fill(&mut bytes).map_err(|_| RandomSourceFailed)?;
-            // 248 is the largest multiple of 62 in a byte: the rest is thrown away so that all characters are equally likely.
-            let fair = bytes.iter().filter(|byte| **byte < 248);
+            // 248 is the largest multiple of 62 in a byte. Larger bytes are discarded, so that all characters are equally likely.
+            let uniform = bytes.iter().filter(|byte| **byte < 248);
             let missing = TOKEN_PREFIX.len() + SECRET_CHARS - text.len();
-            text.extend(fair.take(missing).map(|byte| char::from(BASE62[usize::from(byte % 62)])));
+            text.extend(uniform.take(missing).map(|byte| char::from(BASE62[usize::from(byte % 62)])));
         }
-        let check = check_characters(&text);
-        text.extend(check.map(char::from));
+        let checksum = checksum(&text);
+        text.extend(checksum.map(char::from));
         Ok(Self(text))
     }
 
-    /// Whether this can be a token, which is known without looking anything up.
-    pub fn is_one(text: &str) -> bool {
-        let well_formed = text.len() == TOKEN_PREFIX.len() + SECRET_CHARS + CHECK_CHARS
+    /// Checks the format and the checksum of a token.
+    pub fn is_well_formed(text: &str) -> bool {
+        let has_format = text.len() == TOKEN_PREFIX.len() + SECRET_CHARS + CHECKSUM_CHARS
             && text.starts_with(TOKEN_PREFIX)
             && text[TOKEN_PREFIX.len()..].bytes().all(|byte| byte.is_ascii_alphanumeric());
-        well_formed && {
-            let (body, check) = text.split_at(text.len() - CHECK_CHARS);
-            check.as_bytes() == check_characters(body)
+        has_format && {
+            let (body, found) = text.split_at(text.len() - CHECKSUM_CHARS);
+            found.as_bytes() == checksum(body)
         }
     }
 
-    /// What the store keeps and looks up.
     pub fn hash(&self) -> TokenHash {
         TokenHash::of(&self.0)
     }
 
-    /// The secret itself: for the one moment in which it is shown to its holder.
+    /// Returns the secret, to show it to its user once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -68,9 +66,9 @@ impl fmt::Debug for PlainToken {
     }
 }
 
-fn check_characters(body: &str) -> [u8; CHECK_CHARS] {
+fn checksum(body: &str) -> [u8; CHECKSUM_CHARS] {
     let mut rest = crc32fast::hash(body.as_bytes());
-    let mut characters = [b'0'; CHECK_CHARS];
+    let mut characters = [b'0'; CHECKSUM_CHARS];
     for character in characters.iter_mut().rev() {
         *character = BASE62[(rest % 62) as usize];
         rest /= 62;
@@ -78,7 +76,6 @@ fn check_characters(body: &str) -> [u8; CHECK_CHARS] {
     characters
 }
 
-/// The system's random source gave nothing.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the system's random source failed")]
 pub struct RandomSourceFailed;
@@ -88,12 +85,11 @@ pub struct RandomSourceFailed;
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    /// The hash of whatever a client shows.
+    /// Hashes the credentials that a client sends, whether or not they are a token.
     pub fn of(text: &str) -> Self {
         Self(Sha256::digest(text.as_bytes()).into())
     }
 
-    /// The bytes as the store keeps them.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -105,7 +101,7 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// One permission.
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// List plants.
@@ -117,10 +113,10 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Every scope, in the order they are shown.
+    /// In the order of display.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Delete];
 
-    /// The scope's name on the wire.
+    /// Returns the name in OAuth terms, such as `plants:read`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "plants:read",
@@ -129,7 +125,6 @@ impl Scope {
         }
     }
 
-    /// The scope of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
     }
@@ -144,27 +139,25 @@ impl Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Every scope: what a token has unless told otherwise.
+    /// The scopes of a token that is created without any.
     pub const ALL: Self = Self(0b111);
 
-    /// The set of these scopes.
     pub fn of(scopes: impl IntoIterator<Item = Scope>) -> Self {
         Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
     }
 
-    /// Whether the set holds `scope`.
-    pub const fn allow(self, scope: Scope) -> bool {
+    pub const fn contains(self, scope: Scope) -> bool {
         self.0 & scope.bit() != 0
     }
 
-    /// Reads names separated by spaces; one that is unknown is no permission.
+    /// Parses names separated by spaces, and ignores unknown ones.
     pub fn from_names(names: &str) -> Self {
         Self::of(names.split(' ').filter_map(Scope::from_name))
     }
 
-    /// The scopes in the order they are shown.
+    /// Iterates in the order of display.
     pub fn iter(self) -> impl Iterator<Item = Scope> {
-        Scope::ALL.into_iter().filter(move |scope| self.allow(*scope))
+        Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
     }
 }
 
@@ -175,17 +168,15 @@ impl fmt::Display for Scopes {
     }
 }
 
-/// The number by which operators and logs name a token.
+/// Number that identifies a token in logs and on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(i64);
 
 impl TokenId {
-    /// The id with this value.
     pub const fn new(value: i64) -> Self {
         Self(value)
     }
 
-    /// The value as the store keeps it.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -197,57 +188,51 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// A token's label: what its holder uses it for; up to [`LABEL_MAX_CHARS`] characters, no control characters.
+/// Description of a token's purpose: up to [`LABEL_MAX_CHARS`] characters, no control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Label(String);
+pub struct TokenLabel(String);
 
-impl Label {
-    /// Checks the rules of a label.
-    pub fn parse(text: &str) -> Result<Self, LabelFault> {
+impl TokenLabel {
+    pub fn parse(text: &str) -> Result<Self, TokenLabelError> {
         if text.chars().count() > LABEL_MAX_CHARS || text.chars().any(char::is_control) {
-            return Err(LabelFault);
+            return Err(TokenLabelError);
         }
         Ok(Self(text.to_owned()))
     }
 
-    /// Reads a label that is stored. One that breaks the rules, which another program wrote, is escaped and shortened.
+    /// Reads a label from the store. One that another program wrote and that is not valid is escaped and shortened.
     pub fn from_stored(text: &str) -> Self {
         let escaped = || Self(text.escape_debug().take(LABEL_MAX_CHARS).collect());
         Self::parse(text).unwrap_or_else(|_| escaped())
     }
 
-    /// The label as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A text is no [`Label`].
+/// A text is not a valid [`TokenLabel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a label has at most {LABEL_MAX_CHARS} characters and no control characters")]
-pub struct LabelFault;
+pub struct TokenLabelError;
 
-/// What is said of a token when it is made.
+/// Attributes of a token that are fixed at its creation.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// What it is for.
-    pub label: Label,
-    /// What it allows.
+    pub label: TokenLabel,
     pub scopes: Scopes,
-    /// When it was made.
     pub created: Timestamp,
-    /// When it stops working; `None` for never.
+    /// `None` for a token that never expires.
     pub expires: Option<Timestamp>,
 }
 
 impl Grant {
-    /// Whether the token has stopped working by `now`.
-    pub fn expired(&self, now: Timestamp) -> bool {
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 }
 
-/// Checks that a text may be a JWT of an issuer: three parts in base64url. A token of the service is none.
+/// Checks that a text has the form of a JWT, three parts in base64url, and not that of a token of the service.
 pub fn is_jwt_shaped(text: &str) -> bool {
     let is_encoded =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
@@ -261,9 +246,9 @@ pub fn is_jwt_shaped(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The check characters are part of the published format: scanners rely on them.
+    /// The checksum is part of the published format: scanners rely on it.
     #[test]
-    fn the_format_is_fixed() {
+    fn format_is_fixed() {
         let body = "pst_0123456789ABCDEFGHIJKLMNOPQRSTUV";
         let expected = {
             let mut crc = u32::MAX;
@@ -275,28 +260,28 @@ mod tests {
             }
             !crc
         };
-        let check = check_characters(body);
-        let value = check.iter().fold(0_u64, |value, character| {
+        let checksum = checksum(body);
+        let value = checksum.iter().fold(0_u64, |value, character| {
             value * 62 + BASE62.iter().position(|known| known == character).expect("base62") as u64
         });
         assert_eq!(value, u64::from(expected));
-        let token: String = body.chars().chain(check.map(char::from)).collect();
-        assert!(PlainToken::is_one(&token));
+        let token: String = body.chars().chain(checksum.map(char::from)).collect();
+        assert!(PlainToken::is_well_formed(&token));
     }
 
     #[test]
-    fn any_changed_character_is_refused() {
+    fn token_with_a_changed_character_is_rejected() {
         let token = PlainToken::generate().expect("random source");
         for index in 0..token.reveal().len() {
             let mut changed = token.reveal().to_owned().into_bytes();
             changed[index] = if changed[index] == b'a' { b'b' } else { b'a' };
             let changed = String::from_utf8(changed).expect("ascii");
-            assert!(!PlainToken::is_one(&changed), "{changed}");
+            assert!(!PlainToken::is_well_formed(&changed), "{changed}");
         }
     }
 
     #[test]
-    fn secrets_hide_in_debug() {
+    fn secrets_are_hidden_in_debug_output() {
         let token = PlainToken::generate().expect("random source");
         let shown = format!("{token:?} {:?}", token.hash());
         assert_eq!(shown, "PlainToken(hidden) TokenHash(hidden)");

@@ -1,5 +1,4 @@
-//! The interface over HTTP: the operations, their arguments and errors, and their description in OpenAPI. The only room that
-//! knows status codes.
+//! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only room that knows status codes.
 
 mod admission;
 mod capacity;
@@ -20,7 +19,7 @@ mod rejection_delay;
 mod saturation;
 mod state;
 
-pub use self::cors::{Cors, OriginFault};
+pub use self::cors::{Cors, OriginError};
 pub(crate) use self::cors::{is_preflight, preflight};
 pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
 pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};

@@ -15,7 +15,7 @@ pub(crate) use self::caller::{AnyScope, Caller, Delete, Public, Read, RequiredSc
 pub(crate) use self::error::AuthError;
 pub(crate) use self::host::check_host;
 pub use self::limits::AuthLimits;
-pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlFault};
-pub use self::rate_limit::{Rate, RateFault};
+pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
+pub use self::rate_limit::{Rate, RateError};
 pub(crate) use self::sessions::Session;
 pub(crate) use self::state::Auth;

@@ -17,14 +17,14 @@ mod service;
 mod transport;
 mod web;
 
-pub use self::api::{ApiLimits, Cors, OriginFault};
-pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlFault, Rate, RateFault};
+pub use self::api::{ApiLimits, Cors, OriginError};
+pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlError, Rate, RateError};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointFault, ExportHeaders, ListFault, Resource,
-    SampleRatio, SampleRatioFault, Sampler, SamplerFault,
+    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
+    SampleRatio, SampleRatioError, Sampler, SamplerError,
 };
 pub use self::options::value_parser;
 pub use self::routes::openapi;
-pub use self::server::{Server, Settings};
-pub use self::transport::{Renewal, Stopped, Tls, TlsFault, TransportLimits};
+pub use self::server::{Server, ServerSettings};
+pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TransportLimits};

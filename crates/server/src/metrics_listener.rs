@@ -1,7 +1,7 @@
 //! The metrics listener: `GET /metrics` on a port of its own.
 //!
-//! It is served like the first, with limits of its own, and shares nothing with it: it responds while the service is busy,
-//! while it shuts down, and while the store is down.
+//! It uses the same transport as the service, with limits and a state of its own, so that it responds while the service is
+//! overloaded or shutting down, and while the store is down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,11 @@ use crate::server::{Server, leak};
 use crate::service::{NO_ROUTE, Service, ServiceOptions, State};
 use crate::transport::{self, Transport, TransportLimits};
 
-/// Time for the store to respond; Prometheus waits for 10 seconds.
+/// Time limit for a ping of the store. Prometheus waits for 10 seconds.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Concurrent connections: more than the few that have business here.
+/// Maximum number of connections: more than the few scrapers that are expected.
 const CONNECTIONS_MAX: usize = 16;
-/// For a request to arrive, for a client to read some of its response, and between two requests of one connection: idle
-/// connections must not shut out scrapes for longer.
+/// Header, write and idle timeout. It is short, because idle connections count towards the maximum.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 const METRICS: &str = "/metrics";
@@ -83,8 +82,9 @@ async fn scrape(server: &Server, write_more: impl Fn(&mut Page), headers: &Heade
     response
 }
 
-/// Returns the format that a client asks for: Prometheus asks for OpenMetrics.
+/// Returns OpenMetrics for a client that accepts it, as Prometheus does, and the text format for others.
 fn requested_format(headers: &HeaderMap) -> ExpositionFormat {
-    let asked = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/openmetrics-text"));
-    if headers.get_all(ACCEPT).iter().any(asked) { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text }
+    let accepts =
+        |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("application/openmetrics-text"));
+    if headers.get_all(ACCEPT).iter().any(accepts) { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text }
 }

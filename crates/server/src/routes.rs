@@ -10,7 +10,7 @@ use crate::auth::{AnyScope, Caller};
 use crate::service::{NO_ROUTE, State};
 use crate::web;
 
-/// The labels of the routes, and the paths that each is for.
+/// Label and paths of each route.
 const LABELS: [(&str, Paths); 10] = [
     ("/plants", Paths::Exact("/plants")),
     ("/plants/{id}", Paths::Segment("/plants/")),
@@ -57,7 +57,7 @@ pub(crate) fn label_of(path: &str) -> &'static str {
     LABELS.iter().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
 }
 
-/// The operations: those that the OpenAPI document describes.
+/// Returns the operations that the OpenAPI document describes.
 fn operations() -> OpenApiRouter<State> {
     OpenApiRouter::new()
         .routes(routes!(plants::list, plants::create))
@@ -86,12 +86,12 @@ pub(crate) fn router(state: State, console: bool) -> Router {
         .with_state(state)
 }
 
-/// A client without a token does not learn which paths exist either.
+/// Requires a token, so that other clients do not learn which paths exist.
 async fn no_route(_: Caller<AnyScope>) -> ApiError {
     ApiError::NoRoute
 }
 
-/// The router adds the methods afterwards, as `Allow`; the service puts them into the error.
+/// Leaves the methods out: the router adds `Allow`, from which the service completes the error.
 async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
     ApiError::MethodNotAllowed(String::new())
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_label_is_that_of_its_own_path() {
+    fn label_of_a_route_is_also_one_of_its_paths() {
         for label in labels() {
             assert_eq!(label_of(label), label);
         }

@@ -1,4 +1,4 @@
-//! The service as one value: composed of the states of all rooms.
+//! The service, composed of the states of all rooms.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::auth::{Auth, AuthLimits, Issuer};
 use crate::observe::{Collector, Observe};
 use crate::routes;
 use crate::service::{Service, ServiceOptions, State};
-use crate::transport::{self, Stopped, Tls, Transport, TransportLimits};
+use crate::transport::{self, ShutdownOutcome, Tls, Transport, TransportLimits};
 use crate::web::Web;
 
 /// Configuration of the service, beside its store.
-pub struct Settings {
+pub struct ServerSettings {
     pub transport: TransportLimits,
     pub auth: AuthLimits,
     pub api: ApiLimits,
-    /// The issuer whose tokens are accepted beside the service's own.
+    /// The issuer whose tokens are accepted in addition to the service's own.
     pub issuer: Option<Issuer>,
     /// The origins whose pages may call the service.
     pub cors: Option<Cors>,
@@ -39,9 +39,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// To be called in the runtime that serves the requests. The service's state lives until the process ends.
-    pub fn new(store: Arc<Store>, settings: Settings) -> Self {
-        let Settings { transport, auth, api, issuer, cors, console, collector } = settings;
+    /// Must be called in the runtime that serves the requests. The service's state lives until the process ends.
+    pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
+        let ServerSettings { transport, auth, api, issuer, cors, console, collector } = settings;
         let state = State {
             transport: leak(Transport::new(transport)),
             observe: leak(Observe::new(routes::labels(), collector)),
@@ -60,18 +60,18 @@ impl Server {
         listener: TcpListener,
         tls: Option<Arc<Tls>>,
         shutdown: impl Future<Output = ()>,
-    ) -> Stopped {
+    ) -> ShutdownOutcome {
         let router = routes::router(self.state, self.options.console);
         let service = Arc::new(Service::new(self.state, self.options, router));
         transport::serve(listener, tls, self.state.transport, service, shutdown).await
     }
 
-    /// Sends the spans that wait for the collector; to be called when no request is in flight any more.
+    /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
     pub async fn flush_traces(&self) {
         self.state.observe.flush_traces().await;
     }
 
-    /// Writes the metrics of the service, without those of the store.
+    /// Writes the metrics of the service; the store writes its own.
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         let State { transport, observe, auth, api, .. } = self.state;
         observe.write_request_metrics(page);

@@ -1,7 +1,7 @@
 //! Connections: listening, TLS, HTTP/1.1 and HTTP/2 under deadlines and limits, and graceful shutdown.
 //!
-//! Knows nothing of the operations. A listener is given a [`Handler`], which turns requests into responses, renders the
-//! responses to bytes that never became a request, and receives connection events.
+//! Knows nothing about the API. A listener is given a [`Handler`], which turns requests into responses, renders the rejection of
+//! input that is not a valid request, and receives connection events.
 
 mod buffer_budget;
 mod client_address;
@@ -33,6 +33,6 @@ pub(crate) use self::in_flight::InFlightRequest;
 pub use self::limits::TransportLimits;
 pub(crate) use self::listener::serve;
 pub(crate) use self::rejection::Rejection;
-pub use self::shutdown::Stopped;
+pub use self::shutdown::ShutdownOutcome;
 pub(crate) use self::state::Transport;
-pub use self::tls::{Renewal, Tls, TlsFault};
+pub use self::tls::{CertificateFileError, CertificateReload, Tls};

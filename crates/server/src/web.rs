@@ -1,4 +1,4 @@
-//! Pages for people: the web console and the documentation of the interface. Static files and their content security policy.
+//! Pages for people: the web console and the API documentation. Static files and their content security policy.
 
 mod console;
 mod docs;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::row::RowSource;
-use plantstore_model::token::{Grant, Label, Scopes, TokenId};
+use plantstore_model::token::{Grant, Scopes, TokenId, TokenLabel};
 use plantstore_model::user::{Role, UserId, UserName};
 
 /// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
@@ -73,7 +73,7 @@ impl StoredToken {
             user_id: UserId::new(row.field(1)?),
             user: StoredName::read(row, 2)?,
             grant: Grant {
-                label: Label::from_stored(&row.lossy_text(3)?),
+                label: TokenLabel::from_stored(&row.lossy_text(3)?),
                 scopes: Scopes::from_names(&row.field::<String>(4)?),
                 created: timestamp(row.field(5)?),
                 expires: time(6)?,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::new_file::NewFileError;
 use crate::url::StoreUrl;
-use plantstore_model::user::UserNameFault;
+use plantstore_model::user::UserNameError;
 
 /// Errors of opening a store. The messages are for the operator and say what to do.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum StoreError {
     OutcomeUnknown(&'static str),
     /// The name is not allowed for new users. Nothing was changed.
     #[error("{0}")]
-    NewUserName(UserNameFault),
+    NewUserName(UserNameError),
     /// A row violates the rules of the service, and is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
     BadRow(BadRow),

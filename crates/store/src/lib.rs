@@ -35,5 +35,5 @@ pub use self::transfer::{
     Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord, Snapshot,
     SnapshotChunk, TokenRecord, UserRecord,
 };
-pub use self::url::{PasswordFileFault, PostgresUrl, PostgresUrlFault, StoreUrl, StoreUrlFault};
+pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
 pub use self::version::Version;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub(crate) use self::postgres::CertificateCheck;
-pub use self::postgres::{PasswordFileFault, PostgresUrl, PostgresUrlFault};
+pub use self::postgres::{PasswordFileError, PostgresUrl, PostgresUrlError};
 
 /// Characters of an unknown scheme that the error message shows.
 const SCHEME_SHOWN_CHARS: usize = 20;
@@ -20,22 +20,22 @@ pub enum StoreUrl {
 }
 
 impl FromStr for StoreUrl {
-    type Err = StoreUrlFault;
+    type Err = StoreUrlError;
 
-    fn from_str(text: &str) -> Result<Self, StoreUrlFault> {
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let Some((scheme, rest)) = text.split_once(':') else {
-            return Err(StoreUrlFault::NoScheme);
+            return Err(StoreUrlError::NoScheme);
         };
         if scheme == "postgres" || scheme == "postgresql" {
             return Ok(Self::Postgres(Box::new(text.parse()?)));
         }
         if scheme != "sqlite" {
             // The rest may contain a password.
-            return Err(StoreUrlFault::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
+            return Err(StoreUrlError::UnknownScheme(scheme.chars().take(SCHEME_SHOWN_CHARS).collect()));
         }
         match rest.strip_prefix("//").unwrap_or(rest) {
-            "" => Err(StoreUrlFault::NoPath),
-            ":memory:" => Err(StoreUrlFault::InMemory),
+            "" => Err(StoreUrlError::NoPath),
+            ":memory:" => Err(StoreUrlError::InMemory),
             path => Ok(Self::Sqlite(path.into())),
         }
     }
@@ -52,7 +52,7 @@ impl fmt::Display for StoreUrl {
 
 /// Errors of parsing a [`StoreUrl`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreUrlFault {
+pub enum StoreUrlError {
     #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
     NoScheme,
     #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
@@ -64,7 +64,7 @@ pub enum StoreUrlFault {
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
     InMemory,
     #[error(transparent)]
-    Postgres(#[from] PostgresUrlFault),
+    Postgres(#[from] PostgresUrlError),
 }
 
 #[cfg(test)]
@@ -80,9 +80,9 @@ mod tests {
         assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
         assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
         assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));
-        assert_eq!(path("plantstore.db"), Err(StoreUrlFault::NoScheme));
-        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlFault::UnknownScheme("mysql".into())));
-        assert_eq!(path("sqlite:"), Err(StoreUrlFault::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlFault::InMemory));
+        assert_eq!(path("plantstore.db"), Err(StoreUrlError::NoScheme));
+        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlError::UnknownScheme("mysql".into())));
+        assert_eq!(path("sqlite:"), Err(StoreUrlError::NoPath));
+        assert_eq!(path("sqlite::memory:"), Err(StoreUrlError::InMemory));
     }
 }

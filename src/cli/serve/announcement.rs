@@ -1,4 +1,4 @@
-//! The messages of a service that has started.
+//! The messages at the start of the service.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use super::tls::TlsOptions;
 use crate::cli::style::{Style, Styler};
 use plantstore_store::StoreUrl;
 
-/// Prints and logs where the service listens and where the first token is. The token itself is printed on a terminal alone
-/// and never logged.
+/// Prints and logs the addresses of the service and the location of the first token. The token itself is printed only on a
+/// terminal and never logged.
 pub(super) fn announce(
     socket: SocketAddr,
     tls: &TlsOptions,
@@ -43,7 +43,7 @@ pub(super) fn announce(
         }
         Some(FirstToken { file: None, .. }) | None => {}
     }
-    // Printed last, because a process that waits for this line goes on to use all of the above. No reader is no failure.
+    // Printed last: a process that waits for this line may use all of the above. A closed standard output is not an error.
     let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
     let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
     tracing::info!(address, store = %url, "listening");

@@ -9,9 +9,9 @@ use plantstore_server::Cors;
 #[derive(Args)]
 #[command(next_help_heading = "Browsers")]
 pub(super) struct CorsOptions {
-    /// An origin whose pages may call the service, such as `https://app.example`, or `*` for all; may be given again, or
-    /// several with commas between them
-    // Parsed together, because an origin may exclude others.
+    /// An origin whose pages may call the service, such as `https://app.example`, or `*` for all. Repeat the option, or separate
+    /// several origins with commas
+    // Parsed together, because `*` excludes others.
     #[arg(long, value_name = "ORIGIN", env = "PLANTSTORE_CORS_ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
 }
@@ -23,6 +23,6 @@ impl CorsOptions {
         }
         Cors::parse(&self.cors_origin)
             .map(Some)
-            .map_err(|fault| UsageError(format!("{}: {fault}", origin("--cors-origin"))))
+            .map_err(|error| UsageError(format!("{}: {error}", origin("--cors-origin"))))
     }
 }

@@ -1,15 +1,15 @@
 //! The first token of a new store, for the user `gardener`.
 //!
-//! An embedded store gets it in a file beside its own. The file is on disk before the token is committed, and a store is new
-//! until its first user is created: after an interrupted first start, the next one generates another token and replaces the
-//! file. So the file of a store that has a user holds a valid token.
+//! For an embedded store it is written to a file beside the store. The file is on disk before the token is committed, and a store
+//! counts as new until it has a user: after an interrupted first start, the next start generates another token and replaces the
+//! file. So the token in the file of a store that has a user is valid.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::exit::UsageError;
 use crate::cli::token::default_grant;
-use plantstore_model::token::{Label, PlainToken, TokenId};
+use plantstore_model::token::{PlainToken, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
 use plantstore_store::new_file::{NewFile, NewFileError, beside};
 use plantstore_store::{Store, StoreUrl};
@@ -24,8 +24,8 @@ pub(super) struct FirstToken {
     pub(super) file: Option<PathBuf>,
 }
 
-/// Issues the first token if the store is new and there is a place for it: a file beside an embedded store, or else a terminal,
-/// because a node of many has no place of its own for a file.
+/// Issues the first token if the store is new and the token can be delivered: in a file beside an embedded store, or on a
+/// terminal for a database, which has no directory for such a file.
 pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Option<FirstToken>> {
     let file = match url {
         StoreUrl::Sqlite(path) => Some(beside(path, ".first-token")),
@@ -35,18 +35,18 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
     if !store.is_unused().await? {
         return Ok(None);
     }
-    let user = UserName::parse(FIRST_USER).map_err(|fault| UsageError(fault.to_string()))?;
+    let user = UserName::parse(FIRST_USER).map_err(|error| UsageError(error.to_string()))?;
     let token = PlainToken::generate()?;
     if let Some(file) = &file {
         write(file, &token).map_err(|error| {
             anyhow::anyhow!(
-                "cannot write the first token to {}: {error}; move away what is there, or start with --no-first-token and \
+                "cannot write the first token to {}: {error}; remove what is there, or start with --no-first-token and \
                  issue one with `plantstore token create --user {user} --store {url}`",
                 file.display()
             )
         })?;
     }
-    let grant = default_grant(Label::parse("first token").unwrap_or_default());
+    let grant = default_grant(TokenLabel::parse("first token").unwrap_or_default());
     let id = store.create_token(&user, &token.hash(), &grant).await?;
     Ok(Some(FirstToken { id, token, user, file }))
 }

@@ -9,10 +9,10 @@ use plantstore_telemetry::logging;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct LogOptions {
-    /// The least grave events that are logged
+    /// The lowest level of events that are logged
     #[arg(long, value_name = "LEVEL", env = "PLANTSTORE_LOG_LEVEL", default_value = "info")]
     log_level: LogLevel,
-    /// The look of the log; `auto` is human on a terminal and JSON otherwise
+    /// The format of the log; `auto` is `human` on a terminal and `json` otherwise
     #[arg(long, value_name = "FORMAT", env = "PLANTSTORE_LOG_FORMAT", default_value = "auto")]
     log_format: LogFormat,
 }

@@ -21,18 +21,18 @@ use plantstore_telemetry::metrics::{Page, Process};
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]
 pub(super) struct MonitoringOptions {
-    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`; a PORT alone is on this machine, and port 0 takes a free
-    /// one. Not served unless given
+    /// Serve metrics for Prometheus at `http://HOST:PORT/metrics`. PORT alone means 127.0.0.1:PORT, and port 0 a free port. Not
+    /// served unless given
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_METRICS_LISTEN", value_parser = listen_address)]
     metrics_listen: Option<String>,
     /// Export traces to this OpenTelemetry collector (OTLP, http/protobuf), for example `http://127.0.0.1:4318`. Not exported
     /// unless given here or by `OTEL_EXPORTER_OTLP_ENDPOINT`; the other `OTEL_` variables are in docs/reference/traces.md
     #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
     otlp_endpoint: Option<Endpoint>,
-    /// Share of the requests without a client's trace that are recorded, from 0 (none) to 1 (all, the default)
+    /// Sampling ratio of requests without a trace context, from 0 (none) to 1 (all, the default)
     #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE")]
     otlp_sample: Option<SampleRatio>,
-    /// Certificates of authorities to trust for the collector instead of the system's
+    /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA")]
     otlp_ca: Option<PathBuf>,
 }

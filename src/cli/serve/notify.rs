@@ -30,7 +30,7 @@ impl Supervisor {
         Self(socket.map(Arc::new))
     }
 
-    /// Reports that the service is ready, and that it is stopping as soon as `stop` resolves.
+    /// Reports that the service is ready and, when `stop` resolves, that it is stopping.
     pub(super) fn ready_until(self, stop: impl Future<Output = ()>) -> impl Future<Output = ()> {
         self.notify("READY=1");
         self.start_watchdog();
@@ -40,7 +40,8 @@ impl Supervisor {
         }
     }
 
-    /// Sends keep-alive notifications from a task, if the supervisor expects them: they stop when the runtime is stuck.
+    /// Sends keep-alive notifications, if the supervisor expects them. They come from a task, so that they stop if the runtime
+    /// hangs.
     fn start_watchdog(&self) {
         let expected = variable("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
         let Some(pause) = expected.map(|microseconds: u64| Duration::from_micros(microseconds / 2)) else {
@@ -92,7 +93,7 @@ fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux has abstract socket addresses"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "names that systemd has given; they are no options of ours")]
+#[expect(clippy::disallowed_methods, reason = "variables of systemd, not options of this program")]
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

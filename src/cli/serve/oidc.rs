@@ -13,16 +13,16 @@ use plantstore_server::{Issuer, IssuerUrl};
 #[derive(Args)]
 #[command(next_help_heading = "OpenID Connect")]
 pub(super) struct OidcOptions {
-    /// Accept tokens of this issuer, too; https, or http on this machine
+    /// Accept tokens of this issuer, too; an https URL, or http for this machine
     #[arg(long = "oidc-issuer", value_name = "URL", env = "PLANTSTORE_OIDC_ISSUER", value_parser = IssuerUrl::parse, requires = "audience")]
     issuer: Option<IssuerUrl>,
-    /// Whom they must be meant for (`aud`)
+    /// The audience that the issuer's tokens must have (`aud`)
     #[arg(long = "oidc-audience", value_name = "NAME", env = "PLANTSTORE_OIDC_AUDIENCE", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
     audience: Option<String>,
-    /// The claim that names the user
+    /// The claim with the name of the user
     #[arg(long = "oidc-user-claim", value_name = "CLAIM", env = "PLANTSTORE_OIDC_USER_CLAIM", default_value = "sub", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
     user_claim: String,
-    /// Certificates of authorities to trust instead of the system's
+    /// A file of certificate authorities to trust instead of the system's
     #[arg(long = "oidc-ca", value_name = "FILE", env = "PLANTSTORE_OIDC_CA", requires = "issuer")]
     ca: Option<PathBuf>,
 }
@@ -34,6 +34,6 @@ impl OidcOptions {
         };
         let issuer =
             Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref(), proxies()?);
-        Ok(Some(issuer.map_err(|fault| UsageError(format!("{}: {fault}", origin("--oidc-ca"))))?))
+        Ok(Some(issuer.map_err(|error| UsageError(format!("{}: {error}", origin("--oidc-ca"))))?))
     }
 }

@@ -1,4 +1,4 @@
-//! The shutdown signal of the service: SIGTERM, SIGINT, or the end of the terminal that it was started on.
+//! The shutdown signal of the service: SIGTERM, SIGINT, or the closing of the terminal that it was started on.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::signals::is_ignored;
 
-/// Resolves at the first signal to stop, or when the terminal is gone; another signal ends the process at once. Must be called
+/// Resolves at the first signal to stop, or when the terminal is closed; another signal ends the process at once. Must be called
 /// before another part of the process listens for SIGHUP.
 pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminal = Terminal::of_this_process()?;
+    let mut terminal = ControllingTerminal::of_this_process()?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut next = async move || {
@@ -39,13 +39,13 @@ pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
 
 /// The terminal that the service was started on, if any. SIGHUP has two meanings: the certificate is to be read again, which
 /// [`super::tls`] does, or the terminal was closed.
-struct Terminal {
+struct ControllingTerminal {
     hangup: Signal,
     /// True if the service ends with its terminal.
     attached: bool,
 }
 
-impl Terminal {
+impl ControllingTerminal {
     fn of_this_process() -> anyhow::Result<Self> {
         // `nohup` and similar programs make the process ignore SIGHUP.
         let attached = has_terminal() && !is_ignored(SignalKind::hangup());
@@ -64,7 +64,7 @@ impl Terminal {
     }
 }
 
-/// Reports whether the process has a controlling terminal, wherever its output goes.
+/// Checks that the process has a controlling terminal.
 fn has_terminal() -> bool {
     fs::File::open("/dev/tty").is_ok()
 }

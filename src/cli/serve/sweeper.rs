@@ -24,12 +24,12 @@ impl Sweeper {
         let runtime = tokio::runtime::Handle::current();
         let ((stop, stopped), (end, ended)) = (mpsc::channel(), oneshot::channel());
         std::thread::spawn(move || {
-            // The contract of the store asks for this delay before the first sweep.
+            // The store requires this delay before the first sweep.
             let mut pause = SWEEP_DELAY;
             while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout)
                 && let Some(store) = store.upgrade()
             {
-                // A failed sweep is retried the next time and does not prevent the other.
+                // A failed sweep is retried the next time and does not affect the other.
                 let [plants, keys] = runtime.block_on(async { [store.sweep().await, store.sweep_keys().await] });
                 let removed = plants.unwrap_or(0) + keys.unwrap_or(0);
                 pause = if removed > 0 { SWEEP_PAUSE } else { SWEEP_INTERVAL };

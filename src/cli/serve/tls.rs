@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
-use plantstore_server::{Renewal, Tls, TlsFault};
+use plantstore_server::{CertificateFileError, CertificateReload, Tls};
 
 /// Time between two checks of the files for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Args)]
 #[command(next_help_heading = "TLS")]
 pub(super) struct TlsOptions {
-    /// The certificate to show to clients, with its chain, in PEM; it is read again when it changes, and on SIGHUP
+    /// The certificate of the service with its chain, in PEM; it is reloaded when the file changes, and on SIGHUP
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The private key of the certificate, in PEM
@@ -32,7 +32,9 @@ impl TlsOptions {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             return Ok(None);
         };
-        let tls = Tls::new(certificate.clone(), key.clone()).map_err(|fault| UsageError(message(&fault)))?;
+        let options = || format!("{}, {}", origin("--tls-cert"), origin("--tls-key"));
+        let tls = Tls::new(certificate.clone(), key.clone());
+        let tls = tls.map_err(|error| UsageError(format!("{}: {error}", options())))?;
         Ok(Some(Arc::new(tls)))
     }
 
@@ -46,13 +48,9 @@ impl TlsOptions {
 
     /// Returns a hint for clients about a certificate that no authority has signed.
     pub(super) fn trust_hint(&self) -> String {
-        let hint = "\nIf nobody that this machine trusts has signed the certificate, add: --cacert";
+        let hint = "\nIf this machine does not trust the certificate, add: --cacert";
         self.tls_cert.as_ref().map(|file| format!("{hint} {}\n", file.display())).unwrap_or_default()
     }
-}
-
-fn message(fault: &TlsFault) -> String {
-    format!("{}, {}: {fault}", origin("--tls-cert"), origin("--tls-key"))
 }
 
 /// Logs which certificate is used, and reloads it when it changes and on SIGHUP, until the process ends.
@@ -71,7 +69,7 @@ pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
     if tls.key_is_readable_by_all() {
         tracing::warn!("all users of this machine can read the file of --tls-key: make it readable by its owner alone");
     }
-    let mut reloader = Reloader { tls: Arc::clone(tls), logged_fault: None };
+    let mut reloader = Reloader { tls: Arc::clone(tls), logged_error: None };
     tokio::spawn(async move {
         loop {
             let requested = tokio::select! {
@@ -86,27 +84,29 @@ pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
 
 struct Reloader {
     tls: Arc<Tls>,
-    /// The current fault, which is logged once as long as it stays the same.
-    logged_fault: Option<TlsFault>,
+    /// The error of the last reload, which is logged once as long as it stays the same.
+    logged_error: Option<CertificateFileError>,
 }
 
 impl Reloader {
     /// Reads the files again. A reload that an operator requested is always logged.
     fn reload(&mut self, requested: bool) {
-        match self.tls.renew() {
-            Ok(Renewal::Renewed) => tracing::info!(sha256 = self.tls.fingerprint(), "new certificate loaded"),
-            Ok(Renewal::Unchanged) if requested || self.logged_fault.is_some() => {
+        match self.tls.reload() {
+            Ok(CertificateReload::Reloaded) => {
+                tracing::info!(sha256 = self.tls.fingerprint(), "new certificate loaded");
+            }
+            Ok(CertificateReload::Unchanged) if requested || self.logged_error.is_some() => {
                 tracing::info!(sha256 = self.tls.fingerprint(), "certificate unchanged");
             }
-            Ok(Renewal::Unchanged) => {}
-            Err(fault) => {
-                if requested || self.logged_fault.as_ref() != Some(&fault) {
-                    tracing::warn!(error = %fault, "certificate not reloaded: the previous one stays in use");
+            Ok(CertificateReload::Unchanged) => {}
+            Err(error) => {
+                if requested || self.logged_error.as_ref() != Some(&error) {
+                    tracing::warn!(%error, "certificate not reloaded: the previous one stays in use");
                 }
-                self.logged_fault = Some(fault);
+                self.logged_error = Some(error);
                 return;
             }
         }
-        self.logged_fault = None;
+        self.logged_error = None;
     }
 }

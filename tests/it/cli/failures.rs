@@ -38,17 +38,17 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["token", "create", "--user", ""], "1 to 255 characters"),
         (&["token", "create", "--user", "a\u{202e}b"], "no invisible ones"),
         (&["serve", "--listen", "127.0.0.1:99999"], "ports go up to 65535"),
-        (&["backup", "-"], "a store is a file, and cannot go through a pipe"),
-        (&["restore", "-"], "a store is a file, and cannot go through a pipe"),
+        (&["backup", "-"], "a store cannot be read or written through a pipe"),
+        (&["restore", "-"], "a store cannot be read or written through a pipe"),
         (&["serv"], "unrecognized subcommand 'serv'; tip: "),
         (
             &["token", "create", "--user", "ada", "--expires", "soon"],
             "for example 500ms, 10s, 5m, 2h or 90d; or write never",
         ),
-        (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than nothing"),
+        (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than zero"),
         (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
         (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
-        (&["token", "revoke", "x"], "a token is named by its number"),
+        (&["token", "revoke", "x"], "the id of a token is a number"),
         (&["nonsense"], "nonsense"),
     ];
     for (arguments, words) in wrong {

@@ -257,20 +257,20 @@ fn an_issuer_that_talks_nonsense_is_like_none() {
     let keys_at = |address: &str| ok(&json!({ "issuer": issuer.url(), "jwks_uri": address }).to_string());
     let moved = format!("HTTP/1.1 302 Found\r\nLocation: {}/keys\r\nContent-Length: 0\r\n\r\n", issuer.url());
     let nonsense = [
-        (DISCOVERY, ok("{}"), "holds no `issuer` or no `jwks_uri`"),
-        (DISCOVERY, ok("nonsense"), "holds no `issuer` or no `jwks_uri`"),
+        (DISCOVERY, ok("{}"), "has no `issuer` or no `jwks_uri`"),
+        (DISCOVERY, ok("nonsense"), "has no `issuer` or no `jwks_uri`"),
         (DISCOVERY, ok(r#"{"issuer":"https://elsewhere.example","jwks_uri":"https://x.example/"}"#), "to exactly that"),
         (DISCOVERY, keys_at("http://keys.example/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("ftp://127.0.0.1/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, moved.clone().into_bytes(), "answers 302"),
         (DISCOVERY, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(), "answers 500"),
-        (DISCOVERY, b"nonsense\r\n\r\n".to_vec(), "no usable answer"),
-        (DISCOVERY, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec(), "breaks off"),
-        (DISCOVERY, Vec::new(), "no usable answer"),
+        (DISCOVERY, b"nonsense\r\n\r\n".to_vec(), "sent no valid response"),
+        (DISCOVERY, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec(), "is incomplete"),
+        (DISCOVERY, Vec::new(), "sent no valid response"),
         (KEYS, moved.into_bytes(), "answers 302"),
-        (KEYS, ok("[]"), "no set of keys"),
-        (KEYS, ok("{}"), "no set of keys"),
+        (KEYS, ok("[]"), "is not a key set"),
+        (KEYS, ok("{}"), "is not a key set"),
         (KEYS, ok(&format!(r#"{{"keys":[],"x":"{}"}}"#, "x".repeat(2 << 20))), "larger than"),
     ];
     for (path, answer, expected) in nonsense {
@@ -294,7 +294,7 @@ fn nonsense_takes_no_key_away() {
     assert_eq!(call(&server, &token).status, 200);
     issuer.answer_with(KEYS, Some(ok("{}")));
     assert_eq!(call(&server, &of_new).error(), 40101);
-    wait_for_log(&server, "no set of keys");
+    wait_for_log(&server, "is not a key set");
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&key, &new]);
     issuer.answer_with(KEYS, None);

@@ -1,9 +1,9 @@
-//! Characters that show nothing, or nothing but a blank.
+//! Characters that are invisible or look like a blank.
 
 use std::ops::RangeInclusive;
 
-/// The property `Default_Ignorable_Code_Point` of Unicode 16.0 (DerivedCoreProperties.txt), code points that are reserved for it
-/// included. In ascending order.
+/// The property `Default_Ignorable_Code_Point` of Unicode 16.0 (DerivedCoreProperties.txt), with the code points that are
+/// reserved for it, in ascending order.
 const DEFAULT_IGNORABLE: [RangeInclusive<char>; 17] = [
     '\u{ad}'..='\u{ad}',
     '\u{34f}'..='\u{34f}',
@@ -35,7 +35,7 @@ const BLANK: [RangeInclusive<char>; 5] = [
     '\u{1d159}'..='\u{1d159}',
 ];
 
-/// Returns whether a character cannot be seen: white space (the space itself included), control characters, and the tables above.
+/// Checks that a character is white space, a control character, or in one of the tables above.
 pub(super) fn is_unseen(character: char) -> bool {
     let tables = || DEFAULT_IGNORABLE.iter().chain(&BLANK);
     !character.is_ascii_graphic()
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_characters_are_told_from_visible_ones() {
+    fn invisible_and_blank_characters_are_detected() {
         let unseen = "\t \u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{1680}\u{17b5}\u{180e}\u{2003}\u{200b}\u{200d}\u{2028}\
                       \u{202e}\u{202f}\u{205f}\u{2065}\u{206f}\u{2800}\u{3000}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff4}\u{fffb}\
                       \u{1343f}\u{16fe4}\u{1bca2}\u{1d159}\u{1d17a}\u{e0001}\u{e0061}\u{e01ef}\u{e0fff}";

@@ -1,4 +1,4 @@
-//! The collections that a request is about: of the owner it names, of its caller, or of all owners who share with the caller.
+//! Access to collections: which plants a request may read or change. A collection is all plants of one owner.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,20 +13,20 @@ use crate::auth::{Auth, Caller, RequiredScope, Session};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::{Actor, Collection, Version};
 
-/// The owner that a request names with `?owner=`, if it does.
+/// The optional parameter `?owner=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerName(pub(crate) Option<String>);
 
 impl OwnerName {
-    /// Takes the parameter, once.
-    pub(crate) fn take(&mut self, value: &str) -> Result<(), ApiError> {
+    /// Sets the value; a second one is an error.
+    pub(crate) fn set(&mut self, value: &str) -> Result<(), ApiError> {
         match self.0.replace(value.to_owned()) {
             Some(_) => Err(ApiError::BadRequest("`owner` is given more than once: name one, or leave it out")),
             None => Ok(()),
         }
     }
 
-    /// Returns the parameter of a URL, behind this separator.
+    /// Returns the parameter for a URL, preceded by `separator`; nothing if no owner is set.
     pub(crate) fn parameter(&self, separator: char) -> String {
         let Some(owner) = &self.0 else { return String::new() };
         let owner: String = form_urlencoded::byte_serialize(owner.as_bytes()).collect();
@@ -41,20 +41,20 @@ impl<App: Send + Sync> FromRequestParts<App> for OwnerName {
         let mut owner = Self::default();
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             if name == "owner" {
-                owner.take(&value)?;
+                owner.set(&value)?;
             }
         }
         Ok(owner)
     }
 }
 
-/// The collections that a list is made of, in the order of the owners' names.
-pub(crate) struct Readable {
+/// The collections of a list, sorted by the owners' names.
+pub(crate) struct ReadableCollections {
     session: Arc<Session>,
     range: Range<usize>,
 }
 
-impl Readable {
+impl ReadableCollections {
     pub(crate) fn collections(&self) -> &[Collection] {
         &self.session.collections[self.range.clone()]
     }
@@ -67,7 +67,7 @@ impl Readable {
         self.collections().iter().map(|collection| collection.owner_id).collect()
     }
 
-    /// Returns an error if a user was deleted: the caller, or the one owner of the list.
+    /// Returns an error if the caller was deleted, or the owner of a list with a single owner.
     pub(crate) fn check(&self, versions: &[Option<Version>]) -> Result<(), ApiError> {
         for (collection, _) in self.collections().iter().zip(versions).filter(|(_, version)| version.is_none()) {
             if collection.owner_id == self.session.user_id() {
@@ -87,39 +87,40 @@ impl Readable {
     }
 }
 
-/// Returns the collections that the caller may read: all, or that of the owner.
-pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<Readable, ApiError> {
+/// Returns the collections that the caller may read: that of the given owner, or all.
+pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<ReadableCollections, ApiError> {
     let session = Arc::clone(&caller.session);
     let range = match &owner.0 {
         None => 0..session.collections.len(),
         Some(owner) => {
-            let place = place_of(&session, owner)?;
-            place..place + 1
+            let index = index_of(&session, owner)?;
+            index..index + 1
         }
     };
-    Ok(Readable { session, range })
+    Ok(ReadableCollections { session, range })
 }
 
-/// Returns the caller as an author of that owner's plants, if they may change them.
+/// Returns the actor of a write to the owner's plants, if the caller may change them.
 fn actor(session: &Session, owner: &OwnerName) -> Result<Actor, ApiError> {
     let user = session.user_id();
     let Some(owner) = &owner.0 else {
         return Ok(Actor { user, owner: user });
     };
-    let collection = &session.collections[place_of(session, owner)?];
+    let collection = &session.collections[index_of(session, owner)?];
     match collection.role {
         Role::Editor => Ok(Actor { user, owner: collection.owner_id }),
         Role::Reader => Err(ApiError::ReaderOnly),
     }
 }
 
-/// Finds the collection of an owner. An owner who shares nothing with the caller is not told apart from one who does not exist.
-fn place_of(session: &Session, owner: &str) -> Result<usize, ApiError> {
+/// Finds the collection of an owner. The error is the same for an owner who does not exist and for one who shares nothing with
+/// the caller.
+fn index_of(session: &Session, owner: &str) -> Result<usize, ApiError> {
     let found = session.collections.binary_search_by(|known| known.owner.as_str().cmp(owner));
     found.map_err(|_| ApiError::NoCollection)
 }
 
-/// A caller who may change the plants that the request is about.
+/// An authenticated caller who may change the plants of the requested owner.
 pub(crate) struct Author<S> {
     pub(crate) actor: Actor,
     pub(crate) owner: OwnerName,

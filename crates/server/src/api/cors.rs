@@ -1,8 +1,7 @@
-//! Pages of other origins: the CORS protocol of the Fetch standard, for the origins that the operator lists.
+//! CORS (Fetch standard) for the origins that the operator lists.
 //!
-//! Browsers do not let a page read responses of another origin unless the responses allow it. This does not protect the
-//! service: a request without a token is rejected, from any origin. There is no credentials mode, because scripts send the
-//! token themselves, and the service never acts for a browser that happens to be signed in.
+//! Browsers do not let a page read responses of another origin unless the responses allow it. Credentials mode is not
+//! supported: scripts send the token themselves, and the service uses no cookies.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,32 +11,32 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 
-/// What scripts may read beyond the few header fields they always may.
+/// Response header fields that scripts may read beyond those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id",
 );
-/// What scripts may send. The same for all addresses: a preflight needs no token, so it must not tell them apart.
+/// Methods that scripts may use. They are the same for all paths: a preflight has no token and must not reveal which paths exist.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id",
 );
-/// Seconds for which a browser need not ask again: the most that all of them go along with.
+/// Seconds for which a browser may cache a preflight: the longest time that all browsers accept.
 const MAX_AGE: u32 = 7_200;
 
-/// The origins whose pages may read our answers.
+/// The origins whose pages may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors(Origins);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origins {
     Any,
-    /// These, exactly as browsers send them.
+    /// Exactly as browsers send them.
     Listed(Vec<HeaderValue>),
 }
 
 impl Cors {
-    /// Reads a list of origins: `*` alone, or each written `scheme://host` or `scheme://host:port`.
-    pub fn parse(origins: &[String]) -> Result<Self, OriginFault> {
+    /// Parses a list of origins: `*` alone, or each as `scheme://host` or `scheme://host:port`.
+    pub fn parse(origins: &[String]) -> Result<Self, OriginError> {
         if origins == ["*"] {
             return Ok(Self(Origins::Any));
         }
@@ -45,10 +44,10 @@ impl Cors {
         Ok(Self(Origins::Listed(listed)))
     }
 
-    /// What to answer a request with these headers as its allowed origin.
+    /// Returns the value of `Access-Control-Allow-Origin` for a request with these headers.
     pub(crate) fn allowed(&self, request: &HeaderMap) -> Option<HeaderValue> {
         match &self.0 {
-            // Also where no origin is named: a cache may give the answer to a page later.
+            // Also without `Origin`, because a cache may later give the response to a page.
             Origins::Any => Some(HeaderValue::from_static("*")),
             Origins::Listed(listed) => {
                 let mut named = request.get_all(header::ORIGIN).iter();
@@ -61,7 +60,7 @@ impl Cors {
     /// Adds the header fields that let the browser pass the response to the page.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
         if let Origins::Listed(_) = self.0 {
-            // Also where the origin is not allowed, or not even named: caches keep one answer for each.
+            // Also if the origin is missing or not allowed, because caches must store one response per origin.
             headers.append(header::VARY, HeaderValue::from_static("Origin"));
         }
         if let Some(origin) = allowed {
@@ -71,13 +70,13 @@ impl Cors {
     }
 }
 
-/// Whether a browser asks, on behalf of a page and without its token, if it may send a request.
+/// Detects a CORS preflight request, which has no token.
 pub(crate) fn is_preflight(parts: &Parts) -> bool {
     let has = |name| parts.headers.contains_key(name);
     parts.method == Method::OPTIONS && has(header::ORIGIN) && has(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The answer to a preflight from an allowed origin, whatever it asks for: the browser compares.
+/// Returns the response to a preflight from an allowed origin. It does not depend on the request, because the browser compares.
 pub(crate) fn preflight() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -88,17 +87,17 @@ pub(crate) fn preflight() -> Response {
     response
 }
 
-/// Why an origin cannot be listed.
+/// The reason why an origin cannot be listed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{origin}`: {fault}")]
-pub struct OriginFault {
+#[error("`{origin}`: {kind}")]
+pub struct OriginError {
     origin: String,
-    fault: Fault,
+    kind: OriginErrorKind,
 }
 
-/// Browsers send an origin in one form only. Another one would never match, so it is refused with that form as advice.
+/// Browsers serialise an origin in one form. Any other form would never match, so it is rejected with advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Fault {
+enum OriginErrorKind {
     #[error("`*` stands for every origin: list it alone, or leave it out")]
     AnyAmongOthers,
     #[error("write scheme://host or scheme://host:port, for example https://app.example or http://localhost:3000")]
@@ -115,61 +114,61 @@ enum Fault {
     Host,
     #[error("a port is a number from 1 to 65535")]
     Port,
-    #[error("leave out the port: browsers do not send the usual one of a scheme")]
-    UsualPort,
+    #[error("leave out the port: browsers do not send the default port of a scheme")]
+    DefaultPort,
 }
 
-fn parse_origin(origin: &str) -> Result<HeaderValue, OriginFault> {
-    let wrong = |fault| OriginFault { origin: origin.to_owned(), fault };
-    check_origin(origin).map_err(wrong)?;
-    HeaderValue::from_str(origin).map_err(|_| wrong(Fault::Form))
+fn parse_origin(origin: &str) -> Result<HeaderValue, OriginError> {
+    let error = |kind| OriginError { origin: origin.to_owned(), kind };
+    check_origin(origin).map_err(error)?;
+    HeaderValue::from_str(origin).map_err(|_| error(OriginErrorKind::Form))
 }
 
-fn check_origin(origin: &str) -> Result<(), Fault> {
+fn check_origin(origin: &str) -> Result<(), OriginErrorKind> {
     if origin == "*" {
-        return Err(Fault::AnyAmongOthers);
+        return Err(OriginErrorKind::AnyAmongOthers);
     }
     if !origin.is_ascii() {
-        return Err(Fault::NotAscii);
+        return Err(OriginErrorKind::NotAscii);
     }
     if origin.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return Err(Fault::Case);
+        return Err(OriginErrorKind::Case);
     }
-    let (scheme, authority) = origin.split_once("://").ok_or(Fault::Form)?;
-    let usual_port = match scheme {
+    let (scheme, authority) = origin.split_once("://").ok_or(OriginErrorKind::Form)?;
+    let default_port = match scheme {
         "http" => "80",
         "https" => "443",
-        _ => return Err(Fault::Scheme),
+        _ => return Err(OriginErrorKind::Scheme),
     };
     if authority.contains(['/', '?', '#']) {
-        return Err(Fault::Path);
+        return Err(OriginErrorKind::Path);
     }
-    // The colons of an IPv6 address stand in brackets.
+    // The colons of an IPv6 address are inside brackets.
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),
     };
     check_host(host)?;
     match port {
-        Some(port) if port == usual_port => Err(Fault::UsualPort),
-        Some(port) if !is_port(port) => Err(Fault::Port),
+        Some(port) if port == default_port => Err(OriginErrorKind::DefaultPort),
+        Some(port) if !is_port(port) => Err(OriginErrorKind::Port),
         _ => Ok(()),
     }
 }
 
-fn check_host(host: &str) -> Result<(), Fault> {
-    let is_sent = if let Some(address) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        // An IPv4 address within one of IPv6 is spelt otherwise here than in browsers; no page lives there.
-        let as_sent = |parsed: Ipv6Addr| parsed.to_string() == address && parsed.to_ipv4_mapped().is_none();
-        address.parse().is_ok_and(as_sent)
+fn check_host(host: &str) -> Result<(), OriginErrorKind> {
+    let is_canonical = if let Some(address) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        // IPv4-mapped addresses are rejected: the standard library formats them in another way than browsers.
+        let is_canonical = |parsed: Ipv6Addr| parsed.to_string() == address && parsed.to_ipv4_mapped().is_none();
+        address.parse().is_ok_and(is_canonical)
     } else if host.rsplit('.').next().is_some_and(is_number) {
-        // Browsers take what ends in a number for an address.
+        // Browsers parse a host whose last label is a number as an IPv4 address.
         host.parse::<Ipv4Addr>().is_ok()
     } else {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
         host.split('.').all(|label| !label.is_empty() && label.bytes().all(plain))
     };
-    if is_sent { Ok(()) } else { Err(Fault::Host) }
+    if is_canonical { Ok(()) } else { Err(OriginErrorKind::Host) }
 }
 
 fn is_number(label: &str) -> bool {
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_listed_as_browsers_send_them() {
+    fn only_origins_in_the_form_of_browsers_are_accepted() {
         for origin in [
             "https://app.example",
             "http://localhost:3000",
@@ -202,48 +201,48 @@ mod tests {
         ] {
             assert_eq!(check_origin(origin), Ok(()), "{origin}");
         }
-        for (origin, fault) in [
-            ("", Fault::Form),
-            ("null", Fault::Form),
-            ("app.example", Fault::Form),
-            ("//app.example", Fault::Form),
-            ("localhost:3000", Fault::Form),
-            ("ftp://app.example", Fault::Scheme),
-            ("file://", Fault::Scheme),
-            ("://app.example", Fault::Scheme),
-            ("https://app.example/", Fault::Path),
-            ("https://app.example/app", Fault::Path),
-            ("https://app.example?x", Fault::Path),
-            ("https://app.example#x", Fault::Path),
-            ("https://App.example", Fault::Case),
-            ("HTTPS://app.example", Fault::Case),
-            ("https://bücher.example", Fault::NotAscii),
-            ("https://", Fault::Host),
-            ("https://*.example", Fault::Host),
-            ("https://user@app.example", Fault::Host),
-            ("https://app..example", Fault::Host),
-            ("https://app.example.", Fault::Host),
-            ("https://a b", Fault::Host),
-            ("https://a\tb", Fault::Host),
-            ("https://::1", Fault::Host),
-            ("https://[::1", Fault::Host),
-            ("https://[0:0::1]", Fault::Host),
-            ("https://[::ffff:1.2.3.4]", Fault::Host),
-            ("https://[app.example]", Fault::Host),
-            ("https://127.1", Fault::Host),
-            ("https://1.2.3.04", Fault::Host),
-            ("https://1.2.3.0x4", Fault::Host),
-            ("https://:8443", Fault::Host),
-            ("https://app.example:", Fault::Port),
-            ("https://app.example:0", Fault::Port),
-            ("https://app.example:08443", Fault::Port),
-            ("https://app.example:+1", Fault::Port),
-            ("https://app.example:65536", Fault::Port),
-            ("https://app.example:443", Fault::UsualPort),
-            ("http://[::1]:80", Fault::UsualPort),
-            ("*", Fault::AnyAmongOthers),
+        for (origin, kind) in [
+            ("", OriginErrorKind::Form),
+            ("null", OriginErrorKind::Form),
+            ("app.example", OriginErrorKind::Form),
+            ("//app.example", OriginErrorKind::Form),
+            ("localhost:3000", OriginErrorKind::Form),
+            ("ftp://app.example", OriginErrorKind::Scheme),
+            ("file://", OriginErrorKind::Scheme),
+            ("://app.example", OriginErrorKind::Scheme),
+            ("https://app.example/", OriginErrorKind::Path),
+            ("https://app.example/app", OriginErrorKind::Path),
+            ("https://app.example?x", OriginErrorKind::Path),
+            ("https://app.example#x", OriginErrorKind::Path),
+            ("https://App.example", OriginErrorKind::Case),
+            ("HTTPS://app.example", OriginErrorKind::Case),
+            ("https://bücher.example", OriginErrorKind::NotAscii),
+            ("https://", OriginErrorKind::Host),
+            ("https://*.example", OriginErrorKind::Host),
+            ("https://user@app.example", OriginErrorKind::Host),
+            ("https://app..example", OriginErrorKind::Host),
+            ("https://app.example.", OriginErrorKind::Host),
+            ("https://a b", OriginErrorKind::Host),
+            ("https://a\tb", OriginErrorKind::Host),
+            ("https://::1", OriginErrorKind::Host),
+            ("https://[::1", OriginErrorKind::Host),
+            ("https://[0:0::1]", OriginErrorKind::Host),
+            ("https://[::ffff:1.2.3.4]", OriginErrorKind::Host),
+            ("https://[app.example]", OriginErrorKind::Host),
+            ("https://127.1", OriginErrorKind::Host),
+            ("https://1.2.3.04", OriginErrorKind::Host),
+            ("https://1.2.3.0x4", OriginErrorKind::Host),
+            ("https://:8443", OriginErrorKind::Host),
+            ("https://app.example:", OriginErrorKind::Port),
+            ("https://app.example:0", OriginErrorKind::Port),
+            ("https://app.example:08443", OriginErrorKind::Port),
+            ("https://app.example:+1", OriginErrorKind::Port),
+            ("https://app.example:65536", OriginErrorKind::Port),
+            ("https://app.example:443", OriginErrorKind::DefaultPort),
+            ("http://[::1]:80", OriginErrorKind::DefaultPort),
+            ("*", OriginErrorKind::AnyAmongOthers),
         ] {
-            assert_eq!(check_origin(origin), Err(fault), "{origin}");
+            assert_eq!(check_origin(origin), Err(kind), "{origin}");
         }
     }
 }

@@ -10,18 +10,18 @@ use crate::observe::write_hex;
 use plantstore_model::user::UserId;
 use plantstore_store::Version;
 
-/// Characters of a tag between its quotes.
+/// Length of the opaque tag between the quotes.
 const OPAQUE: usize = 32;
 
-/// Returns the response to a client that has the representation already, without header fields.
+/// Returns a 304 response without header fields.
 pub(crate) fn not_modified() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     response
 }
 
-/// Identifies the state of a list: the owners of its plants and their versions. It stays the same while none of them changes,
-/// and never recurs afterwards.
+/// Entity tag of a list: a hash of its owners and their versions. It stays the same while none of them changes, and never
+/// recurs after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EntityTag(u128);
 
@@ -29,14 +29,14 @@ impl EntityTag {
     pub(crate) fn of(state: impl Iterator<Item = (UserId, Option<Version>)>) -> Self {
         let mut hash = Sha256::new();
         for (owner, version) in state {
-            // Ids of users are internal to the store: clients see a hash.
+            // Clients must not see the ids of users, so the tag is a hash.
             hash.update(owner.get().to_be_bytes());
             hash.update(version.map_or(i64::MIN, Version::get).to_be_bytes());
         }
         Self::from_hash(hash)
     }
 
-    /// The tag of bytes that do not change as long as the program runs.
+    /// Returns the tag of constant bytes.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         Self::from_hash(Sha256::new_with_prefix(bytes))
     }
@@ -52,8 +52,7 @@ impl EntityTag {
         opaque
     }
 
-    /// The tag as the `ETag` header has it. It is a weak one: the bytes of two lists with it may differ in nothing that
-    /// matters.
+    /// Returns the value of `ETag`: a weak tag, because lists with the same tag are equivalent and may differ in their bytes.
     pub(crate) fn header(self) -> HeaderValue {
         let mut text = *b"W/\"................................\"";
         text[3..][..OPAQUE].copy_from_slice(&self.opaque());
@@ -61,25 +60,25 @@ impl EntityTag {
     }
 }
 
-/// What a client has already, as it says with `If-None-Match`.
+/// The header field `If-None-Match`: entity tags of representations that the client has.
 pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
 
 impl IfNoneMatch {
-    /// `None` when the client does not say.
+    /// Returns `None` if the request has no such field.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let values: Vec<_> = headers.get_all(IF_NONE_MATCH).iter().cloned().collect();
         (!values.is_empty()).then_some(Self(values))
     }
 
-    /// Whether the client has what the tag stands for, weakly compared (RFC 9110). What is not well-formed matches nothing.
+    /// Checks for a tag with the weak comparison of RFC 9110. A malformed value matches nothing.
     pub(crate) fn matches(&self, tag: EntityTag) -> bool {
         let opaque = tag.opaque();
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| lists(value, &opaque))
+        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| list_contains(value, &opaque))
     }
 }
 
-/// Whether a list of tags, or `*`, has this one.
-fn lists(mut list: &str, opaque: &[u8]) -> bool {
+/// Checks that a list of tags contains this one; `*` contains all.
+fn list_contains(mut list: &str, opaque: &[u8]) -> bool {
     if list.trim() == "*" {
         return true;
     }
@@ -102,7 +101,7 @@ mod tests {
 
     #[test]
     fn tags_are_found_in_lists() {
-        let has = |list: &str| lists(list, b"abc");
+        let has = |list: &str| list_contains(list, b"abc");
         for list in ["*", " * ", r#""abc""#, r#"W/"abc""#, r#""x", W/"abc""#, r#"W/"a,b" ,, "abc","y""#, "\t\"abc\"\t"]
         {
             assert!(has(list), "{list}");
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_tells_owners_and_versions_apart() {
+    fn tag_differs_for_different_owners_and_versions() {
         let tag = |state: &[(i64, Option<i64>)]| {
             EntityTag::of(state.iter().map(|(owner, version)| (UserId::new(*owner), version.map(Version::new))))
         };

@@ -1,7 +1,7 @@
-//! Errors of the interface: status, error code and message of each.
+//! Errors of the API: status, error code and message of each.
 //!
-//! Every error becomes an [`ApiError`], and every [`ApiError`] becomes `{"error": …, "message": …}`. Error codes are stable
-//! and never reused; `docs/reference/errors.md` lists them.
+//! All inner errors are mapped to [`ApiError`], and every [`ApiError`] is sent as `{"error": …, "message": …}`. Error codes are
+//! stable and never reused; `docs/reference/errors.md` lists them.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use serde::Serialize;
 
 use super::header_names::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
-use plantstore_model::plant::{BadPlant, FaultKind, IdFault, PlantId};
+use plantstore_model::plant::{BadPlant, FieldErrorKind, PlantId, PlantIdError};
 use plantstore_model::token::Scope;
 use plantstore_store::{StoreError, StoredError};
 
-/// Time after which a client is asked to retry what was rejected for a passing reason.
+/// Time after which a client is asked to retry a request that was rejected for a transient reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Everything that is not a success. The texts are for clients: they say what to do and never hold a token, SQL or a path.
+/// An error response. The texts are for clients: they say what to do and never contain a token, SQL or a file path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("{0}")]
@@ -29,7 +29,7 @@ pub(crate) enum ApiError {
     #[error("`limit` {0}")]
     BadLimit(&'static str),
     #[error("the id in the path {0}")]
-    BadPathId(IdFault),
+    BadPathId(PlantIdError),
     #[error("`after` is not a cursor of this service: take it unchanged from the `Link` header of a list")]
     BadCursor,
     #[error("{0}")]
@@ -52,7 +52,7 @@ pub(crate) enum ApiError {
     NoRoute,
     #[error("there is nothing at this address: the metrics are at /metrics")]
     NoMetricsHere,
-    /// With the methods that are, as `Allow` lists them.
+    /// With the allowed methods in the format of `Allow`.
     #[error("this method is not allowed here: use {}", .0.replace(',', ", "))]
     MethodNotAllowed(String),
     #[error("the request took too long to arrive: send it again")]
@@ -64,7 +64,7 @@ pub(crate) enum ApiError {
     #[error("the body is larger than {limit} bytes: send a smaller one")]
     BodyTooLarge {
         limit: usize,
-        /// Whether there is too much of it to wait for its end.
+        /// The body is too large to be discarded, so the connection is closed.
         close: bool,
     },
     #[error("the body could not be read to its end")]
@@ -107,11 +107,10 @@ impl ApiError {
         match self {
             Self::BadBody(BadPlant::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
             Self::BadBody(BadPlant::NotAnObject) => (40002, StatusCode::BAD_REQUEST),
-            // With several faults the code is that of the first kind.
-            Self::BadBody(BadPlant::Fields(faults)) => match faults.iter().map(|fault| fault.kind).min() {
-                Some(FaultKind::Missing) => (40001, StatusCode::BAD_REQUEST),
-                Some(FaultKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
-                Some(FaultKind::Rule) => (40003, StatusCode::BAD_REQUEST),
+            Self::BadBody(BadPlant::Fields(errors)) => match errors.iter().map(|error| error.kind).min() {
+                Some(FieldErrorKind::Missing) => (40001, StatusCode::BAD_REQUEST),
+                Some(FieldErrorKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
+                Some(FieldErrorKind::Rule) => (40003, StatusCode::BAD_REQUEST),
             },
             Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
             Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
@@ -129,7 +128,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
             Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
-            Self::Replayed(refusal) => (refusal.code, status_of(refusal.code)),
+            Self::Replayed(stored) => (stored.code, status_of(stored.code)),
             Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
             Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
             Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
@@ -141,9 +140,9 @@ impl ApiError {
         }
     }
 
-    /// Returns true for an error in the request itself, which will always be rejected in the same way: it is stored under the
-    /// request's key.
-    pub(crate) fn is_lasting(&self) -> bool {
+    /// Returns true for an error in the request itself, which is the same for every retry and therefore stored under the
+    /// idempotency key.
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self.code().1, StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE)
     }
 
@@ -163,7 +162,7 @@ impl ApiError {
                     Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
                 }),
             )),
-            // Without them the router still has to add them.
+            // If the methods are not known yet, the router adds `Allow`.
             Self::MethodNotAllowed(methods) if !methods.is_empty() => {
                 HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
             }
@@ -177,7 +176,7 @@ impl ApiError {
             | Self::OutcomeUnknown(_)
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
-            // What has not arrived by now is not waited for, and where the end of a body is in doubt no request follows it.
+            // The rest of the request is not read, or the end of its body is unknown: no request can follow on the connection.
             Self::RequestTimeout
             | Self::BodyUnreadable
             | Self::BadTransferEncoding
@@ -186,7 +185,7 @@ impl ApiError {
         }
     }
 
-    /// Returns what the log says beyond the message; a client never sees it.
+    /// Returns the cause for the log; clients never see it.
     fn detail(&self) -> Option<&str> {
         match self {
             Self::Internal(detail)
@@ -198,7 +197,7 @@ impl ApiError {
     }
 }
 
-/// Returns the status that an error code starts with.
+/// Returns the status in the first three digits of an error code.
 fn status_of(code: i32) -> StatusCode {
     let status = u16::try_from(code / 100).ok().and_then(|status| StatusCode::from_u16(status).ok());
     status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -208,9 +207,9 @@ fn status_of(code: i32) -> StatusCode {
 #[derive(Clone)]
 pub(crate) struct ErrorReport {
     pub(crate) code: i32,
-    /// The cause, where that is not the client's doing.
+    /// The cause of an error of the server.
     pub(crate) detail: Option<String>,
-    /// The service had no capacity for the request.
+    /// The request was rejected for lack of capacity.
     pub(crate) overloaded: bool,
 }
 
@@ -224,13 +223,13 @@ impl ApiError {
     /// Returns status, header fields and body of the response.
     pub(crate) fn render(&self) -> (StatusCode, HeaderMap, Bytes) {
         #[derive(Serialize)]
-        struct Shape {
+        struct ErrorBody {
             error: i32,
             message: String,
         }
         let (error, status) = self.code();
-        // A struct of a number and a string always serialises.
-        let body = serde_json::to_vec(&Shape { error, message: self.to_string() }).unwrap_or_default();
+        // Serialising a number and a string cannot fail.
+        let body = serde_json::to_vec(&ErrorBody { error, message: self.to_string() }).unwrap_or_default();
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -263,14 +262,14 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(_) => Self::Unavailable(detail),
             StoreError::InFlight => Self::KeyInFlight,
             StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(detail),
-            // The last two are for operators; no request meets them.
+            // The last two are errors of operators' commands; no request causes them.
             StoreError::Internal(_) | StoreError::NewUserName(_) | StoreError::BadRow(_) => Self::Internal(detail),
         }
     }
 }
 
-/// Names the methods of a path in the error about a wrong one. The router adds `Allow` to every response of its fallback; the
-/// other responses must not have it.
+/// Completes a 405 error with the methods that the router has put into `Allow`, and removes `Allow` from other responses, because
+/// the router adds it to all responses of its fallback.
 pub(crate) fn name_allowed_methods(mut response: Response) -> Response {
     let allowed = response.headers_mut().remove(header::ALLOW);
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {

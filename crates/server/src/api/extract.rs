@@ -1,5 +1,5 @@
-//! Path and body as handler arguments. A body that does not arrive completely is rejected here; other faults are passed to the
-//! handler, which may have to store the rejection under an idempotency key.
+//! Path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler, which may
+//! have to store the rejection under an idempotency key.
 
 use std::convert::Infallible;
 
@@ -13,12 +13,12 @@ use hyper::http::request::Parts;
 use super::error::ApiError;
 use super::state::Api;
 use crate::observe::Context;
-use plantstore_model::plant::{BadPlant, IdFault, NewPlant, PlantId};
+use plantstore_model::plant::{BadPlant, NewPlant, PlantId, PlantIdError};
 
-/// Bytes of a body that is too large which are read nevertheless, so that the connection stays usable.
+/// Maximum number of bytes of an oversized body that are read and discarded, so that the connection stays usable.
 const DISCARD_MAX: usize = 1 << 20;
 
-/// The body of a request, and the plant in it, if it is valid. Consumes the body, so it is a handler's last argument.
+/// The body of a request and the plant parsed from it. Consumes the body, so it is a handler's last argument.
 pub(crate) struct PlantBody {
     pub(crate) bytes: Bytes,
     pub(crate) plant: Result<NewPlant, ApiError>,
@@ -35,7 +35,7 @@ where
         let (parts, body) = request.into_parts();
         let deadline = Context::of(&parts).arrived + limits.request_timeout;
         let limit = limits.max_body_bytes;
-        // A client that asks first has not sent anything yet, and need not.
+        // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
         let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
         let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
             .await
@@ -54,10 +54,10 @@ fn plant_in(bytes: &[u8], headers: &HeaderMap) -> Result<NewPlant, ApiError> {
     Ok(NewPlant::from_json(bytes)?)
 }
 
-/// Reads a body to its end, storing up to `limit` bytes and discarding up to `discard`.
+/// Reads a body to its end. A body larger than `limit` is discarded, one larger than `discard` is not read to its end.
 async fn read(body: Body, limit: usize, discard: usize) -> Result<Bytes, ApiError> {
     let too_large = |close| ApiError::BodyTooLarge { limit, close };
-    // The announced length counts: gigabytes need not be read to be rejected.
+    // By the announced length a large body is rejected before it is read.
     if http_body::Body::size_hint(&body).lower() > discard as u64 {
         return Err(too_large(true));
     }
@@ -97,7 +97,7 @@ impl<App: Send + Sync> FromRequestParts<App> for PathId {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
         // Fails when the path does not decode to text.
-        let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| IdFault::NotAnInteger);
+        let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| PlantIdError::NotAnInteger);
         Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))
     }
 }

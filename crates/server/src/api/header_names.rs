@@ -3,5 +3,5 @@
 use hyper::header::HeaderName;
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Marks a response that was given before.
+/// Marks a stored response that is sent again.
 pub(super) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

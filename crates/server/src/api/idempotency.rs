@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that is retried with its key is not executed again, and gets its first response again.
+//! `Idempotency-Key`: a request that is retried with its key is not executed again; it gets the stored first response.
 //!
 //! The key is extracted after the caller and before the body. Without one, a request costs one header look-up.
 
@@ -15,13 +15,13 @@ use super::state::Api;
 use plantstore_model::user::UserId;
 use plantstore_store::{Actor, IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 
-/// Longest key, in characters.
+/// Maximum length of a key, in characters.
 const KEY_MAX: usize = 255;
 
-/// The key of a request, if it has one, and the fingerprint of what has been read of the request.
-pub(crate) struct RequestKey(Option<Keyed>);
+/// The optional key of a request, and the fingerprint of the parts of the request that were read so far.
+pub(crate) struct RequestKey(Option<KeyFingerprint>);
 
-struct Keyed {
+struct KeyFingerprint {
     hash: [u8; 32],
     fingerprint: Sha256,
 }
@@ -37,18 +37,18 @@ impl<App: Send + Sync> FromRequestParts<App> for RequestKey {
         let key = parse(value).filter(|_| values.next().is_none()).ok_or(ApiError::BadRequest(
             "send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941",
         ))?;
-        let mut keyed = Keyed { hash: Sha256::digest(key).into(), fingerprint: Sha256::new() };
-        keyed.add(parts.method.as_str().as_bytes());
-        // As it was sent: the id and the query.
-        keyed.add(parts.uri.path_and_query().map_or("", |target| target.as_str()).as_bytes());
-        keyed.add_all(&parts.headers, CONTENT_TYPE);
-        keyed.add_all(&parts.headers, CONTENT_ENCODING);
-        Ok(Self(Some(keyed)))
+        let mut key = KeyFingerprint { hash: Sha256::digest(key).into(), fingerprint: Sha256::new() };
+        key.add(parts.method.as_str().as_bytes());
+        // Unparsed, with the id and the query.
+        key.add(parts.uri.path_and_query().map_or("", |target| target.as_str()).as_bytes());
+        key.add_all(&parts.headers, CONTENT_TYPE);
+        key.add_all(&parts.headers, CONTENT_ENCODING);
+        Ok(Self(Some(key)))
     }
 }
 
-impl Keyed {
-    /// Adds a part, behind its length: no other parts run together to the same bytes.
+impl KeyFingerprint {
+    /// Adds a part, preceded by its length, so that different parts never concatenate to the same bytes.
     fn add(&mut self, part: &[u8]) {
         self.fingerprint.update((part.len() as u64).to_be_bytes());
         self.fingerprint.update(part);
@@ -62,41 +62,37 @@ impl Keyed {
 }
 
 impl RequestKey {
-    /// Adds the owner of the plants, by id: an owner who is deleted and created again under the same name is another one. For
-    /// callers among their own plants nothing is added: a key belongs to one user id anyway, and keys that earlier releases
+    /// Adds the owner of the plants by id, because an owner who is deleted and created again under the same name is another
+    /// user. Nothing is added for a caller's own plants: keys belong to one user anyway, and so keys that earlier releases
     /// stored stay valid.
     pub(crate) fn with_owner(mut self, actor: Actor) -> Self {
-        if let Some(keyed) = self.0.as_mut().filter(|_| actor.owner != actor.user) {
-            keyed.add(&actor.owner.get().to_be_bytes());
+        if let Some(key) = self.0.as_mut().filter(|_| actor.owner != actor.user) {
+            key.add(&actor.owner.get().to_be_bytes());
         }
         self
     }
 
-    /// Adds the body of the request.
     pub(crate) fn with_body(mut self, body: &[u8]) -> Self {
-        if let Some(keyed) = &mut self.0 {
-            keyed.add(body);
+        if let Some(key) = &mut self.0 {
+            key.add(body);
         }
         self
     }
 
-    /// Returns the key with what is to be stored under it: this status, or else this error.
-    pub(crate) fn storing(self, done: StatusCode, refused: &ApiError) -> Option<IdempotencyKey> {
-        self.0.map(|Keyed { hash, fingerprint }| {
-            let refused = StoredError { code: refused.code().0, message: refused.to_string() };
-            IdempotencyKey {
-                hash,
-                fingerprint: fingerprint.finalize().into(),
-                success_status: done.as_u16().into(),
-                rejection: refused,
-            }
+    /// Returns the key with the outcomes that the store may have to record under it.
+    pub(crate) fn with_outcomes(self, success: StatusCode, rejection: &ApiError) -> Option<IdempotencyKey> {
+        self.0.map(|KeyFingerprint { hash, fingerprint }| IdempotencyKey {
+            hash,
+            fingerprint: fingerprint.finalize().into(),
+            success_status: success.as_u16().into(),
+            rejection: StoredError { code: rejection.code().0, message: rejection.to_string() },
         })
     }
 
-    /// Returns the error for a request that is rejected before a write. With a key, it is stored like any other outcome.
+    /// Returns the error of a request that is rejected before a write. With a key, it is stored like any other outcome.
     pub(crate) async fn reject(self, api: &Api, user: UserId, error: ApiError) -> ApiError {
-        match self.storing(StatusCode::OK, &error) {
-            Some(key) if error.is_lasting() => store_rejection(api, user, key).await.err().unwrap_or(error),
+        match self.with_outcomes(StatusCode::OK, &error) {
+            Some(key) if error.is_permanent() => store_rejection(api, user, key).await.err().unwrap_or(error),
             _ => error,
         }
     }
@@ -107,13 +103,13 @@ async fn store_rejection(api: &Api, user: UserId, key: IdempotencyKey) -> Result
         WriteResult::Executed(()) => Ok(()),
         WriteResult::KnownKey(known) => {
             stored_outcome(known)?;
-            // By a release whose rules were others.
-            Err(ApiError::Internal("what is refused now was done under the same key before".to_owned()))
+            // Possible after an upgrade to a release with stricter rules.
+            Err(ApiError::Internal("an invalid request has the key of a request that has succeeded".to_owned()))
         }
     }
 }
 
-/// Returns the response to a request whose key is known, given the response to its success.
+/// Returns the stored response to a request whose key is known. `success` is the response to use if it had succeeded.
 pub(crate) fn replay(known: KnownKey, mut success: Response) -> Result<Response, ApiError> {
     stored_outcome(known)?;
     success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
@@ -123,12 +119,12 @@ pub(crate) fn replay(known: KnownKey, mut success: Response) -> Result<Response,
 fn stored_outcome(known: KnownKey) -> Result<(), ApiError> {
     match known {
         KnownKey::Replayed(StoredOutcome::Success(_)) => Ok(()),
-        KnownKey::Replayed(StoredOutcome::Error(refusal)) => Err(ApiError::Replayed(refusal)),
+        KnownKey::Replayed(StoredOutcome::Error(error)) => Err(ApiError::Replayed(error)),
         KnownKey::Reused => Err(ApiError::KeyReused),
     }
 }
 
-/// Returns the text of a key, which is bare or a string of RFC 8941.
+/// Parses a key, which is bare or a quoted string of RFC 8941.
 fn parse(value: &HeaderValue) -> Option<Vec<u8>> {
     let bytes = value.as_bytes();
     let key = match bytes.strip_prefix(b"\"") {

@@ -1,4 +1,4 @@
-//! Limits of requests: each with its option, its default and its description. The defaults are the service's contract.
+//! Limits of requests: the option, default and help text of each. The documentation promises the defaults.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::options::value_parser::{duration, number};
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ApiLimits {
-    /// For a whole request to arrive
+    /// Time limit for the whole request to arrive
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_REQUEST_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub request_timeout: Duration,
-    /// Bytes of a request's body
+    /// Maximum size of a request body in bytes
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = number::<usize>(1..=16_777_216))]
     pub max_body_bytes: usize,
-    /// Lists that may read the store concurrently
+    /// Maximum number of lists that read the store concurrently
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = number::<usize>(1..=100_000))]
     pub max_in_flight: usize,
-    /// Lists that may wait for one of those to finish; others get 503
+    /// Maximum number of lists that wait for one of those to finish; beyond it the status is 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = number::<usize>(0..=100_000))]
     pub max_waiting: usize,
-    /// How long they wait
+    /// Time limit for that wait; after it the status is 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     pub waiting_timeout: Duration,
-    /// Bytes of lists that are remembered until they change, on an embedded store; 0 for none
+    /// Size of the cache of lists in bytes, with an embedded store; 0 turns it off
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<usize>(0..=u32::MAX.into()))]
     pub list_cache_bytes: usize,
 }

@@ -1,9 +1,9 @@
 //! Lists: read in chunks, cached, conditional or streamed.
 //!
-//! A list is read in chunks, each from one snapshot of the store, with nothing held between them. Later chunks leave out plants
-//! that were created after the first, so that a list ends and a page never grows past its limit; a plant that existed
-//! throughout is always in it. A chunk is read when the client has room for it; where the responses of a connection hold as
-//! many buffers as they may ([`crate::transport::BufferBudget`]), the chunks of the others are small.
+//! A list is read in chunks, each from one snapshot of the store, and no snapshot is held between chunks. Later chunks omit plants
+//! that were created after the first chunk, so that a list ends and a page never exceeds its limit; a plant that exists
+//! throughout is always included. A chunk is read when the client is ready to receive it. If the responses of a connection
+//! have used up its buffers ([`crate::transport::BufferBudget`]), further chunks are small.
 
 mod cache;
 mod chunk;
@@ -19,11 +19,11 @@ use plantstore_store::Version;
 
 use self::cache::CachedList;
 pub(super) use self::cache::ListCache;
-use self::chunk::{CHUNK_BYTES, Chunk, SMALL_CHUNK_BYTES};
+use self::chunk::{CHUNK_BYTES, JsonChunk, SMALL_CHUNK_BYTES};
 pub(super) use self::query::ListQuery;
 use self::response::{not_modified, respond};
 use self::streamed::{FirstChunk, StreamedList};
-use super::collections::Readable;
+use super::collections::ReadableCollections;
 use super::error::ApiError;
 use super::state::Api;
 use crate::transport::BufferPermit;
@@ -31,11 +31,11 @@ use crate::transport::BufferPermit;
 /// Responds with a list: not modified, from the cache, in one chunk, or streamed.
 pub(crate) async fn list_plants(
     api: &'static Api,
-    readable: Readable,
+    readable: ReadableCollections,
     mut query: ListQuery,
 ) -> Result<Response, ApiError> {
     query.view.complete_cursor(&readable);
-    // Read before the plants are: a list may be newer than its tag says, but never older.
+    // Read before the plants: a list may be newer than its tag, but never older.
     let known = api.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
         && let Some(response) = without_reading(api, &readable, &query, versions)?
@@ -46,25 +46,25 @@ pub(crate) async fn list_plants(
     Box::pin(read(api, readable, query, known)).await
 }
 
-/// Returns the response that needs no read of plants, if the owners are at these versions.
+/// Returns a response that needs no read of plants, if there is one: 304, or a cached list.
 fn without_reading(
     api: &Api,
-    readable: &Readable,
+    readable: &ReadableCollections,
     query: &ListQuery,
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
     readable.check(versions)?;
     let tag = readable.tag(versions);
-    if query.if_none_match.as_ref().is_some_and(|known| known.matches(tag)) {
+    if query.if_none_match.as_ref().is_some_and(|condition| condition.matches(tag)) {
         return Ok(Some(not_modified(tag)));
     }
     Ok(api.lists.get(tag, &query.view).map(CachedList::respond))
 }
 
-/// Responds with a list from the store.
+/// Reads a list from the store.
 async fn read(
     api: &'static Api,
-    readable: Readable,
+    readable: ReadableCollections,
     query: ListQuery,
     mut known: Option<Vec<Option<Version>>>,
 ) -> Result<Response, ApiError> {
@@ -76,18 +76,18 @@ async fn read(
         }
         known = Some(versions);
     }
-    api.lists.missed();
-    let mut spans = query.view.spans(&readable);
+    api.lists.count_miss();
+    let mut ranges = query.view.ranges(&readable);
     let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
-    let mut chunk = Chunk::new(readable.collections(), query.view.include, b'[', CHUNK_BYTES);
-    let listed = api.store.list(&mut spans, most, |place, id, name, tag| chunk.push(place, id, name, tag)).await?;
+    let mut chunk = JsonChunk::new(readable.collections(), query.view.include, b'[', CHUNK_BYTES);
+    let listed = api.store.list(&mut ranges, most, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
     readable.check(&listed.versions)?;
     let tag = readable.tag(known.as_ref().unwrap_or(&listed.versions));
 
     let (density, size) = (chunk.density(), chunk.bytes.len());
     if listed.more && chunk.count < most {
         let (count, bytes) = (chunk.count, chunk.bytes);
-        let first = query.buffers.try_take().map(|permit| FirstChunk { bytes: permit.hold(bytes), count, spans });
+        let first = query.buffers.try_take().map(|permit| FirstChunk { bytes: permit.hold(bytes), count, ranges });
         return StreamedList::new(api, readable, query, listed.versions, density).respond(first, tag).await;
     }
     let next = chunk.last.filter(|_| listed.more).and_then(|last| query.view.next(&readable, last));

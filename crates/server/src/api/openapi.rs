@@ -1,8 +1,8 @@
-//! The OpenAPI document. The annotations of the handlers say which operations there are; here stands what they share, and
-//! what the document says of the service as a whole.
+//! The OpenAPI document. The annotations of the handlers declare the operations; this module adds the parts that they share and
+//! the description of the service.
 //!
-//! Nothing of it is written down twice: lengths come from the rules of plants, and error codes, statuses, messages and header
-//! fields of errors from the errors themselves.
+//! Facts are derived, not repeated: lengths come from the model; statuses, error codes, messages and header fields of errors
+//! from [`ApiError`](crate::api::ApiError).
 
 mod errors;
 mod headers;
@@ -23,17 +23,17 @@ pub(crate) use self::responses::{
     CreateResponses, DeleteResponses, ListResponses, LiveResponses, OpenapiResponses, ReadyResponses,
 };
 pub(crate) use self::schemas::NewPlantSchema;
-use self::schemas::{Error, PlantSchema};
+use self::schemas::{ErrorSchema, PlantSchema};
 
-/// The version of the interface, not of the program: it changes when clients have to.
+/// Version of the API, not of the program: it changes when clients have to change.
 const INTERFACE_VERSION: &str = "1.0.0";
-/// The name of the one way to authenticate.
+/// Name of the security scheme.
 const BEARER: &str = "bearer";
-/// What operations are about.
+/// Tags of operations.
 pub(crate) const PLANTS: &str = "plants";
 pub(crate) const SERVICE: &str = "service";
 
-/// Completes the document that the annotations of the handlers make.
+/// Completes the document that is generated from the annotations of the handlers.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = info();
     document.servers = Some(vec![Server::builder().url("/").description(Some("The server of this document")).build()]);
@@ -56,7 +56,7 @@ fn info() -> Info {
         are stable: match on them, and show the message to people. Each response lists its codes in `x-error-codes`; treat a \
         code that you do not know by its status, because later releases may add some. Beside the errors of each operation, \
         an address that does not exist is answered as `components/responses/NoSuchAddress` says, a method that an address \
-        does not have as `MethodNotAllowed`, and, where the operator allows pages of other origins, a browser's question as \
+        does not have as `MethodNotAllowed`, and, where the operator allows pages of other origins, a preflight request as \
         `Preflight`. A person who opens an address in a browser (`Accept: text/html`, no `Authorization`) gets pages in place of \
         these errors: where there is none, a 404 in HTML that is the same at every address.\n\n\
         **Ids in JavaScript:** an id is any integer of 64 bits. `JSON.parse` and `fetch` read integers beyond ±(2^53 − 1) as \
@@ -81,7 +81,7 @@ fn add_components(components: &mut Components) {
     components.schemas.extend([
         (PlantSchema::name().into_owned(), PlantSchema::schema()),
         (NewPlantSchema::name().into_owned(), NewPlantSchema::schema()),
-        (Error::name().into_owned(), Error::schema()),
+        (ErrorSchema::name().into_owned(), ErrorSchema::schema()),
     ]);
     components.headers.extend(headers::all());
     components.responses.extend(responses::outside_of_operations());
@@ -94,7 +94,7 @@ fn mark_public(item: &mut PathItem) {
     }
 }
 
-/// Adds `HEAD`, which is `GET` without the body.
+/// Adds `HEAD`, which is `GET` without response bodies.
 fn add_head(item: &mut PathItem) {
     let Some(get) = &item.get else { return };
     let mut head = get.clone();

@@ -1,5 +1,5 @@
-//! The three operations. The order of a handler's arguments is the policy: the caller, the idempotency key, the capacity, then
-//! the body.
+//! The three operations on plants. The order of a handler's arguments is the order of checks: the caller, the idempotency key,
+//! the capacity, then the body.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -29,7 +29,7 @@ use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
     operation_id = "createPlant",
     tag = PLANTS,
     summary = "Create a plant",
-    description = "Creates a new plant in the store, under an id of your choice.",
+    description = "Creates a new plant in the store, with an id of your choice.",
     params(WriteParameters),
     request_body(content = NewPlantSchema, description = "The plant; fields that are not known are ignored"),
     responses(CreateResponses),
@@ -50,7 +50,7 @@ pub(crate) async fn create(
     };
     let id = plant.id;
     let created = created(&plant, &author.owner)?;
-    let key = key.storing(StatusCode::OK, &ApiError::Duplicate(id));
+    let key = key.with_outcomes(StatusCode::OK, &ApiError::Duplicate(id));
     match api.store.create(actor, plant, key).await.map_err(|error| api.write_error(error))? {
         WriteResult::Executed(CreateOutcome::Created) => Ok(created),
         WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
@@ -117,7 +117,7 @@ pub(crate) async fn delete(
         Ok(id) => id,
         Err(error) => return Err(key.reject(api, actor.user, error).await),
     };
-    let key = key.storing(StatusCode::NO_CONTENT, &ApiError::NoPlant);
+    let key = key.with_outcomes(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     match api.store.delete(actor, id, key).await.map_err(|error| api.write_error(error))? {
         WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
         WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),

@@ -1,4 +1,4 @@
-//! Liveness and readiness, for load balancers and supervisors; no token is needed.
+//! Liveness and readiness probes, for load balancers and service managers. They need no token.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -11,17 +11,17 @@ use super::state::Api;
 use crate::auth::Public;
 use crate::transport::Transport;
 
-/// Paths that are served however many requests are in flight.
+/// Paths that are exempt from the limit on requests in flight.
 pub(crate) const PATHS: [&str; 2] = ["/livez", "/readyz"];
 
-/// `GET /livez`: answers as long as the process does.
+/// `GET /livez`
 #[utoipa::path(
     get,
     path = "/livez",
     operation_id = "isLive",
     tag = SERVICE,
-    summary = "Whether the process lives",
-    description = "Answers as long as the process does.",
+    summary = "Check that the process is alive",
+    description = "Succeeds as long as the process can handle requests.",
     params(ReadParameters),
     responses(LiveResponses),
 )]
@@ -29,14 +29,14 @@ pub(crate) async fn livez(_: Public) -> Response {
     status(r#"{"status":"live"}"#)
 }
 
-/// `GET /readyz`: whether the store answers and the service is not shutting down.
+/// `GET /readyz`
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "isReady",
     tag = SERVICE,
-    summary = "Whether it should get requests",
-    description = "Whether the store answers and the service is not shutting down.",
+    summary = "Check that the service is ready for requests",
+    description = "Succeeds if the store answers and the service is not shutting down.",
     params(ReadParameters),
     responses(ReadyResponses),
 )]
@@ -45,7 +45,7 @@ pub(crate) async fn readyz(
     State(transport): State<&'static Transport>,
     _: Public,
 ) -> Result<Response, ApiError> {
-    // The store may take a moment: the state at its end counts.
+    // A shutdown may begin during the check of the store, so it is looked at again.
     let checked = if transport.is_draining() { Ok(()) } else { api.readiness.check(&api.store).await };
     if transport.is_draining() {
         return Err(ApiError::Draining);

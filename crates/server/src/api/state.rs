@@ -1,4 +1,4 @@
-//! The state that the operations share.
+//! The state shared by all operations.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub(crate) struct Api {
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
     writes_shed: Counter,
-    /// Lists of more than one chunk that are being sent.
+    /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
     pub(super) readiness: Readiness,
 }
 
 impl Api {
-    /// To be called in the runtime that handles the requests.
+    /// Must be called in the runtime that handles the requests.
     pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
         Self {
             lists: ListCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
@@ -42,7 +42,7 @@ impl Api {
         }
     }
 
-    /// Maps an error of a write; counts those for which the store had no capacity.
+    /// Maps an error of a write, and counts those that mean that the store has no capacity.
     pub(super) fn write_error(&self, error: StoreError) -> ApiError {
         if let StoreError::Overloaded = error {
             self.writes_shed.count();

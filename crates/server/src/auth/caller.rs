@@ -1,7 +1,7 @@
-//! Authentication as a handler argument: without a [`Caller`] there is no user, and without a user no query.
+//! Authentication as a handler argument. Only a [`Caller`] has a user, and every query needs one.
 //!
-//! A [`Caller`] is extracted before anything else of the request is looked at. The few handlers that serve requests without a
-//! token take [`Public`] instead.
+//! A [`Caller`] is the first argument, so that the rest of a request is read only after authentication. The few handlers that
+//! need no token take [`Public`] instead.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::sessions::Session;
 use super::state::Auth;
 use crate::observe::Context;
 
-/// The scope that a handler requires of a token, as a type.
+/// Type-level name of the scope that a handler requires.
 pub(crate) trait RequiredScope {
     const SCOPE: Option<Scope>;
 }
@@ -45,7 +45,7 @@ impl RequiredScope for AnyScope {
     const SCOPE: Option<Scope> = None;
 }
 
-/// The user that a request acts for, with a token that has the scope `S`.
+/// An authenticated user whose token has the scope `S`.
 pub(crate) struct Caller<S> {
     pub(crate) session: Arc<Session>,
     scope: PhantomData<S>,
@@ -69,13 +69,13 @@ where
         }
         check_host(parts)?;
         match S::SCOPE {
-            Some(scope) if !session.scopes.allow(scope) => Err(AuthError::ScopeMissing(scope)),
+            Some(scope) if !session.scopes.contains(scope) => Err(AuthError::ScopeMissing(scope)),
             _ => Ok(Self { session, scope: PhantomData }),
         }
     }
 }
 
-/// A client with or without a token.
+/// Any client; a token is not looked at.
 pub(crate) struct Public;
 
 impl<App: Send + Sync> FromRequestParts<App> for Public {
@@ -103,12 +103,12 @@ async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Re
         }
         Err(level) => {
             auth.limited_addresses.count();
-            AuthError::TooManyFailures(level.more_in)
+            AuthError::TooManyFailures(level.next_in)
         }
     })
 }
 
-/// Returns the token of a bearer header; `None` when it is not text. Credentials of another scheme are no credentials.
+/// Returns the token of a bearer header; `None` when it is not UTF-8. Another scheme counts as no token.
 fn credentials(value: &HeaderValue) -> Result<Option<&str>, AuthError> {
     let bytes = value.as_bytes();
     let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {

@@ -1,4 +1,4 @@
-//! Reasons to reject a request before its handler runs.
+//! Errors of authentication and of the other checks before a handler runs.
 
 use plantstore_model::token::Scope;
 use plantstore_store::StoreError;
@@ -8,11 +8,11 @@ pub(crate) enum AuthError {
     NoToken,
     InvalidToken,
     ScopeMissing(Scope),
-    /// More than one `Authorization`, or a wrong `Host`. The text is for the client.
+    /// More than one `Authorization`, or an invalid `Host`. The text is for the client.
     BadRequest(&'static str),
-    /// Too many failed authentications of the client address; with the seconds after which to retry.
+    /// The client address has exceeded the limit on failed authentications; with the seconds until a retry.
     TooManyFailures(u64),
-    /// The user has exceeded the quota; with the seconds after which to retry.
+    /// The user has exceeded the quota; with the seconds until a retry.
     TooManyRequests(u64),
     NoIssuerKeys,
     Unavailable(String),

@@ -6,16 +6,17 @@ use hyper::http::request::Parts;
 
 use super::error::AuthError;
 
-/// Checks the host of a request: HTTP/1.1 requires exactly one `Host`, HTTP/2 the same as `:authority`, or both alike.
+/// Checks the host of a request. HTTP/1.1 requires exactly one `Host`. HTTP/2 requires `:authority` or `Host`, and that they
+/// are equal if there are both.
 pub(crate) fn check_host(parts: &Parts) -> Result<(), AuthError> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let (host, more) = (hosts.next(), hosts.next().is_some());
     if host.is_some_and(|host| !is_host(host.as_bytes())) {
-        return Err(AuthError::BadRequest("`Host` must be a host name or an address, and a port if need be"));
+        return Err(AuthError::BadRequest("`Host` must be a host name or an address, with or without a port"));
     }
     match parts.version {
         Version::HTTP_2 => match (parts.uri.authority(), host) {
-            _ if more => Err(AuthError::BadRequest("send one `Host` header at the most")),
+            _ if more => Err(AuthError::BadRequest("send at most one `Host` header")),
             (None, None) => Err(AuthError::BadRequest("send `:authority`, or a `Host` header")),
             (Some(authority), Some(host)) if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
                 Err(AuthError::BadRequest("`Host` must be the same as `:authority`: leave it out"))

@@ -1,4 +1,4 @@
-//! Limits on failed authentications and on the requests of a user: each with its option, its default and its description.
+//! Limits on failed authentications and on the requests of a user: the option, default and help text of each.
 
 use clap::Args;
 
@@ -8,17 +8,16 @@ use crate::options::value_parser::number;
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct AuthLimits {
-    /// Failed authentications a second of one client address; others are answered 429
+    /// Rate of failed authentications per client address, in requests per second; beyond it the status is 429
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_RATE", default_value_t = 10, value_parser = number::<u32>(1..=1_000_000))]
     pub auth_failure_rate: u32,
-    /// Failed authentications at once of one client address
+    /// Burst of failed authentications per client address, in requests
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_AUTH_FAILURE_BURST", default_value_t = 100, value_parser = number::<u32>(1..=1_000_000))]
     pub auth_failure_burst: u32,
-    /// Requests of one user in the long run, for example 100/s, 600/m or 5000/h; others are answered 429. Not limited
-    /// unless given
+    /// Request rate per user, for example 100/s, 600/m or 5000/h; beyond it the status is 429. Not limited unless given
     #[arg(long, value_name = "NUMBER/UNIT", env = "PLANTSTORE_RATE_LIMIT")]
     pub rate_limit: Option<Rate>,
-    /// Requests of one user at once; as many as the number of the rate unless given
+    /// Request burst per user; the number in the rate limit unless given
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", value_parser = number::<u32>(1..=1_000_000))]
     pub rate_burst: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Token-bucket rate limiter with a bucket for each key.
+//! Token-bucket rate limiter with one bucket per key.
 
 use std::array;
 use std::collections::HashMap;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Keys remembered at the most.
+/// Maximum number of buckets.
 const KEYS_MAX: usize = 65_536;
-/// Parts of the memory, each with a lock of its own, so that neither requests nor forgetting hold up many others.
+/// Shards of the map, each with a lock of its own, so that requests and evictions seldom block each other.
 const SHARDS: usize = 16;
 const SHARD_MAX: usize = KEYS_MAX / SHARDS;
-/// Keys that are evicted together when a shard is full: few of them, but enough that evictions are rare.
-const FORGOTTEN: usize = SHARD_MAX / 8;
-/// The most that a rate may allow in its unit of time.
+/// Buckets that are evicted together when a shard is full: enough to make evictions rare.
+const EVICTED: usize = SHARD_MAX / 8;
+/// Highest number of a rate, in its unit of time.
 const RATE_MAX: u32 = 1_000_000;
 
-/// So many in so much time, in the long run.
+/// Number of events per period, on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     number: u32,
@@ -25,50 +25,48 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// So many a second; at least one, and no more than there can be.
+    /// Creates a rate per second, clamped to the allowed range.
     pub(super) fn per_second(number: u32) -> Self {
         Self { number: number.clamp(1, RATE_MAX), period: Duration::from_secs(1) }
     }
 
-    /// Returns the number in its unit of time.
+    /// Returns the number of events per period.
     pub(super) fn number(self) -> u32 {
         self.number
     }
 }
 
 impl FromStr for Rate {
-    type Err = RateFault;
+    type Err = RateError;
 
-    fn from_str(text: &str) -> Result<Self, RateFault> {
-        let (number, unit) = text.split_once('/').ok_or(RateFault::Form)?;
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let (number, unit) = text.split_once('/').ok_or(RateError::Form)?;
         let seconds = match unit {
             "s" => 1,
             "m" => 60,
             "h" => 3_600,
-            _ => return Err(RateFault::Form),
+            _ => return Err(RateError::Form),
         };
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(RateFault::Form);
+            return Err(RateError::Form);
         }
         match number.parse() {
             Ok(number @ 1..=RATE_MAX) => Ok(Self { number, period: Duration::from_secs(seconds) }),
-            _ => Err(RateFault::Number),
+            _ => Err(RateError::Number),
         }
     }
 }
 
-/// Why a text is no [`Rate`].
+/// The reason why a text is not a [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RateFault {
-    /// Not a number and a unit.
+pub enum RateError {
     #[error("write a number of requests and a unit of time, for example 100/s, 600/m or 5000/h")]
     Form,
-    /// None, or more than there can be.
     #[error("the number must be from 1 to {RATE_MAX}")]
     Number,
 }
 
-/// A rate, and how many may come at once.
+/// An average rate and a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
     rate: Rate,
@@ -76,32 +74,32 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// This rate in the long run; `burst` at once, after a time without any, and one at the least.
+    /// Creates a quota; a burst of 0 counts as 1.
     pub(super) fn new(rate: Rate, burst: u32) -> Self {
         Self { rate, burst: burst.max(1) }
     }
 }
 
-/// What a bucket holds after it was asked for a token.
+/// The state of a bucket after a token was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level {
-    /// Whole tokens.
+pub(crate) struct BucketLevel {
+    /// Whole tokens left.
     pub(super) left: u32,
-    /// Seconds until there is one more, rounded up.
-    pub(super) more_in: u64,
+    /// Seconds until there is one more token, rounded up.
+    pub(super) next_in: u64,
 }
 
-/// A token bucket for each key, stored as the time at which it will be full again (GCRA).
+/// Token bucket per key, stored as the time at which it will be full again (GCRA).
 ///
-/// Memory is bounded: a bucket that is full again equals one that was never used, and is evicted first. If more keys than fit
-/// are in use, those nearest to full are evicted: they regain the few tokens they lack, while exhausted keys stay limited. No
-/// key ever loses a token because of others.
+/// Memory is bounded. Full buckets are evicted first, because a full bucket equals a new one. If all are in use, those nearest
+/// to full are evicted: these keys regain the few tokens they lack, while exhausted keys stay limited. No key ever loses a
+/// token because of others.
 pub(crate) struct RateLimiter<K> {
     shards: [Mutex<HashMap<K, Instant>>; SHARDS],
     hasher: RandomState,
-    /// For one token to drip in.
+    /// Time in which one token is added.
     interval: Duration,
-    /// For all of them.
+    /// Time in which an empty bucket becomes full.
     capacity: Duration,
 }
 
@@ -116,8 +114,8 @@ impl<K: Hash + Eq + Copy> RateLimiter<K> {
         }
     }
 
-    /// Takes one token of the key's bucket, if there is one. Either way, says what the bucket holds now.
-    pub(crate) fn take(&self, key: K, now: Instant) -> Result<Level, Level> {
+    /// Takes a token from the key's bucket; fails if there is none.
+    pub(crate) fn take(&self, key: K, now: Instant) -> Result<BucketLevel, BucketLevel> {
         let mut full_at = self.shard(&key);
         let known = full_at.get(&key).copied();
         let missing = known.map_or(Duration::ZERO, |full| full.saturating_duration_since(now));
@@ -126,40 +124,40 @@ impl<K: Hash + Eq + Copy> RateLimiter<K> {
             return Err(self.level(held));
         };
         if known.is_none() && full_at.len() >= SHARD_MAX {
-            forget_nearest_to_full(&mut full_at, now);
+            evict_nearest_to_full(&mut full_at, now);
         }
         full_at.insert(key, now + missing + self.interval);
         Ok(self.level(rest))
     }
 
-    /// Seconds in which an empty bucket is full again, rounded up.
+    /// Returns the seconds in which an empty bucket becomes full, rounded up.
     pub(super) fn window(&self) -> u64 {
         self.capacity.as_secs() + u64::from(self.capacity.subsec_nanos() > 0)
     }
 
     fn shard(&self, key: &K) -> MutexGuard<'_, HashMap<K, Instant>> {
-        // The shard's map has a hasher of its own: with this one, all its keys would crowd together.
+        // The map of a shard has another hasher: all its keys have the same remainder under this one, and would collide.
         #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
         let index = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of a bucket that is not full and holds what drips in within `held`.
-    fn level(&self, held: Duration) -> Level {
+    /// Returns the level of a bucket, not full, that holds the tokens added in the time `held`.
+    fn level(&self, held: Duration) -> BucketLevel {
         let (held, interval) = (held.as_nanos(), self.interval.as_nanos());
         let next = interval - held % interval;
-        let more_in = next.div_ceil(Duration::from_secs(1).as_nanos());
-        Level {
+        let next_in = next.div_ceil(Duration::from_secs(1).as_nanos());
+        BucketLevel {
             left: u32::try_from(held / interval).unwrap_or(u32::MAX),
-            more_in: u64::try_from(more_in).unwrap_or(u64::MAX),
+            next_in: u64::try_from(next_in).unwrap_or(u64::MAX),
         }
     }
 }
 
-/// Makes room for some more: all whose bucket is full again, and in any case [`FORGOTTEN`] that are nearest to it.
-fn forget_nearest_to_full<K>(full_at: &mut HashMap<K, Instant>, now: Instant) {
-    let mut moments: Vec<Instant> = full_at.values().copied().collect();
-    let (_, last, _) = moments.select_nth_unstable(FORGOTTEN - 1);
+/// Evicts all full buckets, and at least the [`EVICTED`] that are nearest to full.
+fn evict_nearest_to_full<K>(full_at: &mut HashMap<K, Instant>, now: Instant) {
+    let mut times: Vec<Instant> = full_at.values().copied().collect();
+    let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
     let last = (*last).max(now);
     full_at.retain(|_, full| *full > last);
 }
@@ -176,16 +174,16 @@ mod tests {
         RateLimiter::new(Quota::new(rate.parse().expect("a rate"), burst))
     }
 
-    fn level(left: u32, more_in: u64) -> Level {
-        Level { left, more_in }
+    fn level(left: u32, next_in: u64) -> BucketLevel {
+        BucketLevel { left, next_in }
     }
 
-    fn remembered(limiter: &RateLimiter<u64>) -> usize {
+    fn bucket_count(limiter: &RateLimiter<u64>) -> usize {
         limiter.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum()
     }
 
     #[test]
-    fn rates() {
+    fn rates_are_parsed() {
         let rate = |number, seconds| Ok(Rate { number, period: Duration::from_secs(seconds) });
         assert_eq!(
             ["100/s".parse(), "20/m".parse(), "1000000/h".parse()],
@@ -195,10 +193,10 @@ mod tests {
             "", "100", "/s", "100/", "100/d", "100/S", "100/sec", "-1/s", "+1/s", "1.5/s", "1 /s", "1/s ", "1//s",
             "１/s",
         ] {
-            assert_eq!(wrong.parse::<Rate>(), Err(RateFault::Form), "{wrong}");
+            assert_eq!(wrong.parse::<Rate>(), Err(RateError::Form), "{wrong}");
         }
         for wrong in ["0/s", "1000001/s", "99999999999999999999/h"] {
-            assert_eq!(wrong.parse::<Rate>(), Err(RateFault::Number), "{wrong}");
+            assert_eq!(wrong.parse::<Rate>(), Err(RateError::Number), "{wrong}");
         }
     }
 
@@ -220,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_true_to_the_second() {
+    fn wait_is_rounded_up_to_seconds() {
         let limiter = limiter("20/m", 2);
         let start = Instant::now();
         let taken = |after: f64| limiter.take(1, start + Duration::from_secs_f64(after));
@@ -231,22 +229,22 @@ mod tests {
         assert_eq!(taken(1.0), Err(level(0, 2)));
         assert_eq!(taken(2.0), Err(level(0, 1)));
         assert_eq!(taken(2.999_999_999), Err(level(0, 1)), "never 0: that would not be enough");
-        assert_eq!(taken(3.0), Ok(level(0, 3)), "refusals cost nothing");
-        assert_eq!(taken(7.0), Ok(level(0, 2)), "a third of a token is kept");
+        assert_eq!(taken(3.0), Ok(level(0, 3)), "rejections take no tokens");
+        assert_eq!(taken(7.0), Ok(level(0, 2)), "a third of a token is left over");
     }
 
     proptest! {
-        /// Whatever a client does: it waits as long as it is told and is served, and a second less is not enough. `r`
-        /// requests are served at once, and no more; and the bucket is full after its window.
+        /// For any sequence of requests: a client that waits for the reported time is served, and one that waits a second less
+        /// is not; exactly the reported number of requests is served at once; and the bucket is full after its window.
         #[test]
-        fn what_is_said_is_true(
+        fn reported_level_is_exact(
             number in 1_u32..200, unit in prop::sample::select(vec!["s", "m", "h"]), burst in 1_u32..50,
             pauses in prop::collection::vec(0_u64..100_000_000_000, 1..100),
         ) {
             let quota = Quota::new(format!("{number}/{unit}").parse().expect("a rate"), burst);
             let limiter = RateLimiter::new(quota);
-            // What the next would be told, without asking for it.
-            let ask = |now: Instant| {
+            // Returns the level after the next request without making it.
+            let preview = |now: Instant| {
                 let other = RateLimiter::new(quota);
                 if let Some(full) = limiter.shard(&0_u64).get(&0) {
                     other.shard(&0).insert(0, *full);
@@ -257,12 +255,12 @@ mod tests {
             for pause in pauses {
                 now += Duration::from_nanos(pause);
                 match limiter.take(0, now) {
-                    Ok(level) => prop_assert!(ask(now).is_ok() == (level.left > 0)),
+                    Ok(level) => prop_assert!(preview(now).is_ok() == (level.left > 0)),
                     Err(level) => {
                         prop_assert_eq!(level.left, 0);
-                        prop_assert!(level.more_in >= 1);
-                        prop_assert!(ask(now + Duration::from_secs(level.more_in)).is_ok());
-                        prop_assert!(ask(now + Duration::from_secs(level.more_in - 1)).is_err());
+                        prop_assert!(level.next_in >= 1);
+                        prop_assert!(preview(now + Duration::from_secs(level.next_in)).is_ok());
+                        prop_assert!(preview(now + Duration::from_secs(level.next_in - 1)).is_err());
                     }
                 }
             }
@@ -275,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_the_time_to_fill_up() {
+    fn window_is_the_time_to_fill_an_empty_bucket() {
         for (rate, burst, window) in [
             ("100/s", 200, 2),
             ("3/s", 3, 1),
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_get_no_more_than_there_is() {
+    fn concurrent_callers_get_no_more_tokens_than_the_burst() {
         let limiter = limiter("1/h", 1_000);
         let now = Instant::now();
         let granted = thread::scope(|scope| {
@@ -301,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_whoever_is_limited_stays_so() {
+    fn memory_is_bounded_and_limited_keys_stay_limited() {
         let limiter = limiter("1/h", 100);
         let start = Instant::now();
         let greedy = u64::MAX;
@@ -309,14 +307,14 @@ mod tests {
         let mut now = start;
         for key in 0..3 * KEYS_MAX as u64 {
             now += Duration::from_nanos(1);
-            assert_eq!(limiter.take(key, now), Ok(level(99, 3_600)), "a newcomer has all of theirs");
+            assert_eq!(limiter.take(key, now), Ok(level(99, 3_600)), "a new key has a full bucket");
         }
-        assert!((KEYS_MAX / 2..=KEYS_MAX).contains(&remembered(&limiter)), "{}", remembered(&limiter));
-        assert!(limiter.take(greedy, now).is_err(), "the emptiest bucket is not forgotten");
+        assert!((KEYS_MAX / 2..=KEYS_MAX).contains(&bucket_count(&limiter)), "{}", bucket_count(&limiter));
+        assert!(limiter.take(greedy, now).is_err(), "an empty bucket is not evicted");
     }
 
     #[test]
-    fn buckets_that_are_full_again_are_forgotten_first() {
+    fn full_buckets_are_evicted_first() {
         let limiter = limiter("1/s", 10);
         let mut now = Instant::now();
         for key in 0..2 * KEYS_MAX as u64 {
@@ -326,7 +324,7 @@ mod tests {
         now += Duration::from_secs(1);
         let in_use = || (0..KEYS_MAX as u64 / 2).map(|key| u64::MAX - key);
         assert!(in_use().all(|key| limiter.take(key, now) == Ok(level(9, 1))));
-        assert!(in_use().all(|key| limiter.take(key, now) == Ok(level(8, 1))), "none of them was forgotten");
-        assert!(remembered(&limiter) <= KEYS_MAX);
+        assert!(in_use().all(|key| limiter.take(key, now) == Ok(level(8, 1))), "none of them was evicted");
+        assert!(bucket_count(&limiter) <= KEYS_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! The request quota of each user. Each node counts for itself.
+//! Request quota per user. Each node counts on its own.
 //!
 //! The header fields are those of draft-ietf-httpapi-ratelimit-headers, as of its versions 10 and 11.
 
@@ -9,7 +9,7 @@ use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Counter;
 
 use super::error::AuthError;
-use super::rate_limit::{Level, Quota, RateLimiter};
+use super::rate_limit::{BucketLevel, Quota, RateLimiter};
 use crate::observe::Context;
 
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -29,20 +29,20 @@ impl UserQuota {
         Self { limiter, policy, rejected: Counter::default() }
     }
 
-    /// Counts a request of this user, and rejects it when there were too many.
+    /// Counts a request of this user, and rejects it if the quota is exhausted.
     pub(super) fn count(&self, user: UserId, context: &Context) -> Result<(), AuthError> {
         let taken = self.limiter.take(user, Instant::now());
-        let (Ok(Level { left, more_in }) | Err(Level { left, more_in })) = taken;
-        if let Ok(value) = HeaderValue::try_from(format!(r#""user";r={left};t={more_in}"#)) {
+        let (Ok(BucketLevel { left, next_in }) | Err(BucketLevel { left, next_in })) = taken;
+        if let Ok(value) = HeaderValue::try_from(format!(r#""user";r={left};t={next_in}"#)) {
             context.set_rate_limit(value);
         }
         taken.map(drop).map_err(|level| {
             self.rejected.count();
-            AuthError::TooManyRequests(level.more_in)
+            AuthError::TooManyRequests(level.next_in)
         })
     }
 
-    /// Adds the policy, and what is left of the quota where the user is known.
+    /// Adds the policy, and the state of the quota if the user is authenticated.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap, context: &Context) {
         headers.insert(RATE_LIMIT_POLICY, self.policy.clone());
         if let Some(value) = context.rate_limit() {

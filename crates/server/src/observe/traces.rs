@@ -18,12 +18,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use hyper::{HeaderMap, Method, StatusCode, Version};
 
 pub use self::config::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointFault, ExportHeaders, ListFault, Resource,
+    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
 };
 use self::export::Exporter;
 use self::id::{SpanId, TraceId};
 use self::parent::Parent;
-pub use self::sampler::{SampleRatio, SampleRatioFault, Sampler, SamplerFault};
+pub use self::sampler::{SampleRatio, SampleRatioError, Sampler, SamplerError};
 use self::span::{Child, Interval, RequestSpans};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::{Exemplar, Page};

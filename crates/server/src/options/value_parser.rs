@@ -1,4 +1,4 @@
-//! Parsers of option values. Their messages say what to write instead of a wrong value.
+//! Parsers of option values. Their messages say what to write instead of an invalid value.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -25,7 +25,7 @@ where
     }
 }
 
-/// A thousand years: its sum with the current time is within the calendar.
+/// A thousand years: its sum with the current time is a valid timestamp.
 const DURATION_MAX: Duration = Duration::from_secs(365_000 * 86_400);
 
 /// Parses a duration such as `500ms`, `10s`, `5m`, `2h` or `90d`; zero is rejected.
@@ -42,9 +42,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     match number.checked_mul(milliseconds).map(Duration::from_millis) {
-        Some(Duration::ZERO) => Err("must be longer than nothing".to_owned()),
+        Some(Duration::ZERO) => Err("must be longer than zero".to_owned()),
         Some(duration) if duration <= DURATION_MAX => Ok(duration),
-        _ => Err("is too long: the most is 365000d".to_owned()),
+        _ => Err("is too long: the maximum is 365000d".to_owned()),
     }
 }
 

@@ -1,11 +1,11 @@
-//! Limits the buffers that the responses of one connection hold in memory.
+//! Limits the number of buffers that the responses of one connection hold in memory.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The number of buffers that responses of a connection may hold; unlimited where a connection has one response at a time.
+/// Budget of buffers for the responses of a connection; by default unlimited, for a connection with one response at a time.
 #[derive(Clone, Default)]
 pub(crate) struct BufferBudget(Option<Arc<Semaphore>>);
 
@@ -14,7 +14,7 @@ impl BufferBudget {
         Self(Some(Arc::new(Semaphore::new(buffers))))
     }
 
-    /// Returns permission to hold a buffer, unless other responses of the connection hold all of them.
+    /// Takes a permit for one buffer, if one is left.
     pub(crate) fn try_take(&self) -> Option<BufferPermit> {
         match &self.0 {
             None => Some(BufferPermit(None)),
@@ -23,12 +23,12 @@ impl BufferBudget {
     }
 }
 
-/// Permission to hold one buffer; by default one that takes nothing of a budget.
+/// Permit to hold one buffer; by default one that belongs to no budget.
 #[derive(Default)]
 pub(crate) struct BufferPermit(Option<OwnedSemaphorePermit>);
 
 impl BufferPermit {
-    /// Binds the permit to a buffer: it is released with its last byte.
+    /// Binds the permit to a buffer. It is released when the last reference to the bytes is dropped.
     pub(crate) fn hold(self, bytes: Vec<u8>) -> Bytes {
         match self.0 {
             None => bytes.into(),

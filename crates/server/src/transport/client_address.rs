@@ -1,8 +1,8 @@
-//! What counts as one client.
+//! Client addresses as limits count them.
 
 use std::net::IpAddr;
 
-/// The address of a client as limits count it: IPv6 hosts have a whole /64 to choose from.
+/// An IPv4 address or an IPv6 /64 network, because an IPv6 host can use any address of its /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientAddress(u128);
 
@@ -20,11 +20,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_network_is_one_client() {
-        let key = |text: &str| ClientAddress::from(text.parse::<IpAddr>().expect("address"));
-        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
-        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
-        assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
-        assert_ne!(key("10.0.0.2"), key("10.0.0.1"));
+    fn ipv6_network_is_one_client() {
+        let client = |text: &str| ClientAddress::from(text.parse::<IpAddr>().expect("address"));
+        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:1"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+        assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
+        assert_ne!(client("10.0.0.2"), client("10.0.0.1"));
     }
 }

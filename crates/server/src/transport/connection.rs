@@ -32,10 +32,10 @@ use super::state::Transport;
 use super::stream::Stream;
 use super::tls::{HandshakeError, Protocol, Tls};
 
-/// Bytes of a response that wait in memory for a client to read them, before more of it is produced.
+/// Maximum size of the write buffer of a connection in bytes. While it is full, no more of a response is produced.
 const WRITE_BUFFER_MAX: usize = 16 * 1024;
-/// Bytes of responses that wait in the kernel, which takes up to twice as many for its own bookkeeping. Left to itself, Linux
-/// takes 4 MB for a client that does not read.
+/// Size of the kernel's send buffer in bytes; the kernel doubles it for its own bookkeeping. By default Linux lets it grow to
+/// 4 MB for a client that does not read.
 const KERNEL_SEND_BUFFER: usize = 64 * 1024;
 
 /// Serves a connection to its end.
@@ -47,7 +47,7 @@ pub(super) async fn drive<H: Handler>(
     handler: Arc<H>,
     phase: watch::Receiver<ShutdownPhase>,
 ) {
-    // Without it, small responses would wait for the client's acknowledgements.
+    // Without it, Nagle's algorithm would delay small responses.
     let _ = stream.set_nodelay(true);
     let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
     let _open = OpenEvent::new(&*handler);
@@ -68,7 +68,7 @@ pub(super) async fn drive<H: Handler>(
     }
 }
 
-/// Reports a connection as accepted, and as closed when dropped.
+/// Reports a connection as accepted and, when dropped, as closed.
 struct OpenEvent<'a, H: Handler>(&'a H);
 
 impl<'a, H: Handler> OpenEvent<'a, H> {
@@ -84,7 +84,7 @@ impl<H: Handler> Drop for OpenEvent<'_, H> {
     }
 }
 
-/// Performs the TLS handshake, within the time for the head of a request.
+/// Performs the TLS handshake, within the time limit for the head of a request.
 async fn handshake<H: Handler>(
     tls: &Tls,
     socket: Socket,
@@ -115,8 +115,8 @@ async fn handshake<H: Handler>(
     }
 }
 
-/// Serves a connection that speaks HTTP/1.1. If either protocol is possible and it turns out to be HTTP/2, returns the stream
-/// and the bytes that were read from it.
+/// Serves an HTTP/1.1 connection. If `any_protocol` is true and the client speaks HTTP/2, returns the stream and the bytes that
+/// were read from it.
 async fn drive_http1<H: Handler>(
     stream: Stream,
     any_protocol: bool,
@@ -137,18 +137,17 @@ async fn drive_http1<H: Handler>(
     };
 
     let mut http = http1::Builder::new();
-    // The stream enforces the deadlines instead: the library has one timeout for the wait between requests and for their heads.
+    // The stream enforces the deadlines instead, because the library has the same timeout for idle connections and for heads.
     http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
-    // Every response has one already, which follows the clock.
+    // The service adds the field (see `date`).
     http.auto_date_header(false);
-    // What waits for a slow reader, for each connection.
     http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
     if transport.has_own_field_limit {
-        // Only when configured: the library then allocates for every request.
+        // Only if configured, because the library then allocates memory for every request.
         http.max_headers(limits.max_headers);
     }
     let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
-    // Polled only when it is woken, not with every request: polling takes a lock that all connections share.
+    // In a set, which polls the future only when it is woken: polling it takes a lock that all connections share.
     let mut closing = FuturesUnordered::from_iter([ShutdownPhase::Closing.reached(&mut phase)]);
     let ended = tokio::select! {
         biased;
@@ -198,11 +197,11 @@ async fn respond<H: Handler>(
     response
 }
 
-/// Returns the reason why a connection ended, where the stream has not recorded one.
+/// Returns the reason why a connection ended early, if the stream has not recorded one.
 fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReason> {
     if stream.write_timed_out() {
         return Some(CloseReason::Stalled);
     }
-    // What the library does not even respond to by itself: another version of HTTP, for one.
+    // The library closes without a response for some errors, for example another version of HTTP.
     error.is_parse().then_some(CloseReason::Malformed)
 }

@@ -1,4 +1,4 @@
-//! Limits the number of open connections: of all clients together, and of each client address.
+//! Limits the number of open connections, in total and per client address.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -50,7 +50,7 @@ impl ConnectionLimit {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Resolves when none is open.
+    /// Resolves when no connection is open.
     pub(super) async fn all_closed(&self) {
         let all = u32::try_from(self.total).unwrap_or(u32::MAX);
         let _ = self.permits.acquire_many(all).await;

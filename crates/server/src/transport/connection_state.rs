@@ -6,19 +6,18 @@ use std::time::Instant;
 use super::limits::TransportLimits;
 use super::rejection::Rejection;
 
-pub(super) struct ConnectionState {
-    state: Mutex<State>,
-}
+pub(super) struct ConnectionState(Mutex<Inner>);
 
-struct State {
+struct Inner {
     phase: Phase,
     close_reason: Option<CloseReason>,
+    /// The client may still be sending a body that is not read.
     lingers: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Phase {
-    /// Nothing has been sent on this connection yet.
+    /// Nothing has been received yet.
     New(Instant),
     /// Between two requests.
     Idle(Instant),
@@ -28,26 +27,26 @@ pub(super) enum Phase {
     Busy,
 }
 
-/// The reason for which the server ends a connection.
+/// The reason why the server ends a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CloseReason {
-    /// No request came in time: the client waits for no response.
+    /// No request arrived in time. The client expects no response.
     Idle,
     HeadTimeout,
     HeadTooLarge,
     /// The announced body has more bytes than the HTTP library can count.
     BodyTooLarge,
     Malformed,
-    /// The client read nothing of its response for too long.
+    /// The client did not read its response for too long.
     Stalled,
-    /// The client broke the protocol of HTTP/2, or sent too many control frames.
+    /// The client violated HTTP/2, or sent too many control frames.
     ProtocolViolation,
-    /// The client speaks HTTP/2: the connection goes on without the HTTP/1.1 library.
+    /// The client speaks HTTP/2. Only the HTTP/1.1 part ends; the connection continues.
     SwitchToHttp2,
 }
 
 impl CloseReason {
-    /// Returns the rejection to send to the client, if it waits for a response.
+    /// Returns the rejection to send, if the client expects a response.
     pub(super) fn rejection(self) -> Option<Rejection> {
         match self {
             Self::Idle | Self::Stalled | Self::ProtocolViolation | Self::SwitchToHttp2 => None,
@@ -58,8 +57,8 @@ impl CloseReason {
         }
     }
 
-    /// Tells the two causes of the library's 431 apart by what it left in its buffer: a head that is too large is still there, a
-    /// head that announces more bytes than the library can count was taken out, and at most a body follows.
+    /// Distinguishes the two causes of the library's status 431 by the bytes left in its buffer. A head that is too large is
+    /// still there; a head that announces a body of more bytes than the library can count was consumed.
     pub(super) fn with_unparsed(self, unparsed: &[u8], limits: &TransportLimits) -> Self {
         let is_method = unparsed.first().is_some_and(u8::is_ascii_alphabetic);
         let lines = unparsed.split(|byte| *byte == b'\n').count();
@@ -73,11 +72,11 @@ impl CloseReason {
 
 impl ConnectionState {
     pub(super) fn new() -> Self {
-        Self { state: Mutex::new(State { phase: Phase::New(Instant::now()), close_reason: None, lingers: false }) }
+        Self(Mutex::new(Inner { phase: Phase::New(Instant::now()), close_reason: None, lingers: false }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -92,13 +91,13 @@ impl ConnectionState {
         }
     }
 
-    /// Records that a request's head is complete; returns when its first byte arrived.
+    /// Records that the head of a request is complete; returns the arrival time of its first byte.
     pub(super) fn begin_request(&self) -> Instant {
         let mut state = self.state();
         state.lingers = false;
         match std::mem::replace(&mut state.phase, Phase::Busy) {
             Phase::Head(since) => since,
-            // It came in one piece with the request before it.
+            // Pipelined: it arrived together with the previous request.
             Phase::New(_) | Phase::Idle(_) | Phase::Busy => Instant::now(),
         }
     }
@@ -121,7 +120,7 @@ impl ConnectionState {
         self.state().close_reason
     }
 
-    /// Returns when the present phase began.
+    /// Returns the start of the current phase.
     pub(super) fn since(&self) -> Instant {
         match self.phase() {
             Phase::New(since) | Phase::Idle(since) | Phase::Head(since) => since,

@@ -1,7 +1,7 @@
 //! The `Date` header field.
 //!
-//! The HTTP library renders it once and then waits for the clock to reach the next second: after the clock is set back, every
-//! response would be dated in the future for as long as that takes. Here any other second is rendered anew.
+//! The HTTP library caches the value until the clock reaches the next second. After the clock is set back, all its responses
+//! would be dated in the future for that long. Here the value is rendered again whenever the second differs.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,11 +12,11 @@ use hyper::header::HeaderValue;
 type Rendered = (u64, HeaderValue);
 
 thread_local! {
-    /// The second that this thread rendered last: formatting costs more than looking at the clock.
+    /// The last value of this thread, because formatting is slower than reading the clock.
     static LAST: RefCell<Option<Rendered>> = const { RefCell::new(None) };
 }
 
-/// Returns the wall-clock time as header fields have it (RFC 9110, 5.6.7).
+/// Returns the wall-clock time in the format of header fields (RFC 9110, 5.6.7).
 pub(crate) fn now() -> HeaderValue {
     let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     LAST.with_borrow_mut(|last| match last {

@@ -1,4 +1,4 @@
-//! The interface between a listener and what answers its requests.
+//! The interface between a listener and the service behind it.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use super::connection_state::CloseReason;
 use super::in_flight::InFlightRequest;
 use super::rejection::Rejection;
 
-/// The header field that every response of a handler has. By it, responses that the HTTP library writes on its own are
-/// recognised.
+/// Header field that every response of a handler has. Responses that the HTTP library generates lack it, and are recognised by
+/// that.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Answers the requests of a listener.
+/// Handles the requests of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
     type Body: ResponseBody;
 
-    /// Returns the handler for another connection.
+    /// Returns a handler for a new connection.
     fn for_connection(&self) -> Arc<Self>;
 
     fn handle(
@@ -31,25 +31,24 @@ pub(crate) trait Handler: Send + Sync + 'static {
         info: RequestInfo,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// Returns the response to bytes that never became a request, as HTTP/1.1 with `Connection: close`.
+    /// Returns the response to input that is not a valid request, as HTTP/1.1 with `Connection: close`.
     fn reject(&self, rejection: Rejection, client: IpAddr, since: Instant) -> Vec<u8>;
 
     fn observe(&self, event: ConnectionEvent);
 }
 
-/// The body of a response.
 pub(crate) trait ResponseBody:
     http_body::Body<Data = Bytes, Error = axum::Error> + Send + Unpin + 'static
 {
-    /// Records that not all of it reaches the client, although it was handed over.
+    /// Records that the client does not receive all of the body.
     fn abandon(&mut self);
 }
 
-/// A request as its connection sees it.
+/// Properties of a request that its connection knows.
 pub(crate) struct RequestInfo {
     pub(crate) client: IpAddr,
     pub(crate) in_flight: InFlightRequest,
-    /// The reason to reject it before it is routed.
+    /// The reason to reject it without routing.
     pub(crate) rejection: Option<Rejection>,
 }
 

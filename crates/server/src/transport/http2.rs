@@ -1,8 +1,8 @@
-//! HTTP/2: concurrent requests on one connection, under the limits of HTTP/1.1.
+//! HTTP/2: concurrent requests on one connection, under the same limits as HTTP/1.1.
 //!
-//! The library has no deadlines, so all of them are here: a connection is closed when no request has been in flight on it
-//! for long, a head must arrive in time ([`frames`]), control frames are limited ([`control`]), and a response is sent as far
-//! as the client's flow-control window allows and abandoned when the client opens it too slowly ([`sending`]).
+//! The library has no deadlines, so they are enforced here: an idle connection is closed, a head must arrive in time
+//! ([`frames`]), control frames are limited ([`control`]), and a response is abandoned if the client opens its flow-control
+//! window too slowly ([`sending`]).
 
 mod control;
 mod frames;
@@ -29,7 +29,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::frames::Frames;
+use self::frames::FrameStream;
 pub(super) use self::frames::PREFACE;
 use self::sending::{Window, send};
 use self::streams::Streams;
@@ -42,24 +42,24 @@ use super::shutdown::ShutdownPhase;
 use super::state::Transport;
 use super::stream::{CLOSE_TIMEOUT, Stream};
 
-/// Concurrent requests of one connection; further ones are rejected in a way that tells the client to retry.
+/// Maximum number of concurrent requests of a connection. Further ones are refused with a code that tells the client to retry.
 const STREAMS_MAX: u32 = 100;
-/// Bytes of a request's body that may wait to be read, and of all bodies of a connection.
+/// Flow-control window for request bodies in bytes, of a stream and of a connection.
 const RECEIVE_WINDOW: u32 = 64 * 1024;
-/// Bytes of one response that wait in memory for the socket.
+/// Send buffer of a response in bytes.
 const SEND_BUFFER: usize = 4 * 1024;
-/// Requests that the client resets before they are accepted; with more, the connection ends.
+/// Maximum number of requests that the client resets before they are accepted; beyond it, the connection is closed.
 const PENDING_RESETS_MAX: usize = 20;
-/// Requests of a connection that break the protocol or are too many; with more, it ends.
-const FAULTS_MAX: usize = 500;
+/// Maximum number of requests that the library resets as invalid or excessive; beyond it, the connection is closed.
+const ERROR_RESETS_MAX: usize = 500;
 /// Factor by which a head may exceed the limit and still be rejected by the handler. The library rejects larger ones.
 const HEAD_TOLERANCE: usize = 4;
-/// Bytes that the library adds for each field of a head (RFC 9113, 6.5.2).
+/// Overhead that HTTP/2 counts for each header field in bytes (RFC 9113, 6.5.2).
 const FIELD_WEIGHT: usize = 32;
-/// Bytes around the name and the value of a field in HTTP/1.1.
+/// Overhead of a header field in HTTP/1.1 in bytes.
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
-/// Serves a connection of which these bytes were read already.
+/// Serves a connection. `read` are the bytes that were already read from it.
 pub(super) async fn drive<H: Handler>(
     stream: Stream,
     read: Vec<u8>,
@@ -70,7 +70,7 @@ pub(super) async fn drive<H: Handler>(
 ) {
     let limits = &transport.limits;
     let flood = Arc::new(Notify::new());
-    let (frames, mut returned) = Frames::new(stream, read, limits.header_timeout, Arc::clone(&flood));
+    let (frames, mut returned) = FrameStream::new(stream, read, limits.header_timeout, Arc::clone(&flood));
     let handshake = tokio::select! {
         handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
         () = ShutdownPhase::Closing.reached(&mut phase) => return,
@@ -85,12 +85,19 @@ pub(super) async fn drive<H: Handler>(
         Err(_) => return end(CloseReason::HeadTimeout),
     };
     let (requests, streams) = (JoinSet::new(), Arc::new(Streams::new(transport)));
-    let mut session =
-        Session { connection, requests, streams, transport, handler: Arc::clone(&handler), client, close_reason: None };
-    let ended = session.run(phase, &flood).await;
-    let own_reason = session.close_reason;
+    let mut http2 = Http2Connection {
+        connection,
+        requests,
+        streams,
+        transport,
+        handler: Arc::clone(&handler),
+        client,
+        close_reason: None,
+    };
+    let ended = http2.run(phase, &flood).await;
+    let own_reason = http2.close_reason;
     // The stream behind the connection is returned when the connection is dropped.
-    drop(session);
+    drop(http2);
     let stream = returned.try_recv().ok();
     if let Err(error) = &ended {
         tracing::debug!(%error, %client, "connection closed early");
@@ -106,7 +113,7 @@ pub(super) async fn drive<H: Handler>(
     }
 }
 
-/// Returns the reason for an error that the server caused.
+/// Returns the reason for an error if the server ended the connection.
 fn close_reason(error: &h2::Error, stream: Option<&Stream>) -> Option<CloseReason> {
     match error.get_io().map(io::Error::kind) {
         Some(io::ErrorKind::TimedOut) if stream.is_some_and(Stream::write_timed_out) => Some(CloseReason::Stalled),
@@ -126,27 +133,27 @@ fn builder(limits: &TransportLimits) -> Builder {
         .initial_connection_window_size(RECEIVE_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
-        .max_local_error_reset_streams(Some(FAULTS_MAX));
+        .max_local_error_reset_streams(Some(ERROR_RESETS_MAX));
     builder
 }
 
-/// A connection and its requests in flight, which end with it.
-struct Session<H: Handler> {
-    connection: Connection<Frames, Bytes>,
+/// A connection and its requests in flight, which are aborted with it.
+struct Http2Connection<H: Handler> {
+    connection: Connection<FrameStream, Bytes>,
     requests: JoinSet<()>,
     streams: Arc<Streams>,
     transport: &'static Transport,
     handler: Arc<H>,
     client: IpAddr,
-    /// The reason for which the server ends it.
+    /// The reason why the server ends the connection.
     close_reason: Option<CloseReason>,
 }
 
-impl<H: Handler> Session<H> {
+impl<H: Handler> Http2Connection<H> {
     async fn run(&mut self, mut phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
         let mut draining = pin!(ShutdownPhase::Draining.reached(&mut phase));
         let mut leaving = false;
-        // The end of the connection if no request is in flight by then. Until the first request, the time for a head counts.
+        // The connection is closed at the deadline if no request is in flight. Before the first request, it is that of a head.
         let mut deadline = Instant::now() + self.transport.limits.header_timeout;
         loop {
             tokio::select! {
@@ -179,7 +186,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Asks the client to send no more requests; returns the deadline for it to close the connection.
+    /// Asks the client to send no more requests; returns its deadline for closing the connection.
     fn leave(&mut self) -> Instant {
         self.connection.graceful_shutdown();
         Instant::now() + self.close_timeout()
@@ -191,7 +198,7 @@ impl<H: Handler> Session<H> {
         let _ = timeout(CLOSE_TIMEOUT, async { while let Some(Ok(_)) = self.connection.accept().await {} }).await;
     }
 
-    /// Returns the time for the client to read what was sent, and to close the connection.
+    /// Returns the time that the client has to read the last responses and close the connection.
     fn close_timeout(&self) -> Duration {
         if self.connection.has_streams() { self.transport.limits.write_timeout } else { CLOSE_TIMEOUT }
     }
@@ -202,7 +209,7 @@ impl<H: Handler> Session<H> {
     }
 }
 
-/// Serves one request, as long as the client does not reset it.
+/// Serves one request until its response is sent or the client resets it.
 async fn serve_request<H: Handler>(
     handler: Arc<H>,
     transport: &'static Transport,
@@ -223,11 +230,11 @@ async fn serve_request<H: Handler>(
         _ = poll_fn(|task| respond.poll_reset(task)) => return,
     };
     let (mut head, body) = response.into_parts();
-    // It is about HTTP/1.1 connections.
+    // HTTP/2 forbids the field.
     head.headers.remove(CONNECTION);
     let ends = body.is_end_stream();
     if has_no_content(&head) {
-        // The router adds it.
+        // The router has added it.
         head.headers.remove(CONTENT_LENGTH);
     } else if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
@@ -240,19 +247,19 @@ async fn serve_request<H: Handler>(
     }
 }
 
-/// Checks that a response never has a body, so that a length would describe another one.
+/// Checks for a status whose responses have no body. `Content-Length` would describe the body of another response.
 fn has_no_content(head: &hyper::http::response::Parts) -> bool {
     matches!(head.status.as_u16(), 204 | 304)
 }
 
-/// Returns the length of a body that its request announces.
+/// Returns the length of the body that a request announces.
 fn announced_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The body of a request.
 struct RequestBody {
     stream: RecvStream,
+    /// Bytes still to come, if the request has announced the length.
     left: Option<u64>,
 }
 
@@ -265,7 +272,7 @@ impl http_body::Body for RequestBody {
             return Poll::Ready(None);
         };
         let data = data.and_then(|data| {
-            // It is read: the client may send as much again.
+            // The data is consumed, so the client may send as much again.
             self.stream.flow_control().release_capacity(data.len())?;
             self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
             Ok(Frame::data(data))
@@ -282,7 +289,8 @@ impl http_body::Body for RequestBody {
     }
 }
 
-/// Rejects what HTTP/1.1 rejects before there is a request: too large a head, and more requests than there is capacity for.
+/// Returns the reason to reject a request without routing: its head is too large, or there is no capacity. For HTTP/1.1, the
+/// library and the listener check this.
 fn rejection(request: &Parts, limits: &TransportLimits, streams: &Streams) -> Option<Rejection> {
     let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
     let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);

@@ -1,4 +1,4 @@
-//! Counts the requests in flight, so that a shutdown can wait for them.
+//! Tracks the requests in flight, so that a shutdown can wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::connection_state::ConnectionState;
 
-/// The requests in flight on a listener, and whether it is shutting down.
+/// Counts the requests in flight on a listener. The counters are striped, so that threads do not contend for them.
 #[derive(Default)]
 pub(super) struct RequestTracker {
     begun: Striped<AtomicUsize>,
@@ -33,8 +33,8 @@ impl RequestTracker {
         let sum = |stripes: &Striped<AtomicUsize>| -> usize {
             stripes.iter().map(|stripe| stripe.load(Ordering::SeqCst)).sum()
         };
-        // In this order: a request that has ended by now had begun before, so a count of zero means that there was a moment
-        // without requests.
+        // The order matters: every request in `ended` is also in `begun`, which is read later. So zero means that there was an
+        // instant without requests.
         let ended = sum(&self.ended);
         sum(&self.begun) - ended
     }
@@ -66,9 +66,9 @@ impl RequestTracker {
 /// A request in flight, from the end of its head to the end of its response.
 pub(crate) struct InFlightRequest {
     tracker: &'static RequestTracker,
-    /// The state of its connection, where a connection has one request at a time.
+    /// The state of an HTTP/1.1 connection; `None` for HTTP/2.
     connection: Option<Arc<ConnectionState>>,
-    /// When its first byte arrived.
+    /// Arrival time of its first byte.
     pub(crate) arrived: Instant,
 }
 

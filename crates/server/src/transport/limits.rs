@@ -1,4 +1,4 @@
-//! Limits of connections: each with its option, its default and its description. The defaults are the service's contract.
+//! Limits of connections: the option, default and help text of each. The documentation promises the defaults.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,28 +10,29 @@ use crate::options::value_parser::{duration, number};
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct TransportLimits {
-    /// For the head of a request to arrive
+    /// Time limit for the head of a request to arrive
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_HEADER_TIMEOUT", default_value = "10s", value_parser = duration)]
     pub header_timeout: Duration,
-    /// Between two requests of a connection
+    /// Time limit between two requests on a connection
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_IDLE_TIMEOUT", default_value = "75s", value_parser = duration)]
     pub idle_timeout: Duration,
-    /// For a client to take some of its answer
+    /// Time limit for a client that reads nothing of its response
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WRITE_TIMEOUT", default_value = "30s", value_parser = duration)]
     pub write_timeout: Duration,
-    /// Bytes of a request's head
+    /// Maximum size of a request head in bytes
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_HEADER_BYTES", default_value_t = 16_384, value_parser = number::<usize>(1_024..=262_144))]
     pub max_header_bytes: usize,
-    /// Header fields of a request
+    /// Maximum number of header fields of a request
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_HEADERS", default_value_t = 100, value_parser = number::<usize>(10..=10_000))]
     pub max_headers: usize,
-    /// Connections open at the same time
+    /// Maximum number of open connections
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections: usize,
-    /// Those of one client address (IPv6: one /64); half of them by default, and from this machine all
+    /// Maximum number of open connections per client address (IPv6: per /64); by default half of the total, and the total for
+    /// this machine
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_CONNECTIONS_PER_ADDRESS", value_parser = number::<usize>(1..=1_000_000))]
     pub max_connections_per_address: Option<usize>,
-    /// From the signal to stop until what is unfinished is cut
+    /// Time for requests in flight to finish after the signal to stop; then their connections are closed
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_SHUTDOWN_GRACE", default_value = "10s", value_parser = duration)]
     pub shutdown_grace: Duration,
 }
@@ -43,8 +44,8 @@ impl Default for TransportLimits {
 }
 
 impl TransportLimits {
-    /// Connections that this client may have open. By default half of all, so that one client cannot take every place; all
-    /// of them from this machine, where a reverse proxy brings those of many clients.
+    /// Returns the maximum number of connections of this client. By default it is half of all, so that one client cannot use up
+    /// the total; for this machine it is the total, because a local reverse proxy connects for many clients.
     pub(super) fn connections_from(&self, client: IpAddr) -> usize {
         match self.max_connections_per_address {
             Some(most) => most,

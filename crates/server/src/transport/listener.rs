@@ -1,4 +1,4 @@
-//! The accept loop: connections under limits, and a graceful shutdown.
+//! The accept loop of a listener, with connection limits and graceful shutdown.
 
 use std::future::Future;
 use std::io;
@@ -14,15 +14,15 @@ use super::connection::drive;
 use super::connection_limit::Exceeded;
 use super::handler::{ConnectionEvent, Handler};
 use super::rejection::Rejection;
-use super::shutdown::{ShutdownPhase, Stopped};
+use super::shutdown::{ShutdownOutcome, ShutdownPhase};
 use super::socket::Socket;
 use super::state::Transport;
 use super::stream::Stream;
 use super::tls::Tls;
 
-/// Pause after the system failed to accept a connection (out of file descriptors, mostly).
+/// Pause after `accept` has failed, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections beyond the limit that get a response concurrently; further ones are just closed.
+/// Maximum number of connections beyond the limit that are sent a response concurrently; further ones are closed without one.
 const REJECTIONS_MAX: usize = 64;
 
 /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
@@ -33,7 +33,7 @@ pub(crate) async fn serve<H: Handler>(
     transport: &'static Transport,
     handler: Arc<H>,
     shutdown: impl Future<Output = ()>,
-) -> Stopped {
+) -> ShutdownOutcome {
     let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
     let (phase, phases) = watch::channel(ShutdownPhase::Running);
     let mut shutdown = pin!(shutdown);
@@ -53,7 +53,7 @@ pub(crate) async fn serve<H: Handler>(
                         drop(open);
                     });
                 }
-                // A response over TLS would take a handshake, for which there is no capacity.
+                // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
                 Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
                 Err(exceeded) => reject(stream, client.ip(), exceeded, transport, &handler, &rejections),
             },
@@ -66,15 +66,15 @@ pub(crate) async fn serve<H: Handler>(
     phase.send_replace(ShutdownPhase::Draining);
     let finish = async {
         transport.requests.idle().await;
-        // Until now connections without a request stayed open, so that a client on one of them was not cut off.
+        // Idle connections stay open until now, so that a client that is about to send a request gets a response.
         phase.send_replace(ShutdownPhase::Closing);
         transport.connections.all_closed().await;
     };
     let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
-    Stopped { cut: if finished { 0 } else { transport.connections.count() }, deadline }
+    ShutdownOutcome { unfinished: if finished { 0 } else { transport.connections.count() }, deadline }
 }
 
-/// Pauses after an error that does not concern one client alone.
+/// Pauses after an error that is not caused by a single client.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {

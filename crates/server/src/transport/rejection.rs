@@ -1,6 +1,5 @@
-//! Rejections by the transport.
+//! Reasons for which the transport rejects a request.
 
-/// Reasons to reject a request before anything in it is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     Malformed,

@@ -1,4 +1,4 @@
-//! The socket of a connection, with a deadline for a client that reads nothing.
+//! The socket of a connection, with a write timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -9,12 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A socket that fails when the client reads nothing for too long. The deadline is below TLS, which has a buffer of its own.
+/// A socket on which a write fails if the client reads nothing for too long. The timeout is below TLS, which has a buffer of its
+/// own.
 pub(super) struct Socket {
     stream: TcpStream,
     write_timeout: Duration,
     writing: Timer,
-    /// Since when the client reads nothing of what is written to it.
+    /// Time since which no write has succeeded.
     stalled: Option<Instant>,
     timed_out: bool,
 }
@@ -24,7 +25,7 @@ impl Socket {
         Self { stream, write_timeout, writing: Timer::default(), stalled: None, timed_out: false }
     }
 
-    /// Returns the first byte without consuming it; `None` when the client has closed the connection.
+    /// Returns the first byte without consuming it; `None` if the client has closed the connection.
     pub(super) async fn first_byte(&self) -> Option<u8> {
         let mut first = [0];
         let length = self.stream.peek(&mut first).await.ok()?;
@@ -53,7 +54,7 @@ impl AsyncWrite for Socket {
         let deadline = since + self.write_timeout;
         ready!(self.writing.poll(deadline, task));
         self.timed_out = true;
-        // Unread bytes would stay in the kernel for minutes after an ordinary close.
+        // After an ordinary close, unsent bytes would stay in the kernel for minutes.
         let _ = self.stream.set_zero_linger();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -67,8 +68,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A timer for deadlines that mostly move before they are reached: it is reset only for an earlier one, and when it fires
-/// too early.
+/// Timer for a deadline that usually moves before it is reached. To save resets, it is reset only for an earlier deadline, and
+/// when it fires too early.
 #[derive(Default)]
 pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
 

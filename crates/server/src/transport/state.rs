@@ -1,4 +1,4 @@
-//! The state of a listener that its connections share.
+//! The state shared by the connections of a listener.
 
 use plantstore_telemetry::metrics::Page;
 
@@ -10,7 +10,7 @@ pub(crate) struct Transport {
     pub(super) limits: TransportLimits,
     pub(super) connections: ConnectionLimit,
     pub(super) requests: RequestTracker,
-    /// The number of header fields is not the HTTP library's own limit.
+    /// The configured number of header fields differs from the HTTP library's own limit.
     pub(super) has_own_field_limit: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The byte stream of a connection, plain or TLS, and its end.
+//! The byte stream of a connection, plain or TLS, and how it is closed.
 
 use std::io;
 use std::pin::Pin;
@@ -9,15 +9,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::socket::Socket;
 
-/// Time for the last response of a connection, and for discarding unread bytes afterwards: closing a socket with unread bytes
-/// would discard the response before a client that is still sending reads it.
+/// Time limit for sending the last response of a connection, and for discarding unread bytes afterwards. If a socket is closed
+/// with unread bytes, TCP resets the connection, and a client that is still sending may lose the response.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Unread bytes that are discarded at the most.
+/// Maximum number of unread bytes that are discarded.
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
 pub(super) type TlsStream = tokio_rustls::server::TlsStream<Socket>;
 
-/// The bytes of a connection as the protocols see them.
 pub(super) enum Stream {
     Plain(Socket),
     Tls(Box<TlsStream>),
@@ -32,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// Sends the last response of a connection and gives the client a moment to read it.
+    /// Sends the last response of a connection, and gives the client time to read it.
     pub(super) async fn send_last(mut self, response: &[u8]) {
         let send = async {
             self.write_all(response).await?;
@@ -48,7 +47,7 @@ impl Stream {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.shutdown()).await;
     }
 
-    /// Discards what the client is still sending, for a moment.
+    /// Discards what the client is still sending, up to a time limit.
     pub(super) async fn linger(mut self) {
         let discard = async {
             let mut buffer = vec![0; 16 * 1024];

@@ -1,4 +1,4 @@
-//! The web console: a page at `/` that is a client of the service like any other. Its files are part of the binary.
+//! The web console: a page at `/` that is an ordinary client of the API. Its files are part of the binary.
 
 use axum::Router;
 use axum::body::Body;
@@ -10,7 +10,7 @@ use hyper::http::request::Parts;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile, add_policy};
 use crate::api::{ApiError, accepts_html};
 
-/// Scripts and styles come from this server alone, never from within the page, and no text ever becomes markup.
+/// Content security policy: scripts and styles only from this server and never inline, and no text is parsed as HTML.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
@@ -18,10 +18,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const PICTURE: &str = "image/svg+xml";
 const ICON: &str = "image/x-icon";
 
-/// The page at every path that is no page.
+/// The page for paths without a page.
 const MISSING: &str = include_str!("console/missing.html");
 
-/// A file of the console, at the address that the page looks for it.
+/// Embeds a file of the console and gives its path, by default below `/console/`.
 macro_rules! asset {
     ($file:literal, $media_type:expr) => {
         asset!($file, $media_type, concat!("/console/", $file))
@@ -31,7 +31,7 @@ macro_rules! asset {
     };
 }
 
-/// Routes the files of the console.
+/// Returns the routes of the console's files.
 pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
     let assets = [
         asset!("index.html", HTML, "/"),
@@ -59,16 +59,15 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
     static_files::routes(assets, POLICY)
 }
 
-/// Checks that a person opens an address in a browser, without a token. Programs, and the console's own scripts, do not name HTML
-/// among what they accept.
+/// Checks that a person opens a URL in a browser, without a token. Programs and the console's own scripts do not ask for HTML.
 pub(crate) fn is_navigation(parts: &Parts) -> bool {
     matches!(parts.method, Method::GET | Method::HEAD)
         && !parts.headers.contains_key(AUTHORIZATION)
         && accepts_html(&parts.headers)
 }
 
-/// Returns the response to such a person at an address that needs a token or does not exist: the same page with the same
-/// status, so that it does not show which addresses the API has.
+/// Returns the response to a navigation to a URL that needs a token or does not exist: in both cases the same page with the same
+/// status, so that it does not reveal which paths the API has.
 pub(crate) fn not_found() -> Response {
     let mut response = ApiError::NoRoute.into_response();
     *response.body_mut() = Body::from(MISSING);

@@ -1,5 +1,5 @@
-//! The interactive documentation of the interface, and the OpenAPI document that it shows. All files are part of the binary, and
-//! the page may not load from anywhere else.
+//! The interactive API documentation, and the OpenAPI document that it shows. All files are part of the binary, and the page may
+//! not load anything from elsewhere.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
 use crate::api::openapi::{OpenapiParameters, OpenapiResponses, SERVICE};
 use crate::auth::Public;
 
-/// Content security policy: scripts and styles of this server, and calls of this service.
+/// Content security policy: scripts, styles and requests only from and to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -25,7 +25,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     operation_id = "getOpenapi",
     tag = SERVICE,
     summary = "This document",
-    description = "Describes the interface, in OpenAPI 3.1.",
+    description = "Describes the API, in OpenAPI 3.1.",
     params(OpenapiParameters),
     responses(OpenapiResponses),
 )]
@@ -33,7 +33,7 @@ pub(crate) async fn openapi(State(web): State<&'static Web>, _: Public, request:
     web.openapi.respond(&request).await
 }
 
-/// Routes the page and its files. They are for people: the OpenAPI document does not describe them.
+/// Returns the routes of the page and its files. They are for people, so the OpenAPI document does not describe them.
 pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
     let page = || StaticFile::new(include_str!("docs/index.html"), HTML);
     let files = [
@@ -41,15 +41,15 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
         ("/docs/", page()),
         ("/docs/page.css", StaticFile::new(include_str!("docs/page.css"), STYLE)),
         ("/docs/start.js", StaticFile::new(include_str!("docs/start.js"), SCRIPT)),
-        ("/docs/swagger-ui.css", of_viewer("swagger-ui.css", STYLE)),
-        ("/docs/swagger-ui-bundle.js", of_viewer("swagger-ui-bundle.js", SCRIPT)),
-        ("/docs/favicon-32x32.png", of_viewer("favicon-32x32.png", "image/png")),
+        ("/docs/swagger-ui.css", swagger_file("swagger-ui.css", STYLE)),
+        ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),
+        ("/docs/favicon-32x32.png", swagger_file("favicon-32x32.png", "image/png")),
     ];
     static_files::routes(files, POLICY)
 }
 
-/// Returns a file of the viewer that the page starts.
-fn of_viewer(name: &str, content_type: &'static str) -> StaticFile {
+/// Returns a file of Swagger UI.
+fn swagger_file(name: &str, content_type: &'static str) -> StaticFile {
     let file = utoipa_swagger_ui::serve(name, Arc::default()).ok().flatten();
     match file.map(|file| file.bytes) {
         Some(Cow::Borrowed(bytes)) => StaticFile::new(bytes, content_type),

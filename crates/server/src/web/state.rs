@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::static_files::StaticFile;
 
 pub(crate) struct Web {
-    /// Rendered when it is first requested.
+    /// Generated when it is first requested.
     pub(super) openapi: LazyLock<StaticFile, Box<dyn FnOnce() -> StaticFile + Send + Sync>>,
 }
 

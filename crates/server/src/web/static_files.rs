@@ -1,5 +1,5 @@
-//! Files that do not change while the program runs: the OpenAPI document, and the pages with their files. Clients that accept
-//! gzip get them compressed.
+//! Files that do not change while the program runs: the OpenAPI document, and the pages with their files. They are compressed for
+//! clients that accept gzip.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub(super) const HTML: &str = "text/html; charset=utf-8";
 pub(super) const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub(super) const STYLE: &str = "text/css; charset=utf-8";
 
-/// Features of a browser that the pages do not use.
+/// Browser features that the pages do not use.
 const PERMISSIONS: &str = "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()";
 
 pub(super) struct StaticFile {
     content_type: &'static str,
     identity: Representation,
-    /// The same as gzip, if that is smaller. Compressed once, when it is first requested: the document is made by the running
-    /// program, and a program that serves no page should not spend the time.
+    /// The gzip representation, if it is smaller. Compressed once, on the first request: a program that serves no page should not
+    /// spend the time at its start.
     gzip: OnceCell<Option<Representation>>,
 }
 
@@ -48,13 +48,13 @@ impl StaticFile {
         Self { content_type, identity: Representation::new(bytes.into()), gzip: OnceCell::new() }
     }
 
-    /// Returns the response to a request with these headers: 304 for a client that has the representation already.
+    /// Returns the response to a request with these headers; 304 if the client already has the representation.
     pub(super) async fn respond(&self, request: &HeaderMap) -> Response {
         let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
         let sent = gzip.unwrap_or(&self.identity);
-        let known = IfNoneMatch::of(request).is_some_and(|known| known.matches(sent.tag));
-        let mut response = if known { not_modified() } else { Response::new(Body::from(sent.bytes.clone())) };
-        if !known {
+        let is_current = IfNoneMatch::of(request).is_some_and(|condition| condition.matches(sent.tag));
+        let mut response = if is_current { not_modified() } else { Response::new(Body::from(sent.bytes.clone())) };
+        if !is_current {
             let headers = response.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
             if gzip.is_some() {
@@ -72,14 +72,14 @@ impl StaticFile {
     async fn gzip(&self) -> Option<&Representation> {
         let compress = async || {
             let bytes = self.identity.bytes.clone();
-            // The largest takes tens of milliseconds, for which no other request should wait.
+            // Takes tens of milliseconds for the largest file, so it must not block a worker of the runtime.
             tokio::task::spawn_blocking(move || compress(&bytes)).await.ok().flatten()
         };
         self.gzip.get_or_init(compress).await.as_ref()
     }
 }
 
-/// Compresses what gets smaller by it.
+/// Compresses the bytes; `None` if the result is not smaller.
 fn compress(bytes: &[u8]) -> Option<Representation> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes).ok()?;
@@ -87,7 +87,7 @@ fn compress(bytes: &[u8]) -> Option<Representation> {
     (compressed.len() < bytes.len()).then(|| Representation::new(compressed.into()))
 }
 
-/// Routes a page and its files. They are for people and hold no secret, so they need no token; the policy restricts the page.
+/// Returns the routes of a page and its files, with this content security policy. They contain no secret and need no token.
 pub(super) fn routes<App: Clone + Send + Sync + 'static>(
     files: impl IntoIterator<Item = (&'static str, StaticFile)>,
     policy: &'static str,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::records::{KeyRecord, LastIds, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
-use plantstore_model::token::{Label, Scope};
+use plantstore_model::token::{Scope, TokenLabel};
 use plantstore_model::user::{Role, UserName};
 
 impl SnapshotChunk {
@@ -54,7 +54,7 @@ fn user(row: &UserRecord) -> Result<(), String> {
 fn token(row: &TokenRecord) -> Result<(), String> {
     id("token_id", row.id)?;
     digest("hash", &row.hash)?;
-    Label::parse(&row.label).map_err(|fault| fault.to_string())?;
+    TokenLabel::parse(&row.label).map_err(|fault| fault.to_string())?;
     if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
         return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
     }

@@ -36,7 +36,7 @@ pub struct PostgresUrl {
 
 /// Errors of parsing a URL. The messages never quote the URL, because any part of a malformed URL may be a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostgresUrlFault {
+pub enum PostgresUrlError {
     #[error(
         "not a URL of a database: write it as {EXAMPLE} (with characters such as @ : / ? # % in a password percent-encoded)"
     )]
@@ -54,11 +54,11 @@ pub enum PostgresUrlFault {
 }
 
 impl FromStr for PostgresUrl {
-    type Err = PostgresUrlFault;
+    type Err = PostgresUrlError;
 
-    fn from_str(text: &str) -> Result<Self, PostgresUrlFault> {
+    fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
         let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
-        let mut config: Config = address.parse().map_err(|_| PostgresUrlFault::Malformed)?;
+        let mut config: Config = address.parse().map_err(|_| PostgresUrlError::Malformed)?;
         config.ssl_mode(SslMode::Prefer);
         let mut url =
             Self { config, certificate_check: CertificateCheck::None, authorities: None, system_authorities: false };
@@ -67,10 +67,10 @@ impl FromStr for PostgresUrl {
         }
         let (hosts, ports) = (url.config.get_hosts().len(), url.config.get_ports().len());
         match (hosts, ports) {
-            (0, _) => Err(PostgresUrlFault::NoHost),
-            (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlFault::Ports),
+            (0, _) => Err(PostgresUrlError::NoHost),
+            (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlError::Ports),
             _ if url.system_authorities && url.certificate_check != CertificateCheck::Host => {
-                Err(PostgresUrlFault::Value("sslrootcert=system needs sslmode=verify-full"))
+                Err(PostgresUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
             }
             _ => Ok(url),
         }
@@ -78,7 +78,7 @@ impl FromStr for PostgresUrl {
 }
 
 impl PostgresUrl {
-    fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlFault> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlError> {
         let config = &mut self.config;
         match name {
             "sslmode" => self.set_ssl_mode(value)?,
@@ -88,7 +88,7 @@ impl PostgresUrl {
             // The connector always requires a primary.
             "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => {}
             "target_session_attrs" => {
-                return Err(PostgresUrlFault::Value(
+                return Err(PostgresUrlError::Value(
                     "target_session_attrs must be read-write: only the primary will do",
                 ));
             }
@@ -98,7 +98,7 @@ impl PostgresUrl {
             "port" => {
                 for port in value.split(',') {
                     config
-                        .port(port.parse().map_err(|_| PostgresUrlFault::Value("port must be a number up to 65535"))?);
+                        .port(port.parse().map_err(|_| PostgresUrlError::Value("port must be a number up to 65535"))?);
                 }
             }
             "user" => {
@@ -121,15 +121,15 @@ impl PostgresUrl {
                     "disable" => ChannelBinding::Disable,
                     "prefer" => ChannelBinding::Prefer,
                     "require" => ChannelBinding::Require,
-                    _ => return Err(PostgresUrlFault::Value("channel_binding must be disable, prefer or require")),
+                    _ => return Err(PostgresUrlError::Value("channel_binding must be disable, prefer or require")),
                 });
             }
-            _ => return Err(PostgresUrlFault::Parameter),
+            _ => return Err(PostgresUrlError::Parameter),
         }
         Ok(())
     }
 
-    fn set_ssl_mode(&mut self, value: &str) -> Result<(), PostgresUrlFault> {
+    fn set_ssl_mode(&mut self, value: &str) -> Result<(), PostgresUrlError> {
         let (mode, check) = match value {
             "disable" => (SslMode::Disable, CertificateCheck::None),
             "prefer" => (SslMode::Prefer, CertificateCheck::None),
@@ -137,7 +137,7 @@ impl PostgresUrl {
             "verify-ca" => (SslMode::Require, CertificateCheck::Authority),
             "verify-full" => (SslMode::Require, CertificateCheck::Host),
             _ => {
-                return Err(PostgresUrlFault::Value(
+                return Err(PostgresUrlError::Value(
                     "sslmode must be disable, prefer, require, verify-ca or verify-full",
                 ));
             }
@@ -164,14 +164,14 @@ impl PostgresUrl {
 
     /// Sets the password to the first match in a PostgreSQL password file, whose lines are
     /// `host:port:database:user:password` with `*` as wildcard.
-    pub fn set_password_from(&mut self, file: &Path) -> Result<(), PasswordFileFault> {
-        let unreadable = |error: std::io::Error| PasswordFileFault::Unreadable {
+    pub fn set_password_from(&mut self, file: &Path) -> Result<(), PasswordFileError> {
+        let unreadable = |error: std::io::Error| PasswordFileError::Unreadable {
             path: file.display().to_string(),
             reason: error.to_string(),
         };
         let mode = fs::metadata(file).map_err(unreadable)?.permissions().mode();
         if mode & 0o077 != 0 {
-            return Err(PasswordFileFault::Open(file.display().to_string()));
+            return Err(PasswordFileError::Open(file.display().to_string()));
         }
         let text = fs::read_to_string(file).map_err(unreadable)?;
         let user = self.config.get_user().unwrap_or_default().to_owned();
@@ -192,7 +192,7 @@ impl PostgresUrl {
 
 /// Errors of reading a password file.
 #[derive(Debug, thiserror::Error)]
-pub enum PasswordFileFault {
+pub enum PasswordFileError {
     #[error("cannot read the password file {path}: {reason}")]
     Unreadable { path: String, reason: String },
     #[error("others can read the password file {0}: make it private with chmod 600")]
@@ -251,7 +251,7 @@ impl fmt::Debug for PostgresUrl {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<PostgresUrl, PostgresUrlFault> {
+    fn parse(text: &str) -> Result<PostgresUrl, PostgresUrlError> {
         text.parse()
     }
 

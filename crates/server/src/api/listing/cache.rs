@@ -1,7 +1,7 @@
 //! Cache of encoded lists.
 //!
-//! The key holds the [`EntityTag`], which never recurs after a change: a cached list is never stale, it is only no longer
-//! requested.
+//! The key contains the [`EntityTag`], which never recurs after a change. So a cached list is never stale: after a change it is
+//! not requested any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +18,12 @@ use crate::api::entity_tag::EntityTag;
 use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 
-/// Bytes that an entry takes besides the list itself, about.
+/// Approximate size of an entry without the list itself.
 const ENTRY_BYTES: usize = 512;
-/// Bytes of a list, about, from which the number of entries is guessed.
+/// Expected size of a list, from which the number of entries is estimated.
 const USUAL_BYTES: usize = 2_048;
 
-/// All that a response with a list is made of.
+/// The variable parts of a response with a list.
 #[derive(Clone)]
 pub(super) struct CachedList {
     pub(super) body: Bytes,
@@ -46,28 +46,28 @@ impl Weighter<(EntityTag, View), CachedList> for ByBytes {
     }
 }
 
-/// The lists that were requested lately, within a number of bytes.
+/// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
     lists: Option<BoundedCache<(EntityTag, View), CachedList, ByBytes>>,
-    /// Bytes of lists that are in memory, in the cache or in a response that outlives its entry there.
+    /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
     misses: Striped<Counter>,
 }
 
-/// The bytes of a list, and the total that they are part of.
-struct Shared {
+/// The bytes of a list, which count towards a total until they are dropped.
+struct CountedBytes {
     bytes: Box<[u8]>,
     total: Arc<AtomicUsize>,
 }
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Shared {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
@@ -85,22 +85,22 @@ impl ListCache {
         found.inspect(|_| self.hits.count())
     }
 
-    /// Counts a list that has to be read.
-    pub(super) fn missed(&self) {
+    /// Counts a list that is read from the store.
+    pub(super) fn count_miss(&self) {
         self.misses.count();
     }
 
-    /// Returns true if a list of this many bytes may be stored. Not while responses that clients do not read hold as much as the cache
-    /// may hold itself.
+    /// Returns true if a list of this size may be stored. False while lists that are evicted but still being sent take up as much
+    /// memory as the cache may.
     pub(super) fn has_room_for(&self, bytes: usize) -> bool {
         let Some(cache) = &self.lists else { return false };
         (self.shared.load(Ordering::Relaxed) + bytes) as u64 <= 2 * cache.capacity()
     }
 
-    /// Shares the bytes of a list, which count until the last response with them has ended.
+    /// Makes the bytes of a list shareable by responses. They count towards the total until the last response has ended.
     pub(super) fn share(&self, bytes: Vec<u8>) -> Bytes {
         self.shared.fetch_add(bytes.len(), Ordering::Relaxed);
-        Bytes::from_owner(Shared { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
+        Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
     pub(super) fn insert(&self, tag: EntityTag, view: View, list: &CachedList) {

@@ -7,38 +7,38 @@ use plantstore_store::Collection;
 
 use super::view::Include;
 
-/// Bytes of JSON after which a chunk ends; the plant that crosses the line is the last. Mostly that is within 64 KiB, a size
-/// that the buffer reaches by doubling.
+/// Size in bytes at which a chunk ends. The plant that exceeds it is still included, so that most chunks fit into a buffer of
+/// 64 KiB, a size that is reached by doubling.
 pub(super) const CHUNK_BYTES: usize = 60 * 1024;
-/// The same where other responses of the connection hold as many buffers as they may.
+/// The same for a connection whose other responses have used up its buffers.
 pub(super) const SMALL_CHUNK_BYTES: usize = 3 * 1024;
 
-/// One chunk of a list as JSON: every plant behind its separator.
-pub(super) struct Chunk<'a> {
+/// One chunk of a list as JSON: each plant is preceded by a separator, `[` or `,`.
+pub(super) struct JsonChunk<'a> {
     collections: &'a [Collection],
     include: Include,
     separator: u8,
-    /// Bytes after which it ends.
+    /// Size in bytes at which it ends.
     limit: usize,
     pub(super) bytes: Vec<u8>,
     pub(super) count: usize,
     pub(super) last: Option<(PlantId, usize)>,
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> JsonChunk<'a> {
     pub(super) fn new(collections: &'a [Collection], include: Include, separator: u8, limit: usize) -> Self {
         Self { collections, include, separator, limit, bytes: Vec::with_capacity(1_024), count: 0, last: None }
     }
 
-    pub(super) fn push(&mut self, place: usize, id: PlantId, name: &str, tag: Option<&str>) -> ControlFlow<()> {
+    pub(super) fn push(&mut self, index: usize, id: PlantId, name: &str, tag: Option<&str>) -> ControlFlow<()> {
         self.bytes.push(self.separator);
         self.separator = b',';
-        let owner = self.include.owner.then(|| self.collections[place].owner.as_str());
+        let owner = self.include.owner.then(|| self.collections[index].owner.as_str());
         let plant = Plant { id: self.include.id.then_some(id), owner, name, tag };
-        // Writing a number and strings to memory does not fail.
+        // Serialising a number and strings to memory cannot fail.
         let _ = serde_json::to_writer(&mut self.bytes, &plant);
         self.count += 1;
-        self.last = Some((id, place));
+        self.last = Some((id, index));
         if self.bytes.len() < self.limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
@@ -55,7 +55,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Ratio of plants to bytes, as seen in one chunk.
+/// Ratio of plants to bytes in a chunk.
 #[derive(Clone, Copy)]
 pub(super) struct Density {
     plants: usize,
@@ -63,7 +63,7 @@ pub(super) struct Density {
 }
 
 impl Density {
-    /// Returns an upper estimate of the plants in a chunk of this many bytes: more rows need not be queried.
+    /// Returns an upper estimate of the plants in a chunk of this size, as the limit of a query.
     pub(super) fn rows_of(self, bytes: usize) -> usize {
         2 * bytes * self.plants / self.bytes + 1
     }

@@ -1,4 +1,4 @@
-//! Cursors: opaque to clients, without authority, and refused when anything in them was changed.
+//! Cursors of paged lists. They are opaque to clients, have a checksum, and grant no access.
 
 use std::fmt::Write as _;
 
@@ -9,48 +9,46 @@ use plantstore_model::user::UserName;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cursor {
     pub(crate) id: PlantId,
-    /// Whose plant it is, where the list is of several owners.
+    /// The owner of that plant; `None` in the list of a single owner.
     pub(crate) owner: Option<UserName>,
 }
 
-/// How the rest is to be read.
+/// Format of the rest of the cursor.
 const ID_ALONE: &str = "01";
 const ID_AND_OWNER: &str = "02";
-/// Characters of an id, and of the check.
 const ID_CHARS: usize = 16;
-const CHECK_CHARS: usize = 8;
+const CHECKSUM_CHARS: usize = 8;
 
 impl Cursor {
     pub(crate) fn encode(&self) -> String {
         let kind = if self.owner.is_some() { ID_AND_OWNER } else { ID_ALONE };
         let mut text = format!("{kind}{:016x}", self.id.get());
         for byte in self.owner.iter().flat_map(|owner| owner.as_str().bytes()) {
-            // Writing to memory does not fail.
+            // Writing to memory cannot fail.
             let _ = write!(text, "{byte:02x}");
         }
-        text.push_str(&check(&text));
+        text.push_str(&checksum(&text));
         text
     }
 
     pub(crate) fn decode(text: &str) -> Option<Self> {
-        let (body, _check) = text.split_at_checked(text.len().checked_sub(CHECK_CHARS)?)?;
+        let (body, _checksum) = text.split_at_checked(text.len().checked_sub(CHECKSUM_CHARS)?)?;
         let (kind, rest) = body.split_at_checked(ID_ALONE.len())?;
         let (id, owner) = rest.split_at_checked(ID_CHARS)?;
         let id = u64::from_str_radix(id, 16).ok().map(|bits| PlantId::new(bits.cast_signed()))?;
-        let owner = if kind == ID_AND_OWNER { Some(UserName::parse(&text_of(owner)?).ok()?) } else { None };
-        // Whatever else would read the same: the check, digits written otherwise, something left over.
+        let owner = if kind == ID_AND_OWNER { Some(UserName::parse(&decode_hex(owner)?).ok()?) } else { None };
+        // Rejects a wrong checksum, other spellings of the digits, and trailing characters.
         let cursor = Self { id, owner };
         (cursor.encode() == text).then_some(cursor)
     }
 }
 
-/// The text whose bytes are written as pairs of digits.
-fn text_of(digits: &str) -> Option<String> {
+fn decode_hex(digits: &str) -> Option<String> {
     let bytes = digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok());
     String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
-fn check(body: &str) -> String {
+fn checksum(body: &str) -> String {
     format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }
 
@@ -59,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_round_trip_and_refuse_changes() {
+    fn cursors_round_trip_and_changed_ones_are_rejected() {
         for (id, owner) in
             [i64::MIN, -1, 0, 1, 42, i64::MAX].into_iter().zip([None, Some("ada"), Some("Åsa")].iter().cycle())
         {
@@ -76,8 +74,8 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_cursor() {
-        let sealed = |body: &str| format!("{body}{}", check(body));
+    fn malformed_cursors_are_rejected() {
+        let with_checksum = |body: &str| format!("{body}{}", checksum(body));
         let bodies = [
             "",
             "01",
@@ -92,10 +90,9 @@ mod tests {
             "01000000000000é",
             "01+00000000000002a",
         ];
-        for garbage in
-            bodies.map(sealed).iter().map(String::as_str).chain(["", "0", "é", "ééééééééééééé", "01000000000000002a"])
-        {
-            assert_eq!(Cursor::decode(garbage), None, "{garbage}");
+        let without_checksum = ["", "0", "é", "ééééééééééééé", "01000000000000002a"];
+        for malformed in bodies.map(with_checksum).iter().map(String::as_str).chain(without_checksum) {
+            assert_eq!(Cursor::decode(malformed), None, "{malformed}");
         }
     }
 }

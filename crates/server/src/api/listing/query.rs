@@ -13,7 +13,7 @@ use crate::api::error::ApiError;
 use crate::observe::Context;
 use crate::transport::BufferBudget;
 
-/// A list request: its parameters, and the state of the connection that it came on.
+/// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
     pub(super) view: View,
     pub(super) if_none_match: Option<IfNoneMatch>,
@@ -35,7 +35,7 @@ impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
                 "after" => view.after = Some(Cursor::decode(&value).ok_or(ApiError::BadCursor)?),
                 "include" if include.is_some() => return Err(BAD_INCLUDE),
                 "include" => include = Some(Include::parse(&value)?),
-                "owner" => view.owner.take(&value)?,
+                "owner" => view.owner.set(&value)?,
                 _ => {}
             }
         }

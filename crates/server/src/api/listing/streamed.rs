@@ -1,4 +1,4 @@
-//! A list that is streamed in chunks, each read from the store when the client has room for it.
+//! Lists that are streamed in chunks. Each chunk is read from the store when the client is ready to receive it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http_body::Frame;
 
-use super::chunk::{CHUNK_BYTES, Chunk, Density, SMALL_CHUNK_BYTES};
+use super::chunk::{CHUNK_BYTES, Density, JsonChunk, SMALL_CHUNK_BYTES};
 use super::query::ListQuery;
 use super::response::respond;
 use super::view::View;
-use crate::api::collections::Readable;
+use crate::api::collections::ReadableCollections;
 use crate::api::entity_tag::EntityTag;
 use crate::api::error::ApiError;
 use crate::api::state::Api;
@@ -23,14 +23,14 @@ use crate::transport::BufferBudget;
 use plantstore_store::{PlantRange, StoreError, Version, end_ranges_after};
 use plantstore_telemetry::metrics::GaugeGuard;
 
-/// The part of a list that is still to be sent.
+/// The part of a list that is not sent yet.
 pub(super) struct StreamedList {
     api: &'static Api,
-    readable: Readable,
+    readable: ReadableCollections,
     view: View,
-    /// The owners' versions with the first chunk.
+    /// The owners' versions when the first chunk was read.
     versions: Vec<Option<Version>>,
-    spans: Vec<PlantRange>,
+    ranges: Vec<PlantRange>,
     density: Density,
     separator: u8,
     buffers: BufferBudget,
@@ -39,11 +39,12 @@ pub(super) struct StreamedList {
     _counted: GaugeGuard<'static>,
 }
 
-/// The first chunk of a list, its number of plants, and what is to be read after it.
 pub(super) struct FirstChunk {
     pub(super) bytes: Bytes,
+    /// Number of plants.
     pub(super) count: usize,
-    pub(super) spans: Vec<PlantRange>,
+    /// The rest of the list.
+    pub(super) ranges: Vec<PlantRange>,
 }
 
 /// The next bytes, true if they are the last, and the rest of the list.
@@ -53,7 +54,7 @@ impl StreamedList {
     /// Streams a list whose owners were at these versions when its first chunk was read.
     pub(super) fn new(
         api: &'static Api,
-        readable: Readable,
+        readable: ReadableCollections,
         query: ListQuery,
         versions: Vec<Option<Version>>,
         density: Density,
@@ -61,7 +62,7 @@ impl StreamedList {
         let ListQuery { view, context, buffers, .. } = query;
         Self {
             api,
-            spans: view.spans(&readable),
+            ranges: view.ranges(&readable),
             readable,
             view,
             versions,
@@ -74,21 +75,21 @@ impl StreamedList {
         }
     }
 
-    /// Returns the response that starts with the first chunk, or is read again if that could not be held. The end of the list is
-    /// fixed before the first byte is sent, because the header that names the next page is sent before it.
+    /// Returns the response. Without a buffer for the first chunk, the list is read again from its start. The end of the page is
+    /// determined before the first byte is sent, because the `Link` to the next page is in the header.
     pub(super) async fn respond(mut self, first: Option<FirstChunk>, tag: EntityTag) -> Result<Response, ApiError> {
         let mut taken = 0;
-        if let Some(FirstChunk { bytes, count, spans }) = first {
-            (self.first, self.separator, self.spans, taken) = (Some(bytes), b',', spans, count);
+        if let Some(FirstChunk { bytes, count, ranges }) = first {
+            (self.first, self.separator, self.ranges, taken) = (Some(bytes), b',', ranges, count);
         }
-        for (span, version) in self.spans.iter_mut().zip(&self.versions) {
-            *span = span.as_of(*version);
+        for (range, version) in self.ranges.iter_mut().zip(&self.versions) {
+            *range = range.as_of(*version);
         }
         let mut next = None;
         if let Some(limit) = self.view.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
-            if let Some(end) = self.api.store.boundary(&self.spans, left).await? {
-                end_ranges_after(&mut self.spans, end);
+            if let Some(end) = self.api.store.boundary(&self.ranges, left).await? {
+                end_ranges_after(&mut self.ranges, end);
                 next = self.view.next(&self.readable, end);
             }
         }
@@ -96,29 +97,29 @@ impl StreamedList {
         Ok(respond(Body::new(ChunkedBody { chunks, ended: false }), next, tag.header()))
     }
 
-    /// Returns the next chunk. An error cuts the connection, so that half a list is not taken for the whole.
-    async fn next_chunk(list: Option<Self>) -> Result<Next, Cut> {
+    /// Returns the next chunk. An error aborts the response, so that the client does not take half a list for the whole.
+    async fn next_chunk(list: Option<Self>) -> Result<Next, StreamError> {
         let Some(mut list) = list else {
             return Ok(None);
         };
         if let Some(first) = list.first.take() {
             return Ok(Some(((first, false), Some(list))));
         }
-        // A chunk is always ready: without this, one long list would occupy a thread.
+        // Reading a chunk may never wait: without this, one long list would occupy a thread.
         tokio::task::yield_now().await;
         let request_id = list.context.id().to_owned();
         list.read().await.inspect_err(|error| tracing::error!(request_id, %error, "list response aborted"))
     }
 
-    async fn read(mut self) -> Result<Next, Cut> {
+    async fn read(mut self) -> Result<Next, StreamError> {
         let permit = self.buffers.try_take();
         let limit = if permit.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
-        let mut chunk = Chunk::new(self.readable.collections(), self.view.include, self.separator, limit);
-        let push = |place, id, name: &str, tag: Option<&str>| chunk.push(place, id, name, tag);
-        let listed = self.api.store.list(&mut self.spans, self.density.rows_of(limit), push).await?;
-        // The plants of a deleted user are removed: the rest of them is not the list.
+        let mut chunk = JsonChunk::new(self.readable.collections(), self.view.include, self.separator, limit);
+        let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
+        let listed = self.api.store.list(&mut self.ranges, self.density.rows_of(limit), push).await?;
+        // The plants of a deleted user are being removed, so the list would be incomplete.
         if self.versions.iter().zip(&listed.versions).any(|(before, now)| before.is_some() && now.is_none()) {
-            return Err(Cut::UserGone);
+            return Err(StreamError::UserDeleted);
         }
         let (density, is_last) = (chunk.density(), !listed.more);
         let bytes = if is_last { chunk.finish() } else { chunk.bytes };
@@ -128,27 +129,29 @@ impl StreamedList {
     }
 }
 
-/// Reasons why a list breaks off.
 #[derive(Debug, thiserror::Error)]
-enum Cut {
+enum StreamError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("a user was deleted")]
-    UserGone,
+    UserDeleted,
 }
 
-/// The chunks of a list as a body, which knows its end without being polled again: the client's window may have room for the
-/// last byte and no more.
+/// The chunks of a list as a body that reports its end together with the last chunk: the client's flow-control window may be
+/// exhausted by it, and the end could not be sent.
 struct ChunkedBody<S> {
     chunks: S,
     ended: bool,
 }
 
-impl<S: Stream<Item = Result<(Bytes, bool), Cut>> + Unpin> http_body::Body for ChunkedBody<S> {
+impl<S: Stream<Item = Result<(Bytes, bool), StreamError>> + Unpin> http_body::Body for ChunkedBody<S> {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = StreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StreamError>>> {
         let chunk = ready!(Pin::new(&mut self.chunks).poll_next(task));
         Poll::Ready(chunk.map(|chunk| {
             let (bytes, is_last) = chunk?;

@@ -1,14 +1,14 @@
-//! The parameters of a list.
+//! The parameters of a list request.
 
 use hyper::header::HeaderValue;
 use plantstore_model::plant::PlantId;
 use plantstore_store::{Collection, PlantRange};
 
 use super::cursor::Cursor;
-use crate::api::collections::{OwnerName, Readable};
+use crate::api::collections::{OwnerName, ReadableCollections};
 use crate::api::error::ApiError;
 
-/// The parameters that select and shape a list.
+/// The parameters that determine a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct View {
     pub(super) owner: OwnerName,
@@ -17,7 +17,7 @@ pub(crate) struct View {
     pub(super) include: Include,
 }
 
-/// Optional fields of each plant.
+/// The optional fields of each plant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Include {
     pub(super) id: bool,
@@ -55,22 +55,22 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, ApiError> {
 }
 
 impl View {
-    /// Completes a cursor without an owner, which stems from a list of one owner: here, the caller.
-    pub(super) fn complete_cursor(&mut self, readable: &Readable) {
+    /// Adds the caller as owner to a cursor without one: it is from a list before other users shared their plants.
+    pub(super) fn complete_cursor(&mut self, readable: &ReadableCollections) {
         if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {
             cursor.owner.get_or_insert_with(|| readable.caller().clone());
         }
     }
 
-    /// Returns the number of bytes of its texts.
+    /// Returns the size of its strings on the heap.
     pub(super) fn bytes(&self) -> usize {
         let after = self.after.as_ref().and_then(|cursor| cursor.owner.as_ref());
         after.map_or(0, |owner| owner.as_str().len()) + self.owner.0.as_ref().map_or(0, String::len)
     }
 
-    /// Returns the range to read of each collection.
-    pub(super) fn spans(&self, readable: &Readable) -> Vec<PlantRange> {
-        let span = |collection: &Collection| {
+    /// Returns the range to read from each collection.
+    pub(super) fn ranges(&self, readable: &ReadableCollections) -> Vec<PlantRange> {
+        let range = |collection: &Collection| {
             let all = PlantRange::all_of(collection.owner_id);
             match &self.after {
                 None => all,
@@ -78,15 +78,15 @@ impl View {
                 Some(Cursor { id, .. }) => all.past(*id),
             }
         };
-        readable.collections().iter().map(span).collect()
+        readable.collections().iter().map(range).collect()
     }
 
-    /// Returns the `Link` to the page after this plant. A page without plants has no next page.
-    pub(super) fn next(&self, readable: &Readable, (id, place): (PlantId, usize)) -> Option<HeaderValue> {
+    /// Returns the `Link` to the page after this plant; `None` for a list without limit.
+    pub(super) fn next(&self, readable: &ReadableCollections, (id, index): (PlantId, usize)) -> Option<HeaderValue> {
         let limit = self.limit?;
         let owner = match readable.collections() {
             [_] => None,
-            several => Some(several[place].owner.clone()),
+            several => Some(several[index].owner.clone()),
         };
         let after = Cursor { id, owner }.encode();
         let include = self.include.parameter();

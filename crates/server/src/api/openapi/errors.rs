@@ -1,8 +1,7 @@
-//! Errors, not described but sampled: their statuses, error codes, messages and header fields are those that the handlers
-//! give.
+//! Error responses. Their statuses, error codes, messages and header fields are taken from sample values of [`ApiError`].
 //!
-//! Every error response has the one schema [`Error`], whose `error` is an open integer: clients that were generated from an
-//! older document can read a new code. The codes of a response are listed in its description and in
+//! Every error response has the same schema [`ErrorSchema`], whose `error` is any integer and not an enumeration, so that clients
+//! generated from an older document can read a new code. The codes of a response are listed in its description and in
 //! [`ERROR_CODES_EXTENSION`].
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use utoipa::openapi::{Response, ResponseBuilder};
 
 use super::headers;
 use super::parts::{JSON, Responses, code, reference};
-use super::schemas::Error;
+use super::schemas::ErrorSchema;
 use crate::api::error::ApiError;
 use crate::api::limits::ApiLimits;
 use plantstore_model::plant::NewPlant;
@@ -24,8 +23,8 @@ use plantstore_model::token::Scope;
 /// The extension of a response that lists its error codes.
 const ERROR_CODES_EXTENSION: &str = "x-error-codes";
 
-/// Errors of requests without a token.
-pub(super) fn anybody() -> impl Iterator<Item = ApiError> {
+/// Errors of all requests, also without a token.
+pub(super) fn common_errors() -> impl Iterator<Item = ApiError> {
     [
         ApiError::BadRequest("send exactly one `Host` header"),
         ApiError::BadTransferEncoding,
@@ -39,10 +38,10 @@ pub(super) fn anybody() -> impl Iterator<Item = ApiError> {
     .into_iter()
 }
 
-/// Errors of requests that need this scope.
-pub(super) fn calling(scope: Scope) -> impl Iterator<Item = ApiError> {
-    // The last two: users of an issuer are made at their first request.
-    anybody().chain([
+/// Errors of requests that require this scope.
+pub(super) fn caller_errors(scope: Scope) -> impl Iterator<Item = ApiError> {
+    // The last two, because a user of an issuer is created at the first request.
+    common_errors().chain([
         ApiError::NoToken,
         ApiError::InvalidToken,
         ApiError::ScopeMissing(scope),
@@ -56,18 +55,23 @@ pub(super) fn calling(scope: Scope) -> impl Iterator<Item = ApiError> {
 }
 
 /// Errors of writes.
-pub(super) fn writing(scope: Scope) -> impl Iterator<Item = ApiError> {
-    calling(scope).chain([ApiError::ReaderOnly, ApiError::NoCollection, ApiError::KeyInFlight, ApiError::KeyReused])
+pub(super) fn write_errors(scope: Scope) -> impl Iterator<Item = ApiError> {
+    caller_errors(scope).chain([
+        ApiError::ReaderOnly,
+        ApiError::NoCollection,
+        ApiError::KeyInFlight,
+        ApiError::KeyReused,
+    ])
 }
 
-/// One fault of each kind.
-pub(super) fn faults_of_bodies() -> impl Iterator<Item = ApiError> {
+/// One error of each kind that a body can have.
+pub(super) fn body_errors() -> impl Iterator<Item = ApiError> {
     let bodies = [r"{", r#"{"id": 1}"#, r#"{"id": "1", "name": "Rose"}"#, r#"{"id": 1, "name": ""}"#];
     bodies.into_iter().filter_map(|body| NewPlant::from_json(body.as_bytes()).err().map(ApiError::BadBody))
 }
 
 /// Returns one response for each status of these errors.
-pub(super) fn errors(errors: impl IntoIterator<Item = ApiError>) -> Responses {
+pub(super) fn error_responses(errors: impl IntoIterator<Item = ApiError>) -> Responses {
     let mut by_status: BTreeMap<String, Vec<ApiError>> = BTreeMap::new();
     for error in errors {
         by_status.entry(code(error.code().1)).or_default().push(error);
@@ -75,20 +79,20 @@ pub(super) fn errors(errors: impl IntoIterator<Item = ApiError>) -> Responses {
     by_status.into_iter().map(|(status, errors)| (status, error_response(&errors).into())).collect()
 }
 
-/// Returns the response with one of these errors, which have the same status.
+/// Returns the response for these errors, which have the same status.
 pub(super) fn error_response(errors: &[ApiError]) -> Response {
     let mut codes: Vec<i32> = errors.iter().map(|error| error.code().0).collect();
     codes.sort_unstable();
     codes.dedup();
     let reason = errors.first().and_then(|error| error.code().1.canonical_reason()).unwrap_or_default();
     let listed = codes.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-    let examples = errors.iter().enumerate().map(|(place, error)| {
-        let (number, _) = error.code();
+    let examples = errors.iter().enumerate().map(|(index, error)| {
+        let (code, _) = error.code();
         let message = error.to_string();
-        let value = json!({"error": number, "message": message});
-        (example_name(errors, place), ExampleBuilder::new().summary(message).value(Some(value)))
+        let value = json!({"error": code, "message": message});
+        (example_name(errors, index), ExampleBuilder::new().summary(message).value(Some(value)))
     });
-    let content = ContentBuilder::new().schema(Some(reference::<Error>())).examples_from_iter(examples).build();
+    let content = ContentBuilder::new().schema(Some(reference::<ErrorSchema>())).examples_from_iter(examples).build();
     let response = ResponseBuilder::new()
         .description(format!("{reason}; `error` is one of: {listed}"))
         .content(JSON, content)
@@ -98,11 +102,11 @@ pub(super) fn error_response(errors: &[ApiError]) -> Response {
     headers::with(response, names).build()
 }
 
-/// Returns the code of the error at this place, with a suffix where several share it.
-fn example_name(errors: &[ApiError], place: usize) -> String {
-    let number = errors[place].code().0;
-    match errors[..place].iter().filter(|before| before.code().0 == number).count() {
-        0 => number.to_string(),
-        before => format!("{number}-{}", before + 1),
+/// Returns the code of the error at this index, with a suffix if an earlier one has the same code.
+fn example_name(errors: &[ApiError], index: usize) -> String {
+    let code = errors[index].code().0;
+    match errors[..index].iter().filter(|before| before.code().0 == code).count() {
+        0 => code.to_string(),
+        before => format!("{code}-{}", before + 1),
     }
 }

@@ -1,20 +1,19 @@
-//! The header fields of answers. Those that every message of HTTP/1.1 has (`Date`, `Content-Length`, `Content-Type` and the
-//! like) need no description.
+//! Header fields of responses. General fields of HTTP (`Date`, `Content-Length`, `Content-Type` …) are not described.
 
 use serde_json::{Value, json};
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::{Header, ObjectBuilder, Ref, RefOr, Response, ResponseBuilder, Type};
 
-/// A name, what it means, and what it may look like.
-type Described = (&'static str, &'static str, Example);
+/// Name, description and example value.
+type HeaderEntry = (&'static str, &'static str, HeaderExample);
 
-enum Example {
+enum HeaderExample {
     Text(&'static str),
     Number(u32),
 }
-use Example::{Number, Text};
+use HeaderExample::{Number, Text};
 
-/// What any answer may carry.
+/// Header fields that any response may have.
 const COMMON: [&str; 6] = [
     "X-Request-Id",
     "X-Content-Type-Options",
@@ -24,41 +23,41 @@ const COMMON: [&str; 6] = [
     "Vary",
 ];
 
-const ALL: [Described; 19] = [
+const ALL: [HeaderEntry; 19] = [
     (
         "X-Request-Id",
-        "The id of the request: the one that was sent, if it is sane, or a new one",
+        "The id of the request: the one that was sent, if it is valid, or a new one",
         Text("4a1b6bfe6f3d4d0e"),
     ),
     ("X-Content-Type-Options", "Always `nosniff`", Text("nosniff")),
     (
         "Access-Control-Allow-Origin",
-        "Where the operator allows it: the origin whose pages may read this",
+        "The origin whose pages may read the response, if the operator allows it",
         Text("https://app.example"),
     ),
-    ("Access-Control-Expose-Headers", "What those pages may read of the header", Text("ETag, Link, Location")),
-    ("Access-Control-Allow-Methods", "What those pages may do", Text("GET, HEAD, POST, DELETE")),
-    ("Access-Control-Allow-Headers", "What those pages may send", Text("Authorization, Content-Type")),
-    ("Access-Control-Max-Age", "Seconds for which a browser need not ask again", Number(7_200)),
-    ("RateLimit-Policy", "Where the operator has set one: the quota of a user", Text(r#""user";q=100;w=60"#)),
-    ("RateLimit", "What is left of the quota", Text(r#""user";r=99;t=1"#)),
-    ("Vary", "What of a request the answer depends on", Text("Authorization")),
+    ("Access-Control-Expose-Headers", "Header fields that those pages may read", Text("ETag, Link, Location")),
+    ("Access-Control-Allow-Methods", "Methods that those pages may use", Text("GET, HEAD, POST, DELETE")),
+    ("Access-Control-Allow-Headers", "Header fields that those pages may send", Text("Authorization, Content-Type")),
+    ("Access-Control-Max-Age", "Seconds for which a browser may cache this response", Number(7_200)),
+    ("RateLimit-Policy", "The quota of a user, if the operator has set one", Text(r#""user";q=100;w=60"#)),
+    ("RateLimit", "The remaining quota", Text(r#""user";r=99;t=1"#)),
+    ("Vary", "Request header fields that the response depends on", Text("Authorization")),
     ("Content-Encoding", "`gzip` for clients that accept it", Text("gzip")),
-    ("Cache-Control", "How long the answer may be kept", Text("private, no-cache")),
-    ("ETag", "What the list was made of, for `If-None-Match`", Text(r#"W/"0f343b0931126a20f133d67c2b018a3b""#)),
+    ("Cache-Control", "Directives for caches", Text("private, no-cache")),
+    ("ETag", "The version of the list, for `If-None-Match`", Text(r#"W/"0f343b0931126a20f133d67c2b018a3b""#)),
     (
         "Link",
-        "The address of the next page, as long as there is one",
+        "The address of the next page, if there is one",
         Text(r#"</plants?limit=20&after=010000000000000014fa679ec8>; rel="next""#),
     ),
     ("Location", "The address of the new plant", Text("/plants/1")),
-    ("Idempotency-Replayed", "`true` when this answer was given before, to a request with the same key", Text("true")),
+    ("Idempotency-Replayed", "`true` for the stored response to an earlier request with the same key", Text("true")),
     ("WWW-Authenticate", "How to authenticate, and what was wrong with the token", Text(r#"Bearer realm="plants""#)),
     ("Retry-After", "Seconds after which to try again", Number(1)),
     ("Allow", "The methods that this address has", Text("GET,HEAD,POST")),
 ];
 
-/// All of them, for the document's components.
+/// Returns all header fields, for the document's components.
 pub(super) fn all() -> impl Iterator<Item = (String, RefOr<Header>)> {
     ALL.iter().map(|(name, description, example)| {
         let (schema_type, example) = match example {
@@ -71,12 +70,11 @@ pub(super) fn all() -> impl Iterator<Item = (String, RefOr<Header>)> {
     })
 }
 
-/// The answer with these header fields, and with those that any answer may carry.
+/// Adds these header fields and the common ones to a response.
 pub(super) fn with<'a>(response: ResponseBuilder, names: impl IntoIterator<Item = &'a str>) -> ResponseBuilder {
     COMMON.into_iter().chain(names).fold(response, |response, name| response.header_ref(name, reference(name)))
 }
 
-/// Adds this header field to an answer.
 pub(super) fn add(response: &mut Response, name: &str) {
     response.headers.insert(name.to_owned(), RefOr::Ref(reference(name)));
 }
@@ -85,7 +83,7 @@ fn reference(name: &str) -> Ref {
     Ref::new(format!("#/components/headers/{name}"))
 }
 
-/// The name of a header field as the document spells it; `None` for those that need no description.
+/// Returns the name of a header field in the spelling of the document; `None` if it is not described.
 pub(super) fn documented(name: &str) -> Option<&'static str> {
     ALL.iter().map(|(known, _, _)| *known).find(|known| known.eq_ignore_ascii_case(name))
 }

@@ -1,4 +1,4 @@
-//! What requests carry beside their body.
+//! The parameters and header fields of each operation's requests.
 
 use serde_json::json;
 use utoipa::IntoParams;
@@ -15,7 +15,7 @@ pub(crate) struct WriteParameters;
 pub(crate) struct DeleteParameters;
 /// Of `GET /openapi.json`.
 pub(crate) struct OpenapiParameters;
-/// Of whatever else is read.
+/// Of all other reads.
 pub(crate) struct ReadParameters;
 
 impl IntoParams for ListParameters {
@@ -24,7 +24,7 @@ impl IntoParams for ListParameters {
             limit(),
             after(),
             include(),
-            owner("Whose plants: all that you can read, unless you name one owner"),
+            owner("Owner of the plants; all owners whose plants you can read unless given"),
             if_none_match(),
             request_id(),
         ]
@@ -55,7 +55,8 @@ impl IntoParams for ReadParameters {
     }
 }
 
-const OWNER_OF_WRITES: &str = "Whose plant: your own, unless you name somebody who lets you edit theirs";
+const OWNER_OF_WRITES: &str =
+    "Owner of the plant; you unless given. Another owner must have granted you the role `editor`";
 
 fn optional(place: ParameterIn, name: &str, description: &str, schema: ObjectBuilder) -> ParameterBuilder {
     let parameter = ParameterBuilder::new().name(name).parameter_in(place).required(Required::False);
@@ -73,19 +74,19 @@ fn limit() -> Parameter {
         .minimum(Some(0))
         .maximum(Some(i32::MAX));
     let description =
-        "The most plants to return, all of them without it; where it leaves some out, `Link` has the next page";
+        "Maximum number of plants to return, all of them unless given; if there are more, `Link` has the next page";
     optional(ParameterIn::Query, "limit", description, schema).example(Some(json!(20))).build()
 }
 
 fn after() -> Parameter {
     let schema = text().format(Some(SchemaFormat::Custom("cursor".to_owned())));
-    let description = "Where the page before has ended: opaque, from its `Link`";
+    let description = "Opaque cursor from the `Link` of the previous page";
     optional(ParameterIn::Query, "after", description, schema).build()
 }
 
 fn include() -> Parameter {
     let schema = text().enum_values(Some(["id", "owner", "id,owner", "owner,id"]));
-    let description = "What else to show of each plant";
+    let description = "Optional fields to include in each plant";
     optional(ParameterIn::Query, "include", description, schema).example(Some(json!("id"))).build()
 }
 
@@ -96,22 +97,22 @@ fn owner(description: &str) -> Parameter {
 
 fn path_id() -> Parameter {
     let parameter = ParameterBuilder::new().name("id").parameter_in(ParameterIn::Path).required(Required::True);
-    let description = "The number of the plant";
+    let description = "The id of the plant";
     parameter.description(Some(description)).schema(Some(schemas::id(description))).example(Some(json!(1))).build()
 }
 
 fn idempotency_key() -> Parameter {
-    // Bare, or a string of RFC 8941; neither starts nor ends with a space, which HTTP takes away.
+    // Bare, or a quoted string of RFC 8941. It cannot start or end with a space, because HTTP strips these.
     let pattern = r#"^(?:[!#-~](?:[ -~]{0,253}[!-~])?|"(?:[ !#-\[\]-~]|\\["\\]){1,255}")$"#;
     let schema = text().pattern(Some(pattern));
-    let description = "A new one for every new request: sent again with the same key, a request is done once, and its first \
-        answer is given again";
+    let description = "A new key for every new request. A request that is sent again with the same key is executed once and gets \
+        the first response again";
     optional(ParameterIn::Header, "Idempotency-Key", description, schema).build()
 }
 
 fn if_none_match() -> Parameter {
-    optional(ParameterIn::Header, "If-None-Match", "The `ETag` of what you have: 304 if it is still true", text())
-        .build()
+    let description = "The `ETag` of a response that you have; 304 if it is still current";
+    optional(ParameterIn::Header, "If-None-Match", description, text()).build()
 }
 
 fn request_id() -> Parameter {

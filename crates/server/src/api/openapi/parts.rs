@@ -1,4 +1,4 @@
-//! Small parts of the document.
+//! Types and functions that the parts of the document share.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) fn reference<T: ToSchema>() -> Ref {
     Ref::from_schema_name(T::name())
 }
 
-/// Returns a status as the document names it.
+/// Returns a status as a key of [`Responses`].
 pub(super) fn code(status: StatusCode) -> String {
     status.as_str().to_owned()
 }

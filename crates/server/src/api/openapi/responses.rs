@@ -7,15 +7,15 @@ use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::link::LinkBuilder;
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, ResponseBuilder, Type};
 
-use super::errors::{anybody, calling, error_response, errors, faults_of_bodies, writing};
+use super::errors::{body_errors, caller_errors, common_errors, error_response, error_responses, write_errors};
 use super::headers;
 use super::parts::{JSON, Responses, code, reference};
 use super::schemas::PlantSchema;
 use crate::api::error::ApiError;
-use plantstore_model::plant::{IdFault, PlantId};
+use plantstore_model::plant::{PlantId, PlantIdError};
 use plantstore_model::token::Scope;
 
-/// What tells a client how long a list holds.
+/// Header fields for conditional requests.
 const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
 
 /// Of `POST /plants`.
@@ -36,14 +36,14 @@ impl IntoResponses for CreateResponses {
         let delete = LinkBuilder::new()
             .operation_id("deletePlant")
             .parameter("id", "$request.body#/id")
-            .description("The id that was chosen is the one to delete by.");
+            .description("Deletes the plant by the id that the client has chosen.");
         let content = ContentBuilder::new().schema(Some(reference::<PlantSchema>()));
         let content = content.example(Some(json!({"name": "Monstera", "tag": "indoor"})));
         let created = ResponseBuilder::new()
             .description("The plant, as it was created; its id is in `Location`")
             .content(JSON, content.build())
             .link("delete", delete.build());
-        let mut responses = errors(writing(Scope::Write).chain(faults_of_bodies()).chain([
+        let mut responses = error_responses(write_errors(Scope::Write).chain(body_errors()).chain([
             ApiError::Duplicate(PlantId::new(1)),
             ApiError::BodyUnreadable,
             ApiError::NotJsonType,
@@ -63,7 +63,7 @@ impl IntoResponses for ListResponses {
             .description("The plants that the caller can read, ascending by id")
             .content(JSON, content.build());
         let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
-        let mut responses = errors(calling(Scope::Read).chain([
+        let mut responses = error_responses(caller_errors(Scope::Read).chain([
             ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"),
             ApiError::BadCursor,
             ApiError::NoCollection,
@@ -76,9 +76,9 @@ impl IntoResponses for ListResponses {
 
 impl IntoResponses for DeleteResponses {
     fn responses() -> Responses {
-        let deleted = ResponseBuilder::new().description("The plant is gone");
-        let wrong = [ApiError::BadPathId(IdFault::NotAnInteger), ApiError::NoPlant];
-        let mut responses = errors(writing(Scope::Delete).chain(wrong));
+        let deleted = ResponseBuilder::new().description("The plant is deleted");
+        let own_errors = [ApiError::BadPathId(PlantIdError::NotAnInteger), ApiError::NoPlant];
+        let mut responses = error_responses(write_errors(Scope::Delete).chain(own_errors));
         responses.insert(code(StatusCode::NO_CONTENT), headers::with(deleted, []).into());
         mark_replayed(&mut responses, StatusCode::NO_CONTENT, &ApiError::NoPlant);
         with_quota(responses)
@@ -87,14 +87,14 @@ impl IntoResponses for DeleteResponses {
 
 impl IntoResponses for LiveResponses {
     fn responses() -> Responses {
-        probed("The process lives", "live", errors(anybody()))
+        with_probe_status("The process is alive", "live", error_responses(common_errors()))
     }
 }
 
 impl IntoResponses for ReadyResponses {
     fn responses() -> Responses {
-        let unavailable = ApiError::Unavailable(String::new());
-        probed("The store answers, and the service is not stopping", "ready", errors(anybody().chain([unavailable])))
+        let errors = error_responses(common_errors().chain([ApiError::Unavailable(String::new())]));
+        with_probe_status("The store answers, and the service is not shutting down", "ready", errors)
     }
 }
 
@@ -105,7 +105,7 @@ impl IntoResponses for OpenapiResponses {
             .description("This document")
             .content(JSON, ContentBuilder::new().schema(Some(schema)).build());
         let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
-        let mut responses = errors(anybody());
+        let mut responses = error_responses(common_errors());
         let sent = VALIDATORS.into_iter().chain(["Content-Encoding"]);
         responses.insert(code(StatusCode::OK), headers::with(document, sent).into());
         responses.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
@@ -113,38 +113,40 @@ impl IntoResponses for OpenapiResponses {
     }
 }
 
-/// Returns the responses where there is no operation.
+/// Returns the responses to requests that match no operation.
 pub(super) fn outside_of_operations() -> Responses {
-    let preflight = ResponseBuilder::new().description("What pages of another origin may do");
+    let preflight =
+        ResponseBuilder::new().description("Methods and header fields that pages of another origin may use");
     let allowed = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers", "Access-Control-Max-Age"];
     let not_allowed = ApiError::MethodNotAllowed("GET,HEAD,POST".to_owned());
-    let refused =
+    let errors =
         [("NoSuchAddress", error_response(&[ApiError::NoRoute])), ("MethodNotAllowed", error_response(&[not_allowed]))];
-    let mut responses = with_quota(refused.map(|(name, response)| (name.to_owned(), response.into())).into());
+    let mut responses = with_quota(errors.map(|(name, response)| (name.to_owned(), response.into())).into());
     responses.insert("Preflight".to_owned(), headers::with(preflight, allowed).into());
     responses
 }
 
-fn probed(description: &str, status: &str, mut responses: Responses) -> Responses {
-    let known = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([status]));
-    let schema = ObjectBuilder::new().property("status", known).required("status");
+/// Adds the success response of a probe.
+fn with_probe_status(description: &str, status: &str, mut responses: Responses) -> Responses {
+    let value = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([status]));
+    let schema = ObjectBuilder::new().property("status", value).required("status");
     let content = ContentBuilder::new().schema(Some(schema)).example(Some(json!({"status": status})));
-    let probed = ResponseBuilder::new().description(description).content(JSON, content.build());
-    responses.insert(code(StatusCode::OK), headers::with(probed, ["Cache-Control"]).into());
+    let success = ResponseBuilder::new().description(description).content(JSON, content.build());
+    responses.insert(code(StatusCode::OK), headers::with(success, ["Cache-Control"]).into());
     responses
 }
 
-/// Marks what may be replayed to a request with a key: the success, this error, and errors in the request itself.
-fn mark_replayed(responses: &mut Responses, done: StatusCode, error: &ApiError) {
+/// Adds `Idempotency-Replayed` to the responses that may be replayed: the success, this error, and errors in the request itself.
+fn mark_replayed(responses: &mut Responses, success: StatusCode, error: &ApiError) {
     let stored = [&ApiError::BadRequest(""), &ApiError::NotJsonType, error].map(|error| error.code().1);
-    for status in stored.into_iter().chain([done]) {
+    for status in stored.into_iter().chain([success]) {
         if let Some(RefOr::T(response)) = responses.get_mut(&code(status)) {
             headers::add(response, "Idempotency-Replayed");
         }
     }
 }
 
-/// Adds what is left of the quota, which an authenticated caller gets also with an error.
+/// Adds `RateLimit`, which an authenticated caller gets with errors, too.
 fn with_quota(mut responses: Responses) -> Responses {
     for response in responses.values_mut() {
         if let RefOr::T(response) = response {

@@ -1,4 +1,4 @@
-//! The shapes of what goes in and out, with the very rules that [`plantstore_model::plant`] keeps.
+//! Schemas of request and response bodies, with the limits of [`plantstore_model::plant`].
 
 use std::borrow::Cow;
 
@@ -10,17 +10,17 @@ use utoipa::{PartialSchema, ToSchema};
 use plantstore_model::plant::{NAME_MAX_CHARS, TAG_MAX_CHARS};
 use plantstore_model::user::USER_NAME_MAX_CHARS;
 
-/// No characters of the Unicode category Cc. Written so that every dialect of regular expressions reads the same.
+/// Excludes the Unicode category Cc, in a syntax that all dialects of regular expressions share.
 const NO_CONTROL_CHARACTERS: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
 
-/// The warning that generated clients carry beside every id.
+/// Warning in the description of every id, which generated clients repeat.
 const INEXACT_IN_JAVASCRIPT: &str =
     "Beyond ±(2^53 − 1), that is ±9007199254740991, JavaScript reads it inexactly as a number";
 
-/// The body of every answer that is neither a success nor a 304.
-pub(crate) struct Error;
+/// The schema of the body of every error response.
+pub(crate) struct ErrorSchema;
 
-impl PartialSchema for Error {
+impl PartialSchema for ErrorSchema {
     fn schema() -> RefOr<Schema> {
         let code = ObjectBuilder::new()
             .schema_type(Type::Integer)
@@ -37,7 +37,7 @@ impl PartialSchema for Error {
     }
 }
 
-impl ToSchema for Error {
+impl ToSchema for ErrorSchema {
     fn name() -> Cow<'static, str> {
         "Error".into()
     }
@@ -49,8 +49,8 @@ pub(crate) struct PlantSchema;
 impl PartialSchema for PlantSchema {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
-            .property("id", id("The number of the plant; with `include=id`"))
-            .property("owner", owner().description(Some("The name of the user whose it is; with `include=owner`")))
+            .property("id", id("The id of the plant; present with `include=id`"))
+            .property("owner", owner().description(Some("The name of the owner; present with `include=owner`")))
             .property("name", name())
             .property("tag", tag(Type::String))
             .required("name")
@@ -71,7 +71,7 @@ pub(crate) struct NewPlantSchema;
 impl PartialSchema for NewPlantSchema {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
-            .property("id", id("Your own number for the plant, unique among its owner's plants"))
+            .property("id", id("The id of the plant, chosen by the client; unique among its owner's plants"))
             .property("name", name())
             .property("tag", tag(SchemaType::from_iter([Type::String, Type::Null])))
             .required("id")
@@ -87,7 +87,7 @@ impl ToSchema for NewPlantSchema {
     }
 }
 
-/// An integer of 64 bits.
+/// Returns the schema of a 64-bit integer.
 pub(super) fn id(description: &str) -> ObjectBuilder {
     ObjectBuilder::new()
         .description(Some(format!("{description}. {INEXACT_IN_JAVASCRIPT}")))
@@ -103,7 +103,7 @@ fn name() -> ObjectBuilder {
         .min_length(Some(1))
         .max_length(Some(NAME_MAX_CHARS))
         .pattern(Some(NO_CONTROL_CHARACTERS))
-        .description(Some("The name of the plant, kept exactly as sent"))
+        .description(Some("The name of the plant, stored exactly as sent"))
 }
 
 fn tag(schema_type: impl Into<SchemaType>) -> ObjectBuilder {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_plant_are_those_that_are_shown() {
+    fn plant_schema_has_the_serialised_fields() {
         let plant = Plant { id: Some(PlantId::new(1)), owner: Some("ada"), name: "Rose", tag: Some("thorny") };
         let shown = serde_json::to_value(plant).expect("a plant is JSON");
         assert_eq!(keys(&schema::<PlantSchema>()["properties"]), keys(&shown));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_a_new_plant_is_one() {
+    fn examples_of_new_plants_are_valid() {
         for example in schema::<NewPlantSchema>()["examples"].as_array().expect("examples") {
             NewPlant::from_json(example.to_string().as_bytes()).expect("a plant");
         }

@@ -1,9 +1,9 @@
-//! What tokens (JWT) and keys (JWK) have in common: the names of algorithms, and base64url.
+//! Algorithm names and base64url, which tokens (JWT) and keys (JWK) share.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The algorithms that are accepted. All are asymmetric, so that a public key cannot sign.
+/// Accepted signature algorithms. All are asymmetric, so that a public key cannot be used to sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Rs256,
@@ -12,9 +12,9 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
-    /// Reads a name of RFC 7518, RFC 8037 or RFC 9864. The last one gives EdDSA with Ed25519 a name of its own; both names
-    /// stand for the same signature, because no other curve of EdDSA is accepted.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    /// Returns the algorithm with a name of RFC 7518, RFC 8037 or RFC 9864. `EdDSA` and `Ed25519` are the same here, because no
+    /// other curve of EdDSA is accepted.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         match name {
             "RS256" => Some(Self::Rs256),
             "ES256" => Some(Self::Es256),
@@ -24,7 +24,7 @@ impl Algorithm {
     }
 }
 
-/// Decodes base64url without padding and without trailing bits, so that one text stands for the same bytes.
+/// Decodes base64url without padding and without trailing bits, so that every byte string has exactly one encoding.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }

@@ -1,5 +1,4 @@
-//! A token of an issuer: how it is read, and what it must claim. Strict wherever a lenient reader and a strict one could take
-//! the same bytes for different things.
+//! Parsing of a JWT and validation of its claims. Input that lenient parsers read in different ways is rejected.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,123 +13,123 @@ use super::quote::quoted_json;
 use plantstore_model::token::Scopes;
 use plantstore_model::user::UserName;
 
-/// How far the issuer's clock may be from ours, in seconds.
+/// Tolerated difference between the issuer's clock and ours, in seconds.
 const LEEWAY: f64 = 30.0;
-/// What a token may say it is: nothing, or one of these, in any case of letters. Others are made for something else.
+/// Accepted values of `typ`, compared without regard to case. A token without `typ` is accepted, too.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
 
-/// Why a token is not accepted. The texts are for operators; they repeat nothing of the token.
+/// The reason why a token is not accepted. The texts are for the log; they do not contain parts of the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum TokenError {
     #[error("it is not a JWT")]
     Malformed,
     #[error("its algorithm is none of RS256, ES256, EdDSA and Ed25519")]
     Algorithm,
     #[error("its header asks for extensions (`crit`)")]
     Critical,
-    #[error("its `typ` is that of something else than an access token")]
+    #[error("its `typ` is not that of an access token")]
     Type,
-    #[error("its `kid` is no text")]
+    #[error("its `kid` is not a string")]
     KeyId,
     #[error("its `iss` is not the issuer")]
     Issuer,
     /// With its `aud`, quoted; `None` when it has none.
-    #[error("its `aud` does not hold the audience")]
+    #[error("its `aud` does not contain the audience")]
     Audience(Option<String>),
-    #[error("its `{0}` is missing or no number")]
+    #[error("its `{0}` is missing or not a number")]
     Time(&'static str),
     #[error("it has expired")]
     Expired,
     #[error("it is not valid yet")]
-    NotYet,
-    #[error("it names no user, or one whose name is not possible here")]
+    NotYetValid,
+    #[error("its user claim is missing or not a valid user name")]
     User,
     #[error("the issuer has no such key")]
     UnknownKey,
-    #[error("its signature is not that of the issuer's key")]
+    #[error("its signature does not match the issuer's key")]
     Signature,
 }
 
-impl Fault {
-    /// Whether a token that has it may be valid later, by itself or by a change of the issuer's keys.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::NotYet | Self::UnknownKey | Self::Signature)
+impl TokenError {
+    /// Returns true if the token may become valid with time or with a change of the issuer's keys.
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::NotYetValid | Self::UnknownKey | Self::Signature)
     }
 }
 
-/// A token, read and not yet believed.
+/// A parsed token that is not verified.
 pub(super) struct Jwt<'a> {
-    /// What the signature is over.
+    /// The bytes that the signature covers.
     pub(super) signed: &'a [u8],
     pub(super) signature: Vec<u8>,
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
-    claims: Members,
+    claims: JsonObject,
 }
 
-/// Whose tokens are accepted.
-pub(super) struct Expected {
+/// Claims that a token must have.
+pub(super) struct ExpectedClaims {
     pub(super) issuer: String,
     pub(super) audience: String,
     pub(super) user_claim: String,
 }
 
-/// What a token says of its holder.
 pub(crate) struct Claims {
     pub(crate) user: UserName,
     pub(crate) scopes: Scopes,
-    /// When it stops working, the leeway included.
+    /// Expiry time, with the leeway added.
     pub(crate) expires: Timestamp,
 }
 
 impl<'a> Jwt<'a> {
-    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
-        let (signed, signature) = text.rsplit_once('.').ok_or(Fault::Malformed)?;
-        let (header, claims) = signed.split_once('.').ok_or(Fault::Malformed)?;
-        let header = Members::decode(header)?;
+    pub(super) fn parse(text: &'a str) -> Result<Self, TokenError> {
+        let (signed, signature) = text.rsplit_once('.').ok_or(TokenError::Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
+        let header = JsonObject::decode(header)?;
         if header.get("crit").is_some() {
-            return Err(Fault::Critical);
+            return Err(TokenError::Critical);
         }
-        let algorithm = header.get("alg").and_then(Value::as_str).and_then(Algorithm::named);
+        let algorithm = header.get("alg").and_then(Value::as_str).and_then(Algorithm::from_name);
         let key_id = match header.get("kid") {
             None => None,
-            Some(id) => Some(id.as_str().ok_or(Fault::KeyId)?.to_owned()),
+            Some(id) => Some(id.as_str().ok_or(TokenError::KeyId)?.to_owned()),
         };
         if header.get("typ").is_some_and(|kind| !is_access_token(kind)) {
-            return Err(Fault::Type);
+            return Err(TokenError::Type);
         }
         Ok(Self {
             signed: signed.as_bytes(),
             signature: decode(signature)?,
-            algorithm: algorithm.ok_or(Fault::Algorithm)?,
+            algorithm: algorithm.ok_or(TokenError::Algorithm)?,
             key_id,
-            claims: Members::decode(claims)?,
+            claims: JsonObject::decode(claims)?,
         })
     }
 
-    /// What the token claims, if it is for us and for now.
-    pub(super) fn check(&self, expected: &Expected, now: Timestamp) -> Result<Claims, Fault> {
+    /// Returns the claims if they are those expected and valid at this time.
+    pub(super) fn check(&self, expected: &ExpectedClaims, now: Timestamp) -> Result<Claims, TokenError> {
         let claims = &self.claims;
         if claims.text("iss") != Some(&expected.issuer) {
-            return Err(Fault::Issuer);
+            return Err(TokenError::Issuer);
         }
         let meant_for_us = match claims.get("aud") {
             Some(Value::Array(audiences)) => audiences.iter().any(|audience| *audience == expected.audience),
             audience => audience.is_some_and(|audience| *audience == expected.audience),
         };
         if !meant_for_us {
-            return Err(Fault::Audience(claims.get("aud").map(quoted_json)));
+            return Err(TokenError::Audience(claims.get("aud").map(quoted_json)));
         }
-        let expires = timestamp(claims.seconds("exp")?.ok_or(Fault::Time("exp"))? + LEEWAY);
+        let expires = timestamp(claims.seconds("exp")?.ok_or(TokenError::Time("exp"))? + LEEWAY);
         if expires <= now {
-            return Err(Fault::Expired);
+            return Err(TokenError::Expired);
         }
         for name in ["nbf", "iat"] {
             if claims.seconds(name)?.is_some_and(|start| timestamp(start - LEEWAY) > now) {
-                return Err(Fault::NotYet);
+                return Err(TokenError::NotYetValid);
             }
         }
-        let user = claims.text(&expected.user_claim).and_then(|name| UserName::parse(name).ok()).ok_or(Fault::User)?;
+        let user =
+            claims.text(&expected.user_claim).and_then(|name| UserName::parse(name).ok()).ok_or(TokenError::User)?;
         let scopes = Scopes::from_names(claims.text("scope").unwrap_or_default());
         Ok(Claims { user, scopes, expires })
     }
@@ -140,24 +139,23 @@ fn is_access_token(kind: &Value) -> bool {
     kind.as_str().is_some_and(|kind| TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)))
 }
 
-fn decode(text: &str) -> Result<Vec<u8>, Fault> {
-    jose::decode(text).ok_or(Fault::Malformed)
+fn decode(text: &str) -> Result<Vec<u8>, TokenError> {
+    jose::decode(text).ok_or(TokenError::Malformed)
 }
 
-/// A moment given in seconds, of which there may be parts, and more than time has.
+/// Converts a number of seconds, which may have a fraction, to a timestamp. Values out of range are clamped.
 fn timestamp(seconds: f64) -> Timestamp {
-    let furthest = if seconds < 0.0 { Timestamp::MIN } else { Timestamp::MAX };
+    let limit = if seconds < 0.0 { Timestamp::MIN } else { Timestamp::MAX };
     let since = SignedDuration::try_from_secs_f64(seconds).ok();
-    since.and_then(|since| Timestamp::from_duration(since).ok()).unwrap_or(furthest)
+    since.and_then(|since| Timestamp::from_duration(since).ok()).unwrap_or(limit)
 }
 
-/// The members of a JSON object. One that is given twice makes the object unreadable: which of them counts would depend on
-/// the reader.
-struct Members(BTreeMap<String, Value>);
+/// A JSON object without repeated names, which parsers would read in different ways.
+struct JsonObject(BTreeMap<String, Value>);
 
-impl Members {
-    fn decode(text: &str) -> Result<Self, Fault> {
-        serde_json::from_slice(&decode(text)?).map_err(|_| Fault::Malformed)
+impl JsonObject {
+    fn decode(text: &str) -> Result<Self, TokenError> {
+        serde_json::from_slice(&decode(text)?).map_err(|_| TokenError::Malformed)
     }
 
     fn get(&self, name: &str) -> Option<&Value> {
@@ -168,35 +166,35 @@ impl Members {
         self.get(name).and_then(Value::as_str)
     }
 
-    fn seconds(&self, name: &'static str) -> Result<Option<f64>, Fault> {
-        let seconds = |value: &Value| value.as_f64().ok_or(Fault::Time(name));
+    fn seconds(&self, name: &'static str) -> Result<Option<f64>, TokenError> {
+        let seconds = |value: &Value| value.as_f64().ok_or(TokenError::Time(name));
         self.get(name).map(seconds).transpose()
     }
 }
 
-impl<'de> Deserialize<'de> for Members {
+impl<'de> Deserialize<'de> for JsonObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
+        struct ObjectVisitor;
 
-        impl<'de> Visitor<'de> for Object {
-            type Value = Members;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = JsonObject;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Members, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<JsonObject, A::Error> {
                 let mut members = BTreeMap::new();
                 while let Some((name, value)) = object.next_entry::<String, Value>()? {
                     match members.entry(name) {
                         Entry::Vacant(vacant) => vacant.insert(value),
-                        Entry::Occupied(_) => return Err(A::Error::custom("a member is given twice")),
+                        Entry::Occupied(_) => return Err(A::Error::custom("a name is repeated")),
                     };
                 }
-                Ok(Members(members))
+                Ok(JsonObject(members))
             }
         }
 
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }

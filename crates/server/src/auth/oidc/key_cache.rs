@@ -1,5 +1,5 @@
-//! Fetches and caches the issuer's signing keys: at intervals, at once when a token names an unknown key, and with the cached
-//! keys while the issuer is down.
+//! Fetches and caches the issuer's signing keys: at intervals, and at once when a token names an unknown key. While the issuer
+//! is down, the cached keys stay in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,58 +9,56 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::issuer::{FetchFault, IssuerUrl, IssuerUrlFault, fetch_document};
+use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document};
 use super::keys::{KeySet, SkippedKey};
 use super::report::report_skipped_keys;
 use plantstore_client::{Address, Cleartext, Client};
 use plantstore_telemetry::metrics::{Counter, Gauge, Page};
 
-/// How long after one fetch the next begins. With [`FETCH_TIMEOUT`] it bounds how long a key that was removed works on; the
+/// Pause between two fetches. Together with [`FETCH_TIMEOUT`] it limits the time for which a removed key is still accepted; the
 /// documentation promises 30 seconds.
-const REFRESH: Duration = Duration::from_secs(20);
-/// The same after a fetch that failed.
-const RETRY: Duration = Duration::from_secs(5);
-/// Time for a fetch, and for the requests that wait for it.
+const REFRESH_PAUSE: Duration = Duration::from_secs(20);
+/// Pause after a failed fetch.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Time limit of a fetch, and of the requests that wait for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Shortest interval at which tokens with an unknown key cause a fetch.
-const ASK_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two fetches that tokens with an unknown key cause.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The keys of an issuer, and the task that fetches them.
 pub(super) struct KeyCache {
-    state: watch::Sender<State>,
+    state: watch::Sender<KeyState>,
     metrics: Arc<FetchMetrics>,
 }
 
-/// What is counted of the fetches.
 #[derive(Default)]
 struct FetchMetrics {
     fetched: Counter,
     failed: Counter,
-    /// When the last one brought keys, in seconds since 1970; 0 for never.
+    /// Time of the last successful fetch, in seconds since 1970; 0 before the first.
     last: Gauge,
 }
 
-struct State {
+struct KeyState {
     keys: Option<Arc<KeySet>>,
-    /// Whether a fetch is under way, or about to be.
+    /// A fetch is in progress or about to start.
     fetching: bool,
-    /// When a token made the service ask last.
-    asked: Option<Instant>,
+    /// Time of the last fetch that a token caused.
+    requested: Option<Instant>,
 }
 
-/// What is missing.
-pub(super) enum Missing {
-    /// The key: the issuer's others are there.
-    Key,
-    /// All keys: they were never there.
-    Keys,
+pub(super) enum KeyLookupError {
+    /// The issuer has no such key.
+    UnknownKey,
+    /// No fetch has succeeded yet.
+    NoKeys,
 }
 
 impl KeyCache {
     pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
-        let (state, _) = watch::channel(State { keys: None, fetching: true, asked: None });
+        let (state, _) = watch::channel(KeyState { keys: None, fetching: true, requested: None });
         let metrics = Arc::<FetchMetrics>::default();
-        tokio::spawn(keep(url, client, state.clone(), Arc::clone(&metrics)));
+        tokio::spawn(refresh(url, client, state.clone(), Arc::clone(&metrics)));
         Self { state, metrics }
     }
 
@@ -69,7 +67,7 @@ impl KeyCache {
         page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by outcome.")
             .sample(&[("outcome", "ok".into())], fetched.get())
             .sample(&[("outcome", "failed".into())], failed.get());
-        // Before the first fetch there is no such time: the age computed from zero would be decades.
+        // Omitted before the first fetch: the age that a dashboard computes from zero would be decades.
         if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
             let help = "Time of the last successful fetch of the issuer's keys, as Unix time.";
             page.gauge("plantstore_oidc_keys_last_fetch_timestamp_seconds", help).sample(&[], last);
@@ -80,60 +78,62 @@ impl KeyCache {
         self.state.borrow().keys.clone()
     }
 
-    /// The keys, once they are such as `suffice`: waits for the fetch that is under way; if there is none, asks for one,
-    /// unless that was done a moment ago.
-    pub(super) async fn keys_with(&self, suffice: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, Missing> {
+    /// Returns the current keys if they match. Otherwise waits for the fetch in progress, or requests one, unless another was
+    /// requested within [`REQUEST_INTERVAL`].
+    pub(super) async fn find(&self, matches: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, KeyLookupError> {
         let mut state = self.state.subscribe();
         let deadline = Instant::now() + FETCH_TIMEOUT;
         loop {
-            match self.look(&suffice) {
-                Look::Found(keys) => return Ok(keys),
-                Look::Coming(missing) if timeout_at(deadline, state.changed()).await.is_err() => return Err(missing),
-                Look::Coming(_) => {}
-                Look::Missing(missing) => return Err(missing),
+            match self.look_up(&matches) {
+                Lookup::Found(keys) => return Ok(keys),
+                Lookup::Pending(missing) if timeout_at(deadline, state.changed()).await.is_err() => {
+                    return Err(missing);
+                }
+                Lookup::Pending(_) => {}
+                Lookup::Failed(missing) => return Err(missing),
             }
         }
     }
 
-    /// All of it at one moment: what a fetch brings just now is not missed.
-    fn look(&self, suffice: impl Fn(&KeySet) -> bool) -> Look {
-        let mut look = Look::Missing(Missing::Keys);
+    /// Looks up the keys and requests a fetch in one critical section, so that a fetch that ends meanwhile is not missed.
+    fn look_up(&self, matches: impl Fn(&KeySet) -> bool) -> Lookup {
+        let mut result = Lookup::Failed(KeyLookupError::NoKeys);
         self.state.send_if_modified(|state| {
             let missing = match &state.keys {
-                Some(keys) if suffice(keys) => {
-                    look = Look::Found(Arc::clone(keys));
+                Some(keys) if matches(keys) => {
+                    result = Lookup::Found(Arc::clone(keys));
                     return false;
                 }
-                Some(_) => Missing::Key,
-                None => Missing::Keys,
+                Some(_) => KeyLookupError::UnknownKey,
+                None => KeyLookupError::NoKeys,
             };
-            let may_ask = state.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL);
-            let asks = !state.fetching && may_ask;
-            if asks {
-                (state.fetching, state.asked) = (true, Some(Instant::now()));
+            let may_request = state.requested.is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL);
+            let requests = !state.fetching && may_request;
+            if requests {
+                (state.fetching, state.requested) = (true, Some(Instant::now()));
             }
-            look = if state.fetching { Look::Coming(missing) } else { Look::Missing(missing) };
-            asks
+            result = if state.fetching { Lookup::Pending(missing) } else { Lookup::Failed(missing) };
+            requests
         });
-        look
+        result
     }
 }
 
-enum Look {
+enum Lookup {
     Found(Arc<KeySet>),
-    /// A fetch is under way, and may bring it.
-    Coming(Missing),
-    Missing(Missing),
+    /// Not found, but a fetch is in progress.
+    Pending(KeyLookupError),
+    Failed(KeyLookupError),
 }
 
-/// Fetches the keys for ever.
-async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metrics: Arc<FetchMetrics>) {
+/// Fetches the keys again and again.
+async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>, metrics: Arc<FetchMetrics>) {
     let issuer = url.as_str();
-    let mut asked = state.subscribe();
+    let mut requests = state.subscribe();
     let mut failing = false;
     let mut reported = Vec::new();
     loop {
-        let fetched = timeout(FETCH_TIMEOUT, fetch(&url, &client)).await.unwrap_or(Err(FetchFault::Silent));
+        let fetched = timeout(FETCH_TIMEOUT, fetch(&url, &client)).await.unwrap_or(Err(FetchError::TimedOut));
         let failed = match fetched {
             Ok((keys, skipped)) => {
                 if failing {
@@ -143,15 +143,15 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
                     report_skipped_keys(issuer, &skipped);
                     reported = skipped;
                 }
-                take(&state, issuer, keys);
+                use_keys(&state, issuer, keys);
                 metrics.fetched.count();
                 metrics.last.set(Timestamp::now().as_second());
                 false
             }
-            Err(fault) => {
+            Err(error) => {
                 metrics.failed.count();
                 if !failing {
-                    let error = fault.to_string();
+                    let error = error.to_string();
                     tracing::warn!(
                         issuer,
                         error,
@@ -164,10 +164,10 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
         };
         failing = failed;
         tokio::select! {
-            () = sleep(if failed { RETRY } else { REFRESH }) => {}
-            _ = asked.wait_for(|state| state.fetching) => {}
+            () = sleep(if failed { RETRY_PAUSE } else { REFRESH_PAUSE }) => {}
+            _ = requests.wait_for(|state| state.fetching) => {}
         }
-        // No notification is needed: the state is read where it is used.
+        // Subscribers need no notification: they wait for the end of the fetch.
         state.send_if_modified(|state| {
             state.fetching = true;
             false
@@ -175,8 +175,8 @@ async fn keep(url: IssuerUrl, client: Client, state: watch::Sender<State>, metri
     }
 }
 
-/// Puts keys into use. The same as before stay the same, and so does all that rests on them.
-fn take(state: &watch::Sender<State>, issuer: &str, keys: KeySet) {
+/// Replaces the current keys. If they are equal to the last, the set stays the same object, and cached sessions stay valid.
+fn use_keys(state: &watch::Sender<KeyState>, issuer: &str, keys: KeySet) {
     let (count, mut changed) = (keys.len(), false);
     state.send_modify(|state| {
         state.fetching = false;
@@ -192,18 +192,18 @@ fn take(state: &watch::Sender<State>, issuer: &str, keys: KeySet) {
     }
 }
 
-async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedKey>), FetchFault> {
+async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedKey>), FetchError> {
     #[derive(Deserialize)]
     struct Discovery {
         issuer: String,
         jwks_uri: String,
     }
     let document = fetch_document(client, url.discovery()).await?;
-    let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchFault::NoDiscovery)?;
+    let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchError::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
-        return Err(FetchFault::another_issuer(url, &discovery.issuer));
+        return Err(FetchError::another_issuer(url, &discovery.issuer));
     }
-    let keys = Address::parse(&discovery.jwks_uri, Cleartext::Loopback).map_err(IssuerUrlFault::from);
-    let keys = keys.map_err(FetchFault::BadKeysAddress)?;
-    KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchFault::NoKeySet)
+    let keys = Address::parse(&discovery.jwks_uri, Cleartext::Loopback).map_err(IssuerUrlError::from);
+    let keys = keys.map_err(FetchError::BadKeysAddress)?;
+    KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchError::NoKeySet)
 }

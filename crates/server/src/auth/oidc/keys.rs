@@ -1,5 +1,4 @@
-//! The keys of an issuer (JWKS), and whether one of them has signed a token. A key is used in the one way its own type
-//! allows, whatever a token asks for.
+//! The keys of an issuer (JWKS), and verification of signatures with them. The type of a key decides its algorithm.
 
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
@@ -11,21 +10,21 @@ use super::jose::{Algorithm, decode};
 use super::jwt::Jwt;
 use super::quote::quoted;
 
-/// Keys taken from a set at the most.
+/// Maximum number of keys taken from a set.
 const KEYS_MAX: usize = 100;
-/// Bits of an RSA key, at the least and at the most.
+/// Accepted sizes of an RSA key in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
-/// Bytes of a number on the curves of ES256 and EdDSA.
+/// Bytes of a coordinate on the curves of ES256 and EdDSA.
 const CURVE_BYTES: usize = 32;
-/// How the point of a key on P-256 starts when both of its numbers follow.
+/// First byte of an uncompressed P-256 point; both coordinates follow.
 const UNCOMPRESSED: u8 = 4;
 
-/// The keys of an issuer that can be used here.
+/// The usable keys of an issuer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct KeySet(Vec<Key>);
+pub(crate) struct KeySet(Vec<VerificationKey>);
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct VerificationKey {
     id: Option<String>,
     material: Material,
 }
@@ -37,7 +36,7 @@ enum Material {
     Ed25519(Vec<u8>),
 }
 
-/// A key of the issuer that cannot be used here.
+/// A key of the issuer that cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SkippedKey {
     /// Its `kid`, quoted.
@@ -45,27 +44,27 @@ pub(super) struct SkippedKey {
     pub(super) reason: SkipReason,
 }
 
-/// Why a key cannot be used. The texts are for operators.
+/// The reason why a key cannot be used. The texts are for the log.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SkipReason {
     #[error("it is not a JSON Web Key")]
     Malformed,
     #[error("its `use` or `key_ops` does not allow it to verify signatures")]
     Purpose,
-    #[error("its type is {0}, none of RSA, EC with P-256 and OKP with Ed25519")]
+    #[error("its type is {0}, and not one of RSA, EC with P-256 and OKP with Ed25519")]
     Type(String),
     #[error("its numbers are missing or malformed")]
     Numbers,
     #[error("it has {0} bits, not {min} to {max}", min = RSA_BITS.start(), max = RSA_BITS.end())]
     RsaBits(usize),
-    #[error("its `alg` is {0}, not one that is accepted for its type: RS256, ES256, EdDSA or Ed25519")]
+    #[error("its `alg` is {0}, and not the one that is accepted for its type: RS256, ES256, EdDSA or Ed25519")]
     Algorithm(String),
     #[error("more than {KEYS_MAX} keys come before it")]
     TooMany,
 }
 
 impl KeySet {
-    /// Reads a set into the keys that can be used and those that are skipped; `None` when it is no set at all.
+    /// Parses a key set into usable and skipped keys; `None` if it is not a key set.
     pub(super) fn parse(json: &[u8]) -> Option<(Self, Vec<SkippedKey>)> {
         #[derive(Deserialize)]
         struct Document<'a> {
@@ -90,13 +89,14 @@ impl KeySet {
         self.0.len()
     }
 
-    /// The keys that may have signed a token: those of its `kid`; if it has none, the only one of its algorithm.
-    pub(super) fn fitting(&self, jwt: &Jwt<'_>) -> impl Iterator<Item = &Key> {
-        let of_algorithm = move |key: &&Key| key.material.algorithm() == jwt.algorithm;
-        let alone = self.0.iter().filter(of_algorithm).count() == 1;
-        self.0.iter().filter(of_algorithm).filter(move |key| match &jwt.key_id {
+    /// Returns the keys that may have signed a token: those with its algorithm and its `kid`. A token without `kid` matches the
+    /// key of its algorithm if there is only one.
+    pub(super) fn candidates(&self, jwt: &Jwt<'_>) -> impl Iterator<Item = &VerificationKey> {
+        let has_algorithm = move |key: &&VerificationKey| key.material.algorithm() == jwt.algorithm;
+        let is_only_one = self.0.iter().filter(has_algorithm).count() == 1;
+        self.0.iter().filter(has_algorithm).filter(move |key| match &jwt.key_id {
             Some(id) => key.id.as_ref() == Some(id),
-            None => alone,
+            None => is_only_one,
         })
     }
 }
@@ -111,7 +111,7 @@ impl Material {
     }
 }
 
-impl Key {
+impl VerificationKey {
     pub(super) fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
         let (message, signature) = (jwt.signed, jwt.signature.as_slice());
         let verified = match &self.material {
@@ -127,7 +127,7 @@ impl Key {
     }
 }
 
-/// A key as the issuer writes it.
+/// A key in JSON.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -144,18 +144,18 @@ struct Jwk {
 }
 
 impl Jwk {
-    fn parse(json: &str) -> Result<Key, SkippedKey> {
+    fn parse(json: &str) -> Result<VerificationKey, SkippedKey> {
         let jwk: Self =
             serde_json::from_str(json).map_err(|_| SkippedKey { id: None, reason: SkipReason::Malformed })?;
         match jwk.material() {
-            Ok(material) => Ok(Key { id: jwk.kid, material }),
+            Ok(material) => Ok(VerificationKey { id: jwk.kid, material }),
             Err(reason) => Err(SkippedKey { id: jwk.kid.as_deref().map(quoted), reason }),
         }
     }
 
     fn material(&self) -> Result<Material, SkipReason> {
         let for_signatures = self.purpose.as_deref().is_none_or(|purpose| purpose == "sig")
-            && self.key_ops.as_ref().is_none_or(|uses| uses.iter().any(|used| used == "verify"));
+            && self.key_ops.as_ref().is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
         if !for_signatures {
             return Err(SkipReason::Purpose);
         }
@@ -166,9 +166,9 @@ impl Jwk {
             (kind, None) => Err(SkipReason::Type(quoted(kind))),
             (kind, Some(curve)) => Err(SkipReason::Type(format!("{} with {}", quoted(kind), quoted(curve)))),
         }?;
-        // One that is meant for another algorithm of its type is not for us.
+        // A key may be restricted to another algorithm of its type.
         match &self.alg {
-            Some(name) if Algorithm::named(name) != Some(material.algorithm()) => {
+            Some(name) if Algorithm::from_name(name) != Some(material.algorithm()) => {
                 Err(SkipReason::Algorithm(quoted(name)))
             }
             _ => Ok(material),
@@ -201,7 +201,7 @@ fn coordinate(encoded: Option<&String>) -> Result<Vec<u8>, SkipReason> {
     Some(number(encoded)?).filter(|number| number.len() == CURVE_BYTES).ok_or(SkipReason::Numbers)
 }
 
-/// Some issuers write a zero in front, as other formats do to tell the number from a negative one.
+/// Removes leading zero bytes, which some issuers write as in the two's complement of ASN.1.
 fn without_leading_zeros(number: Vec<u8>) -> Vec<u8> {
     number.into_iter().skip_while(|byte| *byte == 0).collect()
 }

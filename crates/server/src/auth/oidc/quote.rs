@@ -1,23 +1,22 @@
-//! Values that the issuer or a client chose, escaped and shortened for log lines.
+//! Quotes values of the issuer or of a client in log messages: escaped and shortened.
 
 use serde_json::Value;
 
-/// The most characters of a foreign value that are logged.
+/// Maximum number of characters of a quoted value.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// A foreign text, in quotes, escaped and shortened.
 pub(super) fn quoted(text: &str) -> String {
     quoted_json(&Value::from(text))
 }
 
-/// A foreign value as JSON, escaped, so that it stays on its line and hides nothing, and shortened.
+/// Returns the value as JSON. Line breaks and invisible characters are escaped.
 pub(super) fn quoted_json(value: &Value) -> String {
     let text = value.to_string();
     let mut characters = text.chars();
     let mut quoted = String::new();
     for character in characters.by_ref().take(QUOTED_CHARS_MAX) {
         match character {
-            // JSON has escaped these where it must.
+            // Already escaped by JSON where needed.
             '"' | '\'' | '\\' => quoted.push(character),
             _ => quoted.extend(character.escape_debug()),
         }

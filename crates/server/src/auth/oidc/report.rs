@@ -1,15 +1,15 @@
-//! Warnings that tell operators why tokens of their issuer are not accepted. They repeat values that the issuer or a client
-//! chose, escaped and shortened, and never a token.
+//! Warnings for operators about keys and tokens of their issuer that are not accepted. They quote values of the issuer or a
+//! client, but never a token.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::jwt::{Expected, Fault};
+use super::jwt::{ExpectedClaims, TokenError};
 use super::keys::SkippedKey;
 
-/// The most skipped keys of one set that are logged one by one.
+/// Maximum number of skipped keys of a set that are logged one by one.
 const SKIPPED_KEYS_MAX: usize = 20;
-/// The time between two warnings of one kind about rejected tokens, because any client can cause them.
+/// Minimum time between two warnings of one kind about rejected tokens, because any client can cause them.
 const REJECTION_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Warns about the keys of a fetched set that cannot be used.
@@ -30,18 +30,18 @@ pub(super) struct RejectionReports {
 }
 
 impl RejectionReports {
-    /// Warns if the fault is one that the configuration can cause, and not warned about a moment ago.
-    pub(super) fn report(&self, fault: &Fault, expected: &Expected) {
-        let Expected { issuer, audience, .. } = expected;
-        match fault {
-            Fault::Malformed => {
+    /// Logs a warning for errors that a wrong configuration can cause, at most one of each kind in [`REJECTION_INTERVAL`].
+    pub(super) fn report(&self, error: &TokenError, expected: &ExpectedClaims) {
+        let ExpectedClaims { issuer, audience, .. } = expected;
+        match error {
+            TokenError::Malformed => {
                 if let Some(suppressed) = self.opaque.pass(Instant::now()) {
                     let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
                         issuer make access tokens that are JWTs";
                     tracing::warn!(issuer, suppressed, "{message}");
                 }
             }
-            Fault::Audience(found) => {
+            TokenError::Audience(found) => {
                 if let Some(suppressed) = self.audience.pass(Instant::now()) {
                     let found = found.as_deref().unwrap_or("missing");
                     let message = "issuer token rejected: its `aud` does not contain --oidc-audience";
@@ -53,7 +53,7 @@ impl RejectionReports {
     }
 }
 
-/// Lets one report pass in [`REJECTION_INTERVAL`], and counts the others.
+/// Allows one report in [`REJECTION_INTERVAL`] and counts the others.
 #[derive(Default)]
 struct ReportLimit(Mutex<ReportState>);
 
@@ -64,7 +64,7 @@ struct ReportState {
 }
 
 impl ReportLimit {
-    /// Returns how many reports were suppressed since the last one, or `None` to suppress this one as well.
+    /// Returns the number of reports suppressed since the last one, or `None` to suppress this one as well.
     fn pass(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < REJECTION_INTERVAL) {

@@ -11,8 +11,8 @@ use hyper::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use percent_encoding::percent_decode_str;
-use plantstore_client::trust::{self, TrustFault};
-use plantstore_client::{Address, AddressFault, Cleartext, Client, Proxies, Settings};
+use plantstore_client::trust::{self, TrustError};
+use plantstore_client::{Address, AddressError, Cleartext, Client, Proxies, Settings};
 
 use super::id::random;
 use super::sampler::Sampler;
@@ -31,7 +31,7 @@ pub struct Endpoint(Address);
 
 /// A text is not the URL of a collector. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointFault {
+pub enum EndpointError {
     #[error(
         "write it as http://HOST:PORT or https://HOST:PORT, without user name, password, query and fragment, for example \
          http://127.0.0.1:4318; {TRACES} is added to it"
@@ -46,23 +46,23 @@ pub enum EndpointFault {
 
 /// Parses the collector's base URL, to which the path for spans is added.
 impl FromStr for Endpoint {
-    type Err = EndpointFault;
+    type Err = EndpointError;
 
-    fn from_str(text: &str) -> Result<Self, EndpointFault> {
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
         if text.contains('?') {
-            return Err(EndpointFault::Base);
+            return Err(EndpointError::Base);
         }
         let base = text.strip_suffix('/').unwrap_or(text);
         let address = Address::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere);
-        address.map(Self).map_err(|_: AddressFault| EndpointFault::Base)
+        address.map(Self).map_err(|_: AddressError| EndpointError::Base)
     }
 }
 
 impl Endpoint {
     /// Parses the URL for spans, to which nothing is added.
-    pub fn for_traces(text: &str) -> Result<Self, EndpointFault> {
+    pub fn for_traces(text: &str) -> Result<Self, EndpointError> {
         let address = Address::parse(text, Cleartext::Anywhere);
-        address.map(Self).map_err(|_: AddressFault| EndpointFault::Traces)
+        address.map(Self).map_err(|_: AddressError| EndpointError::Traces)
     }
 }
 
@@ -72,7 +72,7 @@ pub struct ExportHeaders(HeaderMap);
 
 /// A list of keys and values is malformed. The messages do not quote it, because it may hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListFault {
+pub enum KeyValueListError {
     #[error("entry {0} is malformed: write NAME=VALUE,NAME=VALUE, with special characters percent-encoded")]
     Malformed(usize),
     #[error("entry {0} is not a valid header field")]
@@ -82,15 +82,15 @@ pub enum ListFault {
 }
 
 impl FromStr for ExportHeaders {
-    type Err = ListFault;
+    type Err = KeyValueListError;
 
-    fn from_str(text: &str) -> Result<Self, ListFault> {
+    fn from_str(text: &str) -> Result<Self, KeyValueListError> {
         let mut headers = HeaderMap::new();
         for (entry, (name, value)) in key_value_list(text)?.into_iter().enumerate() {
-            let invalid = ListFault::NotAHeader(entry + 1);
+            let invalid = KeyValueListError::NotAHeader(entry + 1);
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid.clone())?;
             if RESERVED.contains(&name) {
-                return Err(ListFault::Reserved(name));
+                return Err(KeyValueListError::Reserved(name));
             }
             let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid)?;
             value.set_sensitive(true);
@@ -105,7 +105,7 @@ pub struct Resource(Vec<(String, String)>);
 
 impl Resource {
     /// Takes attributes as `KEY=VALUE,KEY=VALUE`, which replace the service's own, and the name of the service if it is given.
-    pub fn new(attributes: &str, service_name: Option<&str>) -> Result<Self, ListFault> {
+    pub fn new(attributes: &str, service_name: Option<&str>) -> Result<Self, KeyValueListError> {
         // Without randomness, all processes of the service have the same id.
         let instance = u128::from_be_bytes(random().unwrap_or_default());
         let mut resource = Self(Vec::new());
@@ -134,12 +134,12 @@ impl Resource {
 }
 
 /// Parses a list as OpenTelemetry defines it for environment variables: percent-encoded, spaces around keys and values.
-fn key_value_list(text: &str) -> Result<Vec<(String, String)>, ListFault> {
+fn key_value_list(text: &str) -> Result<Vec<(String, String)>, KeyValueListError> {
     let decode = |text: &str| percent_decode_str(text.trim()).decode_utf8().ok().map(String::from);
     let entries = text.split(',').filter(|entry| !entry.trim().is_empty()).enumerate();
     let pairs = entries.map(|(number, entry)| {
         let pair = entry.split_once('=').and_then(|(key, value)| Some((decode(key)?, decode(value)?)));
-        pair.filter(|(key, _)| !key.is_empty()).ok_or(ListFault::Malformed(number + 1))
+        pair.filter(|(key, _)| !key.is_empty()).ok_or(KeyValueListError::Malformed(number + 1))
     });
     pairs.collect()
 }
@@ -176,7 +176,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    pub fn new(settings: CollectorSettings<'_>) -> Result<Self, TrustFault> {
+    pub fn new(settings: CollectorSettings<'_>) -> Result<Self, TrustError> {
         let CollectorSettings { endpoint, authorities, headers, compression, timeout, resource, sampler, proxies } =
             settings;
         let (address, ca_option) = (endpoint.0, "--otlp-ca");
@@ -201,12 +201,12 @@ mod tests {
         assert!(headers.0.values().all(HeaderValue::is_sensitive));
         let fault = |text: &str| text.parse::<ExportHeaders>().err();
         for wrong in ["a=1,secret", "a=1,=secret", "a=1,secret=%ff"] {
-            assert_eq!(fault(wrong), Some(ListFault::Malformed(2)), "{wrong}");
+            assert_eq!(fault(wrong), Some(KeyValueListError::Malformed(2)), "{wrong}");
         }
         for wrong in ["a=1,sec ret=1", "a=1,b=sec%0Aret"] {
-            assert_eq!(fault(wrong), Some(ListFault::NotAHeader(2)), "{wrong}");
+            assert_eq!(fault(wrong), Some(KeyValueListError::NotAHeader(2)), "{wrong}");
         }
-        assert_eq!(fault("Content-Length=1"), Some(ListFault::Reserved(CONTENT_LENGTH)));
+        assert_eq!(fault("Content-Length=1"), Some(KeyValueListError::Reserved(CONTENT_LENGTH)));
     }
 
     #[test]
@@ -222,6 +222,6 @@ mod tests {
         assert_eq!(value(&resource, "service.version").0.as_deref(), Some(env!("CARGO_PKG_VERSION")));
         let resource = Resource::new("service.name=garden", Some("balcony")).expect("a resource");
         assert_eq!(value(&resource, "service.name"), (Some("balcony".to_owned()), None));
-        assert_eq!(Resource::new("nonsense", None).err(), Some(ListFault::Malformed(1)));
+        assert_eq!(Resource::new("nonsense", None).err(), Some(KeyValueListError::Malformed(1)));
     }
 }

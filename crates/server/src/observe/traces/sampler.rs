@@ -14,15 +14,15 @@ pub struct SampleRatio {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty")]
-pub struct SampleRatioFault;
+pub struct SampleRatioError;
 
 impl FromStr for SampleRatio {
-    type Err = SampleRatioFault;
+    type Err = SampleRatioError;
 
-    fn from_str(text: &str) -> Result<Self, SampleRatioFault> {
-        let share: f64 = text.parse().map_err(|_| SampleRatioFault)?;
+    fn from_str(text: &str) -> Result<Self, SampleRatioError> {
+        let share: f64 = text.parse().map_err(|_| SampleRatioError)?;
         if !(0.0..=1.0).contains(&share) {
-            return Err(SampleRatioFault);
+            return Err(SampleRatioError);
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2⁵⁶")]
         let taken = (56_f64.exp2() * share) as u64;
@@ -51,7 +51,7 @@ pub struct Sampler {
     "write always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off or \
      parentbased_traceidratio"
 )]
-pub struct SamplerFault;
+pub struct SamplerError;
 
 /// Follows the client, and records all other requests.
 impl Default for Sampler {
@@ -67,7 +67,7 @@ impl Sampler {
     }
 
     /// Returns the sampler that OpenTelemetry gives this name; the ratio is for those that have one, and is 1 without it.
-    pub fn named(name: &str, ratio: Option<SampleRatio>) -> Result<Self, SamplerFault> {
+    pub fn named(name: &str, ratio: Option<SampleRatio>) -> Result<Self, SamplerError> {
         let (parent_based, root) = match name.strip_prefix("parentbased_") {
             Some(root) => (true, root),
             None => (false, name),
@@ -76,7 +76,7 @@ impl Sampler {
             "always_on" => SampleRatio::ALL,
             "always_off" => SampleRatio::NONE,
             "traceidratio" => ratio.unwrap_or(SampleRatio::ALL),
-            _ => return Err(SamplerFault),
+            _ => return Err(SamplerError),
         };
         Ok(Self { parent_based, ratio })
     }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(ratio("0.5").taken, 1 << 55);
         assert!(ratio("1").takes(LARGEST) && !ratio("0.999").takes(LARGEST));
         for wrong in ["", "-0.1", "1.1", "NaN", "inf", "10%", "a"] {
-            assert_eq!(wrong.parse::<SampleRatio>(), Err(SampleRatioFault), "{wrong}");
+            assert_eq!(wrong.parse::<SampleRatio>(), Err(SampleRatioError), "{wrong}");
         }
     }
 
@@ -135,7 +135,7 @@ mod tests {
         }
         assert_eq!(Sampler::named("parentbased_traceidratio", None), Ok(Sampler::default()));
         for wrong in ["", "jaeger_remote", "ALWAYS_ON", "parentbased_"] {
-            assert_eq!(Sampler::named(wrong, half), Err(SamplerFault), "{wrong}");
+            assert_eq!(Sampler::named(wrong, half), Err(SamplerError), "{wrong}");
         }
     }
 }

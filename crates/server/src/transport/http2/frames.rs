@@ -1,4 +1,5 @@
-//! The bytes of an HTTP/2 connection as they arrive: frames, of which those of a request's head have a deadline.
+//! Follows the frames of an HTTP/2 connection as they arrive, to enforce the deadline of request heads and the limit on control
+//! frames.
 
 use std::io;
 use std::pin::Pin;
@@ -14,33 +15,32 @@ use super::control::ControlFrames;
 use crate::transport::socket::Timer;
 use crate::transport::stream::Stream;
 
-/// The first bytes that a client of HTTP/2 sends.
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Length (3), kind, flags and stream (4).
+/// Length (3 bytes), type, flags and stream id (4 bytes).
 const FRAME_HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// A stream on which nothing but a body may arrive at leisure.
-pub(super) struct Frames {
-    /// Taken when this ends.
+/// A stream on which every frame but the data of a body must arrive in time.
+pub(super) struct FrameStream {
+    /// `None` once it is given back.
     stream: Option<Stream>,
-    /// What was read before the protocol was known.
+    /// Bytes that were read before the protocol was known.
     held: Bytes,
-    progress: Progress,
+    tracker: FrameTracker,
     timeout: Duration,
     reading: Timer,
-    /// Notified when the client sends too many control frames; nothing is read any more then.
+    /// Notified when the client sends too many control frames. After that, nothing is read.
     flood: Arc<Notify>,
     give_back: Option<oneshot::Sender<Stream>>,
 }
 
-impl Frames {
-    /// Frames of which each must arrive within the timeout, and of which `flood` is notified when they are too many. The stream
-    /// is given back at the end.
+impl FrameStream {
+    /// `flood` is notified when there are too many control frames. The receiver gets the stream back when this is dropped.
     pub(super) fn new(
         stream: Stream,
         held: Vec<u8>,
@@ -48,8 +48,8 @@ impl Frames {
         flood: Arc<Notify>,
     ) -> (Self, oneshot::Receiver<Stream>) {
         let (give_back, returned) = oneshot::channel();
-        let (held, progress, reading) = (held.into(), Progress::new(), Timer::default());
-        (Self { stream: Some(stream), held, progress, timeout, reading, flood, give_back: Some(give_back) }, returned)
+        let (held, tracker, reading) = (held.into(), FrameTracker::new(), Timer::default());
+        (Self { stream: Some(stream), held, tracker, timeout, reading, flood, give_back: Some(give_back) }, returned)
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut Stream>> {
@@ -67,7 +67,7 @@ impl Frames {
     }
 }
 
-impl Drop for Frames {
+impl Drop for FrameStream {
     fn drop(&mut self) {
         if let (Some(stream), Some(give_back)) = (self.stream.take(), self.give_back.take()) {
             // Without a receiver, the stream is closed.
@@ -76,22 +76,22 @@ impl Drop for Frames {
     }
 }
 
-impl AsyncRead for Frames {
+impl AsyncRead for FrameStream {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.progress.flooded {
+        if self.tracker.flooded {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
         if let Poll::Ready(read) = self.poll_bytes(task, buffer) {
-            self.progress.follow(&buffer.filled()[before..]);
-            if self.progress.flooded {
+            self.tracker.follow(&buffer.filled()[before..]);
+            if self.tracker.flooded {
                 buffer.set_filled(before);
                 self.flood.notify_one();
                 return Poll::Pending;
             }
             return Poll::Ready(read);
         }
-        let Some(since) = self.progress.unfinished else {
+        let Some(since) = self.tracker.unfinished else {
             return Poll::Pending;
         };
         let deadline = since + self.timeout;
@@ -100,10 +100,10 @@ impl AsyncRead for Frames {
     }
 }
 
-impl AsyncWrite for Frames {
+impl AsyncWrite for FrameStream {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(self.stream()?.poll_write(task, bytes))?;
-        self.progress.control.add_written(written);
+        self.tracker.control.add_written(written);
         Poll::Ready(Ok(written))
     }
 
@@ -116,23 +116,23 @@ impl AsyncWrite for Frames {
     }
 }
 
-/// Where in its frames a connection is.
-struct Progress {
+/// The position in the sequence of frames.
+struct FrameTracker {
     head: [u8; FRAME_HEAD],
     head_length: usize,
-    /// Bytes of the present frame that are still to come.
+    /// Bytes of the current frame that have not arrived yet.
     left: usize,
-    /// Whether a request's head goes on in the next frame.
+    /// The head of a request continues in the next frame.
     continues: bool,
-    /// Since when something has begun that should have arrived soon: a frame, or the frames of one head. The bodies of
-    /// requests are not meant; they have a deadline of their own.
+    /// Arrival time of the first byte of an incomplete frame or request head. `None` during the body of a request, which has a
+    /// deadline of its own.
     unfinished: Option<Instant>,
     control: ControlFrames,
-    /// Whether there were too many control frames.
+    /// The client has sent too many control frames.
     flooded: bool,
 }
 
-impl Progress {
+impl FrameTracker {
     fn new() -> Self {
         Self {
             head: [0; FRAME_HEAD],

@@ -1,4 +1,4 @@
-//! Sends the body of a response as far as the client's flow-control window allows, and gives up on a client that opens it too
+//! Sends the body of a response within the client's flow-control window, and abandons it if the client opens the window too
 //! slowly.
 
 use std::future::poll_fn;
@@ -13,12 +13,12 @@ use super::streams::Streams;
 use crate::transport::handler::ResponseBody;
 use crate::transport::state::Transport;
 
-/// Bytes per second that a client must read of a response in the long run.
+/// Average rate at which a client must read a response, in bytes per second.
 const BYTES_PER_SECOND: u32 = 256;
-/// Time after which a blocked response is reset if there are too many.
+/// Time after which a blocked response is reset if there are too many of them.
 const CROWDED_AFTER: Duration = Duration::from_secs(1);
 
-/// Sends a body. Each piece is produced when there is room for some of it, so that a response that is not read holds no memory.
+/// Sends a body. A piece is produced only when the window has room, so that a response that is not read takes no memory.
 pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Bytes>, mut window: Window<'_>) {
     let mut data = Bytes::new();
     loop {
@@ -32,7 +32,7 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
         if data.is_empty() {
             match poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
                 Some(Ok(frame)) => data = frame.into_data().unwrap_or_default(),
-                // Half a response must not pass for the whole.
+                // A reset, so that the client does not take half a response for the whole.
                 Some(Err(_)) => return stream.send_reset(Reason::INTERNAL_ERROR),
                 None => break,
             }
@@ -53,11 +53,11 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
     }
 }
 
-/// The flow-control window of one response, and the time that its client has left to open it.
+/// The flow-control window of a response, and the time that the client has left to open it.
 pub(super) struct Window<'a> {
     transport: &'static Transport,
     streams: &'a Streams,
-    /// Time that the response may still be blocked. Blocked time is taken from it, bytes sent add to it.
+    /// Time that the response may still be blocked. Time spent blocked is subtracted, and bytes sent add to it.
     left: Duration,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Window<'a> {
         Self { transport, streams, left: transport.limits.write_timeout }
     }
 
-    /// Waits until some of these bytes can be sent; returns how many. The error is the reason to give up.
+    /// Waits until some of the `wanted` bytes can be sent; returns their number. The error is the code of the reset.
     async fn room(&mut self, stream: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, Reason> {
         stream.reserve_capacity(wanted);
         if stream.capacity() > 0 {
@@ -86,12 +86,12 @@ impl<'a> Window<'a> {
         self.left = self.left.saturating_sub(since.elapsed());
         match room {
             Ok(Some(Ok(room))) => Ok(room),
-            // The client has gone, or takes too long.
+            // The client has disconnected, or takes too long.
             Ok(_) | Err(_) => Err(Reason::CANCEL),
         }
     }
 
-    /// Accounts for bytes that the client has made room for.
+    /// Adds the time that the client earns by reading these bytes.
     fn sent(&mut self, bytes: usize) {
         let earned = Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_PER_SECOND;
         self.left = (self.left + earned).min(self.transport.limits.write_timeout);

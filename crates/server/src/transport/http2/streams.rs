@@ -1,4 +1,4 @@
-//! The requests of one HTTP/2 connection in relation to all others: its share of the requests in flight, and of memory.
+//! Limits the requests in flight and the memory of one HTTP/2 connection, in proportion to the number of open connections.
 
 use std::num::NonZeroUsize;
 
@@ -7,14 +7,14 @@ use plantstore_telemetry::metrics::{Gauge, GaugeGuard};
 use crate::transport::buffer_budget::BufferBudget;
 use crate::transport::state::Transport;
 
-/// Buffers that the responses of one connection hold concurrently.
+/// Maximum number of buffers that the responses of a connection hold.
 const BUFFERS_MAX: usize = 2;
 
 /// The requests of one connection.
 pub(super) struct Streams {
     transport: &'static Transport,
     in_flight: Gauge,
-    /// Those of them whose response waits for the client's flow-control window.
+    /// Requests whose response waits for the client's flow-control window.
     blocked: Gauge,
     pub(super) buffers: BufferBudget,
 }
@@ -35,21 +35,22 @@ impl Streams {
         (self.blocked.hold(), self.transport.requests.blocked.hold())
     }
 
-    /// Returns true if there is no capacity for this many requests: all connections together have more in flight than there may
-    /// be connections, and this one has more than an equal share. Blocked responses do not count: they hold next to nothing.
+    /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
+    /// `--max-connections`, and this one has more than its share. Blocked responses do not count, because they take almost no
+    /// memory.
     pub(super) fn exceed_in_flight(&self) -> bool {
         let requests = &self.transport.requests;
         requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 
-    /// The same for blocked responses, whose small cost is limited in total by that.
+    /// Returns true if the same holds for blocked responses, whose number must be limited, too.
     pub(super) fn exceed_blocked(&self) -> bool {
         count(&self.transport.requests.blocked) > self.transport.limits.max_connections
             && count(&self.blocked) > self.share()
     }
 
-    /// Returns the number of requests that each connection may have, whatever the others do.
+    /// Returns the number of requests that is guaranteed to each connection.
     fn share(&self) -> usize {
         let open = NonZeroUsize::new(self.transport.connections.count()).unwrap_or(NonZeroUsize::MIN);
         (self.transport.limits.max_connections / open).max(1)

@@ -1,11 +1,11 @@
-//! The end of a certificate's validity.
+//! Expiry time of a certificate.
 
 use jiff::Timestamp;
 use x509_cert::der::asn1::AnyRef;
 use x509_cert::der::{Decode as _, SliceReader, Tag, Tagged as _};
 use x509_cert::time::Time;
 
-/// Returns the time at which a certificate in DER expires; `None` for what is not a certificate.
+/// Returns the expiry time of a certificate in DER; `None` if it is not a certificate.
 ///
 /// Only the fields up to the validity are decoded: a certificate that the TLS library accepts may have names, extensions and
 /// serial numbers that a strict decoder rejects.
@@ -23,7 +23,7 @@ pub(super) fn expiry(certificate: &[u8]) -> Option<Timestamp> {
     let mut times = SliceReader::new(validity.value()).ok()?;
     AnyRef::decode(&mut times).ok()?;
     let end = Time::decode(&mut times).ok()?.to_unix_duration().as_secs();
-    // The last second of the year 9999, which means that there is no end, is beyond the last timestamp.
+    // The last second of the year 9999, which means that the certificate never expires, is beyond the last timestamp.
     Some(i64::try_from(end).ok().and_then(|end| Timestamp::from_second(end).ok()).unwrap_or(Timestamp::MAX))
 }
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_time_are_read() {
+    fn both_time_types_are_decoded() {
         let seconds = |tag, end| expiry(&certificate(tag, end)).map(Timestamp::as_second);
         assert_eq!(seconds(UTC_TIME, "270102030405Z"), Some(1_798_859_045));
         assert_eq!(seconds(UTC_TIME, "491231235959Z"), Some(2_524_607_999));

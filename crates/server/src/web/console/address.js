@@ -1,17 +1,17 @@
-// The address and the history of the page. The filter is in the fragment of the address, which a browser sends to no server;
-// an open dialog has an entry in the history, so that Back closes it.
+// The URL and the history of the page. The filter is in the fragment of the URL, which browsers do not send to a server. An open
+// dialog has an entry in the history, so that the Back button closes it.
 
-/// Browsers reject too many changes of the address in a short time.
+/// Delay of URL changes in milliseconds. Browsers reject too many changes in a short time.
 const WRITE_DELAY = 200;
 
 export class Address {
   #onFilter;
   #unwritten = null;
   #timer;
-  /// An entry is being left because its dialog was closed.
+  /// The page is going back in the history, because a dialog was closed.
   #isReturning = false;
 
-  /// `onFilter` gets the filter when the person goes to another address of this page.
+  /// `onFilter` is called with the filter when the user navigates to another URL of this page.
   constructor(onFilter) {
     this.#onFilter = onFilter;
     addEventListener("popstate", () => this.#onPopState());
@@ -19,7 +19,7 @@ export class Address {
     if (history.state?.isDialog) this.#return();
   }
 
-  /// Returns the filter that the address holds.
+  /// Returns the filter in the URL.
   read() {
     const fields = new URLSearchParams(location.hash.slice(1));
     return { query: fields.get("q") ?? "", tag: fields.get("tag"), owner: fields.get("owner") };
@@ -31,14 +31,14 @@ export class Address {
     this.#timer = setTimeout(() => this.flush(), WRITE_DELAY);
   }
 
-  /// Opens a dialog that Back closes.
+  /// Opens a dialog that the Back button closes.
   open(dialog) {
     dialog.showModal();
     dialog.addEventListener("close", () => this.#onClose(), { once: true });
     this.#enter();
   }
 
-  /// Writes at once what is still to be written.
+  /// Writes a delayed change at once.
   flush() {
     if (!this.#unwritten || this.#isReturning) return;
     const { query, tag, owner } = this.#unwritten;
@@ -69,7 +69,7 @@ export class Address {
     if (this.#isReturning) {
       this.#isReturning = false;
       this.flush();
-      // Another one was opened before the browser was back.
+      // Another dialog was opened before the browser had gone back.
       if (dialog) this.#enter();
       return;
     }

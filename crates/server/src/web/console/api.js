@@ -1,86 +1,87 @@
-// The service as any client meets it: pages by their `Link`, writes with an `Idempotency-Key`, and what passes is tried again.
+// Client of the HTTP API: pages of lists by `Link`, writes with an `Idempotency-Key`, and retries after transient failures.
 
 import { parseExactly, plantBody } from "./json.js";
 
-const PAGE = 1_000;
-/// Plants are counted in larger pages than they are read.
-const COUNTED_PAGE = 10_000;
-/// How long one request may take before it counts as lost.
+const PAGE_SIZE = 1_000;
+/// Page size for counting, which needs less memory than reading.
+const COUNT_PAGE_SIZE = 10_000;
+/// Time limit of a request in milliseconds.
 const TIMEOUT = 20_000;
-/// Waits between attempts, where the server does not name its own; the last one repeats.
-const WAITS = [500, 1_000, 2_000, 4_000, 8_000, 15_000];
-/// Attempts of a write before a person decides. The key makes each of them safe.
+/// Pauses between attempts without a `Retry-After`, in milliseconds; the last one repeats.
+const RETRY_PAUSES = [500, 1_000, 2_000, 4_000, 8_000, 15_000];
+/// Attempts of a write before the user decides. The idempotency key makes retries safe.
 const WRITE_ATTEMPTS = 5;
-/// A server that asks for a longer wait than this is told to the person instead of waited for.
-const LONGEST_WAIT = 60_000;
+/// Longest `Retry-After` that is waited for, in milliseconds. A longer one is shown as a failure.
+const RETRY_PAUSE_MAX = 60_000;
 
-/// Statuses of what passes: nobody answered, too many requests, or something in between or the server itself is not there.
-const PASSING = [0, 429, 502, 503, 504];
+/// Statuses of transient failures: no response (0), too many requests, or an unavailable server or proxy.
+const TRANSIENT_STATUSES = [0, 429, 502, 503, 504];
 
-/// What went wrong, in words.
+/// A failed request. The message is for the user.
 export class Failure extends Error {
-  constructor(message, { status = 0, number = 0, retryAfter = null, scope = null } = {}) {
+  /// `code` is the error code of the service.
+  constructor(message, { status = 0, code = 0, retryAfter = null, scope = null } = {}) {
     super(message);
     this.status = status;
-    this.number = number;
+    this.code = code;
     /// The scope that the token lacks.
     this.scope = scope;
     this.retryAfter = retryAfter;
   }
 
-  /// Whether the same request may succeed later: nobody answered, or the answer was to come back.
-  get passes() {
-    return PASSING.includes(this.status) || this.number === 40901;
+  /// True if the same request may succeed later.
+  get isTransient() {
+    return TRANSIENT_STATUSES.includes(this.status) || this.code === 40901;
   }
 }
 
 export class Api {
   #token;
-  #onTrouble;
-  /// What is waited out, by request.
-  #troubles = new Map();
+  #onRetry;
+  /// Failures of requests that wait for a retry, by request.
+  #retries = new Map();
   #wake = new Set();
   #ended = new AbortController();
 
-  /// `onTrouble` is told of a failure that is waited out, with the moment of the next attempt, and of nothing when none is.
-  constructor(token, onTrouble) {
+  /// `onRetry` is called with the last failure that waits for a retry and the time of the next attempt, or with `undefined`.
+  constructor(token, onRetry) {
     this.#token = token;
-    this.#onTrouble = onTrouble;
+    this.#onRetry = onRetry;
   }
 
-  /// Ends all that is on its way or waits.
+  /// Aborts all requests, also those that wait for a retry.
   end() {
     this.#ended.abort();
     this.tryNow();
   }
 
-  /// Cuts the waits short.
+  /// Retries at once what waits for a retry.
   tryNow() {
     for (const wake of this.#wake) wake();
   }
 
-  /// The pages of the list, one by one; nothing at all when the list is the one with this tag.
+  /// Yields the pages of the list; none if the list still has this entity tag.
   async *pages(etag) {
-    let address = `/plants?include=id,owner&limit=${PAGE}`;
+    let address = `/plants?include=id,owner&limit=${PAGE_SIZE}`;
     let headers = etag ? { "If-None-Match": etag } : {};
     while (address) {
-      const answer = await this.#insist("GET", address, { headers, attempts: Infinity });
-      if (answer.status === 304) return;
-      yield { plants: parseExactly(answer.text), etag: answer.etag, next: answer.next };
-      address = answer.next;
+      const response = await this.#sendWithRetries("GET", address, { headers, attempts: Infinity });
+      if (response.status === 304) return;
+      yield { plants: parseExactly(response.text), etag: response.etag, next: response.next };
+      address = response.next;
       headers = {};
     }
   }
 
-  /// Counts the plants of this page and those after it, page by page, without reading who owns them.
+  /// Yields the number of plants of this page and of each page after it.
   async *counts(page) {
     let address = page;
     while (address) {
       const [path, parameters] = address.split("?");
       const fields = new URLSearchParams(parameters);
-      fields.set("limit", String(COUNTED_PAGE));
+      fields.set("limit", String(COUNT_PAGE_SIZE));
       fields.delete("include");
-      const { text, next } = await this.#insist("GET", `${path}?${fields}`, { headers: {}, attempts: Infinity });
+      const { text, next } = await this.#sendWithRetries("GET", `${path}?${fields}`, { headers: {}, attempts: Infinity });
       yield { number: JSON.parse(text).length, hasNext: next !== null };
       address = next;
     }
@@ -88,42 +89,42 @@ export class Api {
 
   create(plant, key) {
     const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
-    return this.#insist("POST", `/plants${ownerParameter(plant)}`, { headers, body: plantBody(plant) });
+    return this.#sendWithRetries("POST", `/plants${ownerParameter(plant)}`, { headers, body: plantBody(plant) });
   }
 
   remove(plant, key) {
-    return this.#insist("DELETE", removal(plant), { headers: { "Idempotency-Key": key } });
+    return this.#sendWithRetries("DELETE", plantPath(plant), { headers: { "Idempotency-Key": key } });
   }
 
-  /// Sends a removal from a page that is about to go, and waits for nothing.
-  removeAndGo(plant, key) {
-    fetch(removal(plant), this.#options("DELETE", { "Idempotency-Key": key }, { keepalive: true })).catch(() => {});
+  /// Sends a removal while the page is being closed, without waiting for the response.
+  removeWithoutWaiting(plant, key) {
+    fetch(plantPath(plant), this.#options("DELETE", { "Idempotency-Key": key }, { keepalive: true })).catch(() => {});
   }
 
-  /// Sends the request until the answer is one that stays the same, or as often as it may be sent.
-  async #insist(method, address, { headers, body, attempts = WRITE_ATTEMPTS }) {
+  /// Sends a request, and retries it after transient failures.
+  async #sendWithRetries(method, address, { headers, body, attempts = WRITE_ATTEMPTS }) {
     const request = Symbol(address);
     try {
       for (let attempt = 1; ; attempt += 1) {
         try {
           return await this.#send(method, address, headers, body);
         } catch (failure) {
-          const wait = failure.retryAfter ?? WAITS[Math.min(attempt, WAITS.length) - 1];
-          if (!failure.passes || attempt >= attempts || wait > LONGEST_WAIT || this.#ended.signal.aborted) throw failure;
-          this.#tell(request, { failure, until: Date.now() + wait });
+          const wait = failure.retryAfter ?? RETRY_PAUSES[Math.min(attempt, RETRY_PAUSES.length) - 1];
+          if (!failure.isTransient || attempt >= attempts || wait > RETRY_PAUSE_MAX || this.#ended.signal.aborted) throw failure;
+          this.#reportRetry(request, { failure, until: Date.now() + wait });
           await this.#pause(wait);
           if (this.#ended.signal.aborted) throw failure;
         }
       }
     } finally {
-      this.#tell(request, null);
+      this.#reportRetry(request, null);
     }
   }
 
-  #tell(request, trouble) {
-    this.#troubles.delete(request);
-    if (trouble) this.#troubles.set(request, trouble);
-    if (!this.#ended.signal.aborted) this.#onTrouble([...this.#troubles.values()].at(-1));
+  #reportRetry(request, retry) {
+    this.#retries.delete(request);
+    if (retry) this.#retries.set(request, retry);
+    if (!this.#ended.signal.aborted) this.#onRetry([...this.#retries.values()].at(-1));
   }
 
   #pause(milliseconds) {
@@ -161,7 +162,7 @@ export class Api {
     return {
       method,
       headers: { ...headers, Authorization: `Bearer ${this.#token}` },
-      // Nothing of the list stays on the disk, and no redirect takes the token elsewhere.
+      // The list is not stored on disk, and the token is not sent to the target of a redirect.
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
@@ -170,16 +171,16 @@ export class Api {
   }
 }
 
-/// Without an owner it is about the caller's own.
+/// Returns the query for the plants of another owner; "" for the user's own.
 function ownerParameter({ owner }) {
   return owner === undefined ? "" : `?owner=${encodeURIComponent(owner)}`;
 }
 
-function removal(plant) {
+function plantPath(plant) {
   return `/plants/${plant.id}${ownerParameter(plant)}`;
 }
 
-/// The address in `Link: </plants?…>; rel="next"`, always on this server.
+/// Returns the path in `Link: </plants?…>; rel="next"`, which is always on this server.
 function nextPage(response) {
   const link = /^<(\/[^/>][^>]*)>; rel="next"$/.exec(response.headers.get("Link") ?? "");
   return link ? link[1] : null;
@@ -192,14 +193,14 @@ function failureOf(response, text) {
   const scope = /error="insufficient_scope", scope="([^"]+)"/.exec(response.headers.get("WWW-Authenticate") ?? "")?.[1] ?? null;
   try {
     const { error, message } = parseExactly(text);
-    if (typeof message === "string") return new Failure(sentence(message), { status, number: Number(error), retryAfter, scope });
+    if (typeof message === "string") return new Failure(sentence(message), { status, code: Number(error), retryAfter, scope });
   } catch {
-    // Not our server's: something in between.
+    // Not a response of the service, but of a proxy.
   }
   return new Failure(`The server answered ${status} and did not say why.`, { status, retryAfter });
 }
 
-/// The server's words as a sentence for people, who know nothing of backticks.
+/// Turns a message of the server into a sentence for people, without backticks.
 function sentence(message) {
   const words = message.replaceAll("`", "");
   return `${words[0]?.toUpperCase() ?? ""}${words.slice(1)}.`;

@@ -1,4 +1,4 @@
-// The console: signs in, reads the plants, and shows what becomes of what a person does.
+// The console: signs in, reads the plants, and shows the results of the user's actions.
 
 import { Address } from "./address.js";
 import { Api } from "./api.js";
@@ -8,15 +8,15 @@ import { PlantList } from "./list.js";
 import { Overview } from "./overview.js";
 import { Permissions } from "./permissions.js";
 import { SignIn } from "./sign-in.js";
-import { keep, recall } from "./storage.js";
+import { load, store } from "./storage.js";
 import { called, count } from "./text.js";
 import { Toasts } from "./toasts.js";
 
-/// Plants that are kept here at the most; beyond them, the list is said to be cut.
-const MOST = 50_000;
-/// Plants beyond those that are counted at the most.
-const MOST_COUNTED = 200_000;
-/// Coming back to the tab after this long is a reason to look again.
+/// Maximum number of plants that are loaded; for a longer list, the page says so.
+const LOADED_MAX = 50_000;
+/// Maximum number of further plants that are counted.
+const COUNTED_MAX = 200_000;
+/// Age in milliseconds at which the list is read again when the user returns to the tab.
 const STALE_AFTER = 15_000;
 const VIEW_KEY = "plantstore-view";
 
@@ -27,25 +27,25 @@ class Console {
   #garden = new Garden();
   #etag = null;
   #readAt = 0;
-  /// Who reads the list now.
+  /// The API client that is reading the list; `null` if none is.
   #reader = null;
-  /// Whether what is known here may differ from the server's, because something was changed while the list was read.
-  #unsure = false;
-  /// Plants beyond those that are kept here, as far as they are counted; `null` if there are none.
-  #unsearched = null;
-  /// Why the list cannot be shown.
+  /// The list may differ from the server's, because something was changed while it was read.
+  #isOutdated = false;
+  /// Number of plants that are not loaded, as far as they are counted; `null` if there are none.
+  #notLoaded = null;
+  /// The failure of reading the list.
   #failure = null;
-  /// Deletions that can still be undone or are not answered yet, by the plant's key.
-  #leaving = new Map();
+  /// Deletions that can still be undone or have no response yet, by the plant's key.
+  #pendingDeletions = new Map();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
   #permissions = new Permissions();
 
   #address = new Address((filter) => this.#apply(filter));
-  #signIn = new SignIn((token) => this.#enter(token));
+  #signIn = new SignIn((token) => this.#useToken(token));
   #overview = new Overview({
-    onFilter: (change) => this.#narrow(change),
-    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#read(), leave: () => this.#leave() },
+    onFilter: (change) => this.#changeFilter(change),
+    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#read(), leave: () => this.#signOut() },
   });
   #list = new PlantList(byId("plants"), {
     onOpen: (plant) => this.#plantDialog.open(plant, { canDelete: this.#permissions.canDelete(plant) }),
@@ -55,14 +55,14 @@ class Console {
   #addDialog = new AddDialog({
     open: (dialog) => this.#address.open(dialog),
     onSubmit: (plant, key, close) => this.#add(plant, key, close),
-    onUnseen: (plant, failure) => this.#tellUnseen(plant, failure),
+    onFailedUnseen: (plant, failure) => this.#showFailedAddition(plant, failure),
     onTryNow: () => this.#api.tryNow(),
   });
   #plantDialog = new PlantDialog({ open: (dialog) => this.#address.open(dialog), onDelete: (plant) => this.#delete(plant) });
   #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
 
   start() {
-    this.#recallView();
+    this.#loadView();
     this.#apply(this.#address.read());
     this.#listen();
     this.#signIn.start();
@@ -71,20 +71,20 @@ class Console {
   #listen() {
     const onClick = (id, action) => byId(id).addEventListener("click", action);
     onClick("add", () => this.#openAdd());
-    onClick("refresh", () => this.#lookNow());
+    onClick("refresh", () => this.#refresh());
     onClick("keys", () => this.#keysDialog.open());
-    onClick("sign-out", () => this.#leave());
+    onClick("sign-out", () => this.#signOut());
     onClick("try-now", () => this.#api.tryNow());
     onClick("as-cards", () => this.#setView("cards"));
     onClick("as-table", () => this.#setView("table"));
     onClick("skip", (event) => {
-      // The fragment of the address is the filter's.
+      // The fragment of the URL is used for the filter.
       event.preventDefault();
       this.#focusPlants();
     });
-    byId("query").addEventListener("input", ({ target }) => this.#narrow({ query: target.value }));
-    byId("sort").addEventListener("change", ({ target }) => this.#narrow({ sort: target.value }));
-    byId("owner").addEventListener("change", ({ target }) => this.#narrow({ owner: target.value || null }));
+    byId("query").addEventListener("input", ({ target }) => this.#changeFilter({ query: target.value }));
+    byId("sort").addEventListener("change", ({ target }) => this.#changeFilter({ sort: target.value }));
+    byId("owner").addEventListener("change", ({ target }) => this.#changeFilter({ owner: target.value || null }));
     byId("add-dialog").addEventListener("close", () => {
       // The button that opened it may have been hidden meanwhile.
       const { activeElement } = document;
@@ -92,15 +92,15 @@ class Console {
     });
     addEventListener("keydown", (event) => this.#onKey(event));
     addEventListener("online", () => this.#api?.tryNow());
-    document.addEventListener("visibilitychange", () => this.#lookIfStale());
-    addEventListener("focus", () => this.#lookIfStale());
+    document.addEventListener("visibilitychange", () => this.#refreshIfStale());
+    addEventListener("focus", () => this.#refreshIfStale());
     const controls = document.querySelector(".controls");
     const onStuck = ([{ intersectionRatio }]) => controls.classList.toggle("stuck", intersectionRatio < 1);
     new IntersectionObserver(onStuck, { threshold: 1, rootMargin: "-1px 0px 0px" }).observe(controls);
-    // A tab that is closed cannot be asked to undo any more; one that comes back has to look at what became of it.
+    // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
     addEventListener("pagehide", () => this.#sendDeletions());
     addEventListener("pageshow", ({ persisted }) => {
-      if (persisted && this.#api) this.#comeBack();
+      if (persisted && this.#api) this.#resume();
     });
   }
 
@@ -120,63 +120,63 @@ class Console {
 
   #clearSearch() {
     byId("query").value = "";
-    this.#narrow({ query: "" });
+    this.#changeFilter({ query: "" });
   }
 
   #focusPlants() {
     byId(byId("plants").hidden ? "nothing-action" : "plants").focus();
   }
 
-  // Coming and going
+  // Signing in and out
 
-  #enter(token) {
-    this.#api = new Api(token, (trouble) => this.#tellTrouble(trouble));
+  #useToken(token) {
+    this.#api = new Api(token, (retry) => this.#showRetry(retry));
     const read = this.#read();
-    // With the token of this tab nobody waits at the door.
+    // The token of this tab is in use: the page is shown before the first response.
     if (byId("sign-in").hidden) this.#show();
     return read;
   }
 
-  /// Signs out: sends the deletions that could still be undone, and forgets everything.
-  #leave() {
+  /// Signs out: sends the deletions that could still be undone, and clears all state.
+  #signOut() {
     this.#sendDeletions();
-    this.#forget();
+    this.#clearState();
     this.#apply({ query: "", tag: null, owner: null });
     this.#address.write(this.#filter);
     this.#address.flush();
     this.#signIn.show();
   }
 
-  /// Asks for another token after the server has rejected this one, with which nothing can be deleted any more.
+  /// Asks for another token after the server has rejected this one. Pending deletions are dropped, because they would fail.
   #reject() {
-    this.#forget();
+    this.#clearState();
     this.#signIn.reject();
   }
 
-  #forget() {
-    this.#leaving.clear();
+  #clearState() {
+    this.#pendingDeletions.clear();
     this.#toasts.clear();
     this.#api?.end();
-    this.#api = this.#reader = this.#etag = this.#failure = this.#unsearched = null;
+    this.#api = this.#reader = this.#etag = this.#failure = this.#notLoaded = null;
     this.#garden = new Garden();
     this.#permissions.forget();
     this.#list.clear();
     this.#overview.reset();
-    this.#unsure = false;
+    this.#isOutdated = false;
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
     byId("garden").hidden = true;
     this.#render();
-    this.#tellTrouble();
+    this.#showRetry();
   }
 
   // Reading
 
-  /// Reads the list page by page. The first time what has come is shown at once; later the new list replaces the old one
-  /// when it is whole.
+  /// Reads the list page by page. The first time, each page is shown as it arrives; later, the new list replaces the old one
+  /// when it is complete.
   async #read() {
     if (this.#reader || !this.#api) return;
     const api = (this.#reader = this.#api);
-    this.#unsure = false;
+    this.#isOutdated = false;
     try {
       await this.#readPages(api);
     } catch (failure) {
@@ -186,53 +186,53 @@ class Console {
     if (api !== this.#api) return;
     this.#reader = null;
     this.#show();
-    if (this.#unsure && this.#leaving.size === 0) await this.#read();
+    if (this.#isOutdated && this.#pendingDeletions.size === 0) await this.#read();
   }
 
   async #readPages(api) {
     const isFirst = this.#etag === null;
     const garden = isFirst ? this.#garden : new Garden();
-    let [etag, beyond] = [null, null];
+    let [etag, rest] = [null, null];
     for await (const page of api.pages(this.#etag)) {
       if (api !== this.#api) return;
       etag ??= page.etag;
       garden.append(page.plants.map(plantOf));
       if (isFirst) this.#show();
-      beyond = garden.size >= MOST ? page.next : null;
-      if (beyond) break;
+      rest = garden.size >= LOADED_MAX ? page.next : null;
+      if (rest) break;
     }
     if (api !== this.#api) return;
     this.#readAt = Date.now();
     this.#failure = null;
     if (etag === null) return;
     this.#replace(garden, etag);
-    if (beyond) await this.#countBeyond(api, beyond);
+    if (rest) await this.#countRest(api, rest);
   }
 
   #replace(garden, etag) {
     const [added, focused] = [this.#garden.unlisted(), this.#garden.get(this.#list.focusedKey)];
-    [this.#garden, this.#etag, this.#unsearched] = [garden, etag, null];
+    [this.#garden, this.#etag, this.#notLoaded] = [garden, etag, null];
     this.#learnUser(added);
-    // The server has them until their time is over.
-    for (const { plant } of this.#leaving.values()) this.#garden.remove(this.#listed(plant).key);
+    // The server still has the plants whose deletion can be undone.
+    for (const { plant } of this.#pendingDeletions.values()) this.#garden.remove(this.#listed(plant).key);
     this.#show();
-    const place = focused && !this.#garden.get(focused.key) ? this.#list.placeOf(this.#listed(focused)) : -1;
+    const place = focused && !this.#garden.get(focused.key) ? this.#list.indexOf(this.#listed(focused)) : -1;
     if (place >= 0) this.#list.focusAt(place);
   }
 
-  /// Counts the plants that are not kept here, from this page of the list on.
-  async #countBeyond(api, page) {
-    this.#unsearched = { number: 0, isExact: false };
+  /// Counts the plants that are not loaded, starting with this page of the list.
+  async #countRest(api, page) {
+    this.#notLoaded = { number: 0, isExact: false };
     this.#show();
     for await (const { number, hasNext } of api.counts(page)) {
       if (api !== this.#api) return;
-      this.#unsearched = { number: this.#unsearched.number + number, isExact: !hasNext };
+      this.#notLoaded = { number: this.#notLoaded.number + number, isExact: !hasNext };
       this.#show();
-      if (this.#unsearched.number >= MOST_COUNTED) return;
+      if (this.#notLoaded.number >= COUNTED_MAX) return;
     }
   }
 
-  /// Learns the user's name from plants that were added to the user's own and are now in the list.
+  /// Determines the user's name from plants that were added without an owner and are now in the list.
   #learnUser(added) {
     if (this.#permissions.user !== null) return;
     for (const { number, name } of added) {
@@ -241,7 +241,7 @@ class Console {
     }
   }
 
-  /// Returns the plant as the list has it: with its owner's name, if that is known.
+  /// Returns the plant with its owner's name, if that is known.
   #listed(plant) {
     const { user } = this.#permissions;
     return plant.owner === undefined && user !== null ? plantOf({ ...plant, owner: user }) : plant;
@@ -253,7 +253,7 @@ class Console {
     else this.#toasts.show(`This may be out of date. ${failure.message}`, { isError: true });
   }
 
-  /// Brings up the plants, and takes the sign-in away if that is what was shown.
+  /// Shows the plants, and hides the sign-in form.
   #show() {
     if (!this.#api) return;
     const isEntering = !byId("sign-in").hidden;
@@ -264,18 +264,18 @@ class Console {
     if (isEntering) byId("garden").focus();
   }
 
-  #lookIfStale() {
+  #refreshIfStale() {
     if (!this.#api || document.visibilityState !== "visible" || Date.now() - this.#readAt < STALE_AFTER) return;
     this.#readWhenSettled();
   }
 
-  /// Reads the list again; while something is being deleted, which is still in the list of the server, not before that is done.
+  /// Reads the list again, after all pending deletions: until then, the server's list still has the deleted plants.
   #readWhenSettled() {
-    this.#unsure = true;
-    if (this.#leaving.size === 0) this.#read();
+    this.#isOutdated = true;
+    if (this.#pendingDeletions.size === 0) this.#read();
   }
 
-  async #lookNow() {
+  async #refresh() {
     this.#permissions.forgetRoles();
     const [before, readBefore] = [this.#etag, this.#readAt];
     await this.#read();
@@ -283,18 +283,18 @@ class Console {
     this.#toasts.show(before === this.#etag ? "Nothing has changed." : "Up to date.");
   }
 
-  /// Goes on in a page that was left and is shown again: its deletions went out when it was left.
-  async #comeBack() {
+  /// Continues in a page that is restored from the browser's cache. Its deletions were sent when it was left.
+  async #resume() {
     this.#toasts.endAll();
-    await Promise.all([...this.#leaving.values()].map(({ done }) => done));
-    await this.#lookNow();
+    await Promise.all([...this.#pendingDeletions.values()].map(({ done }) => done));
+    await this.#refresh();
   }
 
   // Writing
 
   #openAdd() {
     const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
-    const leaving = [...this.#leaving.values()].map(({ plant }) => plant);
+    const leaving = [...this.#pendingDeletions.values()].map(({ plant }) => plant);
     const { user } = this.#permissions;
     const owners = this.#garden.owners().filter((name) => name !== user);
     this.#addDialog.open({
@@ -319,28 +319,28 @@ class Console {
     const added = this.#listed(plantOf(plant));
     const isListKnown = this.#failure === null;
     this.#garden.add(added);
-    this.#unsure ||= this.#reader !== null;
+    this.#isOutdated ||= this.#reader !== null;
     this.#failure = null;
     close();
     this.#render();
-    this.#tellAdded(added, plant.owner);
-    // The list says whose it is.
+    this.#showAddition(added, plant.owner);
+    // The list has the owner's name.
     if (added.owner === undefined && isListKnown) this.#readWhenSettled();
   }
 
-  #tellAdded(plant, owner) {
-    const place = this.#list.placeOf(plant);
+  #showAddition(plant, owner) {
+    const place = this.#list.indexOf(plant);
     const whose = owner === undefined ? "" : ` to ${owner}’s plants`;
     const text = `${called(plant)} added${whose}.${place < 0 ? " The filter hides it." : ""}`;
-    if (this.#permissions.canDelete(plant)) this.#toasts.offerUndo("added", { text, onUndo: () => this.#takeBack(plant) });
+    if (this.#permissions.canDelete(plant)) this.#toasts.offerUndo("added", { text, onUndo: () => this.#undoAddition(plant) });
     else this.#toasts.show(text);
     if (place >= 0) this.#list.focusAt(place);
   }
 
-  /// Tells of an addition that failed when nobody was looking at its form any more.
-  #tellUnseen(plant, failure) {
+  /// Shows the failure of an addition whose form is closed.
+  #showFailedAddition(plant, failure) {
     if (!this.#api) return;
-    const outcome = failure.passes ? `It is not known whether ${called(plant)} was added.` : `${called(plant)} was not added.`;
+    const outcome = failure.isTransient ? `It is not known whether ${called(plant)} was added.` : `${called(plant)} was not added.`;
     this.#toasts.show(`${outcome} ${failure.message}`, { isError: true });
   }
 
@@ -351,59 +351,59 @@ class Console {
   }
 
   /// Undoes an addition.
-  #takeBack(added) {
+  #undoAddition(added) {
     const plant = this.#listed(added);
     const deletion = { plant, key: newKey(), done: null };
-    this.#leaving.set(plant.key, deletion);
-    this.#removeFromSight(plant);
-    deletion.done = this.#finish(deletion);
+    this.#pendingDeletions.set(plant.key, deletion);
+    this.#hidePlant(plant);
+    deletion.done = this.#finishDeletion(deletion);
   }
 
-  /// Takes a plant away here at once, and on the server when it cannot be undone any more: until then nothing is lost,
-  /// whatever becomes of the network or of this tab, and undoing cannot fail.
+  /// Removes a plant from the page at once, and from the server when the time to undo is over. So undoing needs no request and
+  /// cannot fail.
   #delete(known) {
     const plant = this.#listed(known);
     if (!this.#garden.get(plant.key) || !this.#permissions.canDelete(plant)) return;
     const deletion = { plant, key: newKey(), done: null };
-    this.#leaving.set(plant.key, deletion);
-    this.#removeFromSight(plant);
+    this.#pendingDeletions.set(plant.key, deletion);
+    this.#hidePlant(plant);
     this.#toasts.offerUndo("deleted", {
       text: `${called(plant)} deleted.`,
-      onUndo: () => this.#keep(plant),
-      onEnd: () => (deletion.done = this.#finish(deletion)),
+      onUndo: () => this.#undoDeletion(plant),
+      onEnd: () => (deletion.done = this.#finishDeletion(deletion)),
     });
   }
 
-  #removeFromSight(plant) {
-    const place = this.#list.placeOf(plant);
+  #hidePlant(plant) {
+    const place = this.#list.indexOf(plant);
     this.#garden.remove(plant.key);
-    this.#unsure ||= this.#reader !== null;
+    this.#isOutdated ||= this.#reader !== null;
     this.#render();
     if (place >= 0 && !this.#list.focusAt(place, ".delete")) byId(byId("nothing").hidden ? "query" : "nothing-action").focus();
   }
 
-  #keep(plant) {
-    this.#leaving.delete(plant.key);
+  #undoDeletion(plant) {
+    this.#pendingDeletions.delete(plant.key);
     this.#garden.add(this.#listed(plant));
     this.#render();
-    this.#list.focusAt(Math.max(0, this.#list.placeOf(this.#listed(plant))));
+    this.#list.focusAt(Math.max(0, this.#list.indexOf(this.#listed(plant))));
   }
 
-  async #finish({ plant, key }) {
+  async #finishDeletion({ plant, key }) {
     await this.#send(plant, key);
-    // A list that is being read may still have it.
-    this.#unsure ||= this.#reader !== null;
-    this.#leaving.delete(plant.key);
-    if (this.#unsure && this.#leaving.size === 0) await this.#read();
+    // A list that is being read may still contain the plant.
+    this.#isOutdated ||= this.#reader !== null;
+    this.#pendingDeletions.delete(plant.key);
+    if (this.#isOutdated && this.#pendingDeletions.size === 0) await this.#read();
   }
 
-  /// Has the server remove it. If it will not, the plant is back.
+  /// Deletes the plant on the server. If that fails, the plant is shown again.
   async #send(plant, key) {
     const api = this.#api;
     try {
       await api.remove(plant, key);
     } catch (failure) {
-      // Signed out meanwhile, or somebody else was quicker: it is gone, as it was meant to be.
+      // Signed out meanwhile, or another client has deleted the plant.
       if (api !== this.#api || failure.status === 404) return;
       this.#garden.add(plant);
       this.#onWriteFailure(failure, plant);
@@ -411,46 +411,46 @@ class Console {
     }
   }
 
-  /// Sends them all, those on their way once more: under the same key, each is done once.
+  /// Sends all pending deletions. One that is already in flight is sent again with the same key and executed once.
   #sendDeletions() {
-    for (const { plant, key } of this.#leaving.values()) this.#api?.removeAndGo(plant, key);
+    for (const { plant, key } of this.#pendingDeletions.values()) this.#api?.removeWithoutWaiting(plant, key);
   }
 
   // Showing
 
-  /// Shows what the filter of an address finds.
+  /// Applies the filter of a URL.
   #apply(filter) {
     Object.assign(this.#filter, filter);
     byId("query").value = this.#filter.query;
     this.#render();
   }
 
-  #narrow(change) {
+  #changeFilter(change) {
     Object.assign(this.#filter, change);
     this.#address.write(this.#filter);
-    this.#keepView();
+    this.#storeView();
     this.#render();
   }
 
   #setView(view) {
     this.#view = view;
-    this.#keepView();
+    this.#storeView();
     this.#render();
   }
 
-  #keepView() {
-    keep(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
+  #storeView() {
+    store(VIEW_KEY, JSON.stringify({ view: this.#view, sort: this.#filter.sort }));
   }
 
-  #recallView() {
-    const { view, sort } = JSON.parse(recall(VIEW_KEY) ?? "{}");
+  #loadView() {
+    const { view, sort } = JSON.parse(load(VIEW_KEY) ?? "{}");
     this.#view = view ?? this.#view;
     this.#filter.sort = byId("sort").value = sort ?? this.#filter.sort;
   }
 
   #showAll() {
     this.#clearSearch();
-    this.#narrow({ tag: null, owner: null });
+    this.#changeFilter({ tag: null, owner: null });
     byId("query").focus();
   }
 
@@ -458,7 +458,7 @@ class Console {
     const found = this.#garden.select(this.#filter);
     const [isReading, isFirst, permissions] = [this.#reader !== null, this.#etag === null, this.#permissions];
     byId("plants").hidden = found.length === 0;
-    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#unsearched };
+    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#notLoaded };
     this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });
     for (const view of ["cards", "table"]) byId(`as-${view}`).setAttribute("aria-pressed", String(view === this.#view));
     if (byId("garden").hidden) return;
@@ -466,12 +466,12 @@ class Console {
     this.#list.show(found, { view: this.#view, owners, canDelete: (plant) => permissions.canDelete(plant) });
   }
 
-  #tellTrouble(trouble) {
-    const words = trouble ? `${trouble.failure.message} Trying again in ${secondsUntil(trouble.until)}.` : "";
+  #showRetry(retry) {
+    const words = retry ? `${retry.failure.message} Trying again in ${secondsUntil(retry.until)}.` : "";
     byId("trouble").hidden = words === "";
     byId("trouble-text").textContent = words;
-    this.#signIn.tellTrouble(words);
-    this.#addDialog.tellTrouble(words);
+    this.#signIn.showRetry(words);
+    this.#addDialog.showRetry(words);
   }
 }
 

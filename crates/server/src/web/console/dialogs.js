@@ -1,21 +1,21 @@
-// The dialogs: a new plant, all there is to know of one, and the keys.
+// The dialogs: add a plant, details of a plant, and keyboard shortcuts.
 
 import { drawingOf, hueOf } from "./drawing.js";
-import { faultsIn, faultsOf } from "./rules.js";
+import { fieldErrors, parseFieldErrors } from "./rules.js";
 
 const FIELDS = ["name", "tag", "id"];
-/// Tags offered while one is typed.
-const OFFERED = 50;
+/// Maximum number of tags suggested while one is typed.
+const SUGGESTED_TAGS_MAX = 50;
 
 const byId = (id) => document.getElementById(id);
 
-/// Puts a message where it belongs; "" takes it away.
-export function tell(element, message) {
+/// Shows a message in an element; "" hides the element.
+export function showMessage(element, message) {
   element.textContent = message;
   element.hidden = message === "";
 }
 
-/// A name that no other request has. Not `randomUUID`, which plain HTTP beyond this machine does not have.
+/// Returns a new idempotency key. `randomUUID` cannot be used: browsers offer it only with HTTPS or on this machine.
 export function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -35,18 +35,18 @@ export class AddDialog {
   #form = byId("add-form");
   #open;
   #onSubmit;
-  #onUnseen;
-  /// Counts the times it was opened: an answer may come when the form has been opened for another plant.
-  #round = 0;
-  /// What was sent and not answered for good: sent again, it goes under the same key.
-  #unanswered = null;
+  #onFailedUnseen;
+  /// Number of times the dialog was opened: a response may arrive when the form is open for another plant.
+  #openCount = 0;
+  /// The last request with an unknown outcome. If the same plant is sent again, the key is the same.
+  #unknownOutcome = null;
 
-  /// `open` opens a dialog; `onSubmit` gets the plant, a key, and what closes the form, and throws a `Failure`; `onUnseen` gets
-  /// a plant and its failure when the form has gone meanwhile; `onTryNow` cuts short what is waited for.
-  constructor({ open, onSubmit, onUnseen, onTryNow }) {
+  /// `open` opens a dialog; `onSubmit` is called with the plant, a key and a function that closes the form, and throws a
+  /// `Failure`; `onFailedUnseen` is called with the plant and its failure if the form was closed meanwhile; `onTryNow` retries at once.
+  constructor({ open, onSubmit, onFailedUnseen, onTryNow }) {
     this.#open = open;
     this.#onSubmit = onSubmit;
-    this.#onUnseen = onUnseen;
+    this.#onFailedUnseen = onFailedUnseen;
     byId("add-try-now").addEventListener("click", onTryNow);
     closeOnDemand(this.#dialog);
     this.#form.addEventListener("submit", (event) => {
@@ -54,21 +54,21 @@ export class AddDialog {
       this.#submit();
     });
     this.#form.addEventListener("input", ({ target }) => {
-      if (target.getAttribute("aria-invalid")) this.#mark(this.#faults(), [target.name]);
+      if (target.getAttribute("aria-invalid")) this.#mark(this.#errors(), [target.name]);
     });
   }
 
-  /// `owners` are the others whose plants are in sight, each with its `name` and whether it `isReadOnly`; `owner` is the one
-  /// that is chosen at first, if it can be.
+  /// `owners` are the other owners in the list, each with `name` and `isReadOnly`; `owner` is the one to preselect, if it can be
+  /// chosen.
   open({ id, tag, tags, owners, owner }) {
-    this.#round += 1;
+    this.#openCount += 1;
     this.#wait(false);
     this.#form.reset();
     this.#mark({});
-    tell(byId("add-error"), "");
+    showMessage(byId("add-error"), "");
     this.#field("id").value = id;
     this.#field("tag").value = tag ?? "";
-    byId("known-tags").replaceChildren(...tags.slice(0, OFFERED).map((known) => new Option("", known)));
+    byId("known-tags").replaceChildren(...tags.slice(0, SUGGESTED_TAGS_MAX).map((known) => new Option("", known)));
     byId("add-owner-choice").hidden = owners.length === 0;
     byId("add-owner").replaceChildren(new Option("My own", ""), ...owners.map(ownerOption));
     byId("add-owner").value = owners.some(({ name, isReadOnly }) => name === owner && !isReadOnly) ? owner : "";
@@ -76,8 +76,8 @@ export class AddDialog {
     this.#field("name").focus();
   }
 
-  /// Shows why the answer takes so long; "" when nothing is waited for.
-  tellTrouble(words) {
+  /// Shows the failure that is being retried; "" for none.
+  showRetry(words) {
     const isWaiting = byId("add-button").getAttribute("aria-disabled") === "true";
     byId("add-trouble-text").textContent = isWaiting ? words : "";
     byId("add-trouble").hidden = !isWaiting || words === "";
@@ -93,56 +93,56 @@ export class AddDialog {
     return { id: id.trim(), name, tag: tag === "" ? undefined : tag, owner };
   }
 
-  #faults() {
-    return faultsOf(this.#plant());
+  #errors() {
+    return fieldErrors(this.#plant());
   }
 
-  /// Shows what is wrong at the fields it is wrong with; says whether anything is.
-  #mark(faults, fields = FIELDS) {
+  /// Shows the errors at their fields; returns true if there are any.
+  #mark(errors, fields = FIELDS) {
     for (const field of fields) {
-      const fault = faults[field] ?? "";
-      byId(`add-${field}-error`).textContent = fault;
-      if (fault) this.#field(field).setAttribute("aria-invalid", "true");
+      const error = errors[field] ?? "";
+      byId(`add-${field}-error`).textContent = error;
+      if (error) this.#field(field).setAttribute("aria-invalid", "true");
       else this.#field(field).removeAttribute("aria-invalid");
     }
-    const first = FIELDS.find((field) => faults[field]);
+    const first = FIELDS.find((field) => errors[field]);
     return first !== undefined;
   }
 
-  #focusFault() {
+  #focusError() {
     this.#form.querySelector("[aria-invalid]")?.focus();
   }
 
   async #submit() {
     if (byId("add-button").getAttribute("aria-disabled") === "true") return;
-    tell(byId("add-error"), "");
-    if (this.#mark(this.#faults())) return this.#focusFault();
+    showMessage(byId("add-error"), "");
+    if (this.#mark(this.#errors())) return this.#focusError();
     const plant = this.#plant();
     plant.id = String(BigInt(plant.id));
     const sent = JSON.stringify(plant);
-    const key = this.#unanswered?.sent === sent ? this.#unanswered.key : newKey();
-    const round = this.#round;
-    const isOpen = () => this.#dialog.open && round === this.#round;
+    const key = this.#unknownOutcome?.sent === sent ? this.#unknownOutcome.key : newKey();
+    const openCount = this.#openCount;
+    const isOpen = () => this.#dialog.open && openCount === this.#openCount;
     this.#wait(true);
     try {
       await this.#onSubmit(plant, key, () => isOpen() && this.#dialog.close());
-      this.#unanswered = null;
+      this.#unknownOutcome = null;
     } catch (failure) {
-      this.#unanswered = failure.passes ? { sent, key } : null;
-      if (isOpen()) this.#refuse(failure);
-      else this.#onUnseen(plant, failure);
+      this.#unknownOutcome = failure.isTransient ? { sent, key } : null;
+      if (isOpen()) this.#showFailure(failure);
+      else this.#onFailedUnseen(plant, failure);
     } finally {
-      if (round === this.#round) this.#wait(false);
+      if (openCount === this.#openCount) this.#wait(false);
     }
   }
 
-  #refuse(failure) {
-    const faults = failure.status === 400 ? faultsIn(failure.message) : { other: failure.message };
-    if (failure.number === 40900) Object.assign(faults, { id: failure.message, other: "" });
-    if (failure.passes) faults.other = `${failure.message} Press Add again to go on: it is added once, however often you do.`;
-    tell(byId("add-error"), faults.other);
-    this.#mark(faults);
-    this.#focusFault();
+  #showFailure(failure) {
+    const errors = failure.status === 400 ? parseFieldErrors(failure.message) : { other: failure.message };
+    if (failure.code === 40900) Object.assign(errors, { id: failure.message, other: "" });
+    if (failure.isTransient) errors.other = `${failure.message} Press Add again to go on: it is added once, however often you do.`;
+    showMessage(byId("add-error"), errors.other);
+    this.#mark(errors);
+    this.#focusError();
   }
 
   #wait(waits) {
@@ -150,7 +150,7 @@ export class AddDialog {
     // Not `disabled`, which would take the keyboard away from it.
     button.setAttribute("aria-disabled", String(waits));
     button.textContent = waits ? "Adding…" : "Add";
-    if (!waits) this.tellTrouble("");
+    if (!waits) this.showRetry("");
   }
 }
 

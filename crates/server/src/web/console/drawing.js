@@ -1,19 +1,19 @@
-// A drawing for every plant: which kind of plant it shows, and how it has grown, follows from its name; the colour around it
-// from its tag. The same plant always looks the same. Colours are in style.css; a drawing brings hues.
+// Draws a picture of a plant. Its kind and shape are derived from the plant's name, its background from the tag, so that the same
+// plant always looks the same. Colours are in style.css; a drawing sets hues.
 
 const SVG = "http://www.w3.org/2000/svg";
 const UP = -Math.PI / 2;
-/// Where the stems leave the pot.
+/// The point where stems leave the pot.
 const GROUND = { x: 60, y: 88 };
 
-/// FNV-1a: spreads similar names over all kinds.
+/// FNV-1a hash, which spreads similar names over all kinds.
 function hash(text) {
   let bits = 0x811c9dc5;
   for (const character of text) bits = Math.imul(bits ^ character.codePointAt(0), 0x01000193);
   return bits >>> 0;
 }
 
-/// Numbers from 0 to 1 that look random and are the same for the same seed (mulberry32).
+/// Returns a pseudo-random number generator for numbers from 0 to 1 (mulberry32).
 function numbers(seed) {
   let state = seed;
   return () => {
@@ -27,12 +27,12 @@ function numbers(seed) {
 /// Hues that go well with leaves: sage, clay, straw, sky, ochre, sand, moss, heather, rose, dusk, pond, mint.
 const TAG_HUES = [142, 46, 104, 228, 68, 86, 122, 300, 28, 262, 196, 165];
 
-/// The hue around the plants of a tag.
+/// Returns the background hue for a tag.
 export function hueOf(tag) {
   return tag ? TAG_HUES[hash(tag) % TAG_HUES.length] : 118;
 }
 
-/// Collects outlines by what they are: a drawing is a handful of paths, however many leaves it has.
+/// Collects outlines by kind, so that a drawing has few SVG paths, however many leaves it has.
 class Pen {
   outlines = { stem: "", shade: "", leaf: "", vein: "", bloom: "", heart: "" };
   random;
@@ -53,7 +53,7 @@ class Pen {
     this.draw("stem", `M${point(from)}Q${point(bend)} ${point(to)}`);
   }
 
-  /// A leaf that grows from a point in a direction, with its middle vein.
+  /// Draws a leaf with its vein, from a point in a direction.
   leaf(from, angle, length, width, what = "leaf") {
     const at = (along, aside) => ({
       x: from.x + Math.cos(angle) * length * along - Math.sin(angle) * width * aside,
@@ -77,7 +77,7 @@ function towards(from, angle, length) {
   return { x: from.x + Math.cos(angle) * length, y: from.y + Math.sin(angle) * length };
 }
 
-/// A place on a bent stem, `at` of the way along.
+/// Returns the point at the fraction `at` of a bent stem (a quadratic Bézier curve).
 function along(from, bend, to, at) {
   const mix = (a, b, c) => (1 - at) ** 2 * a + 2 * at * (1 - at) * b + at ** 2 * c;
   return { x: mix(from.x, bend.x, to.x), y: mix(from.y, bend.y, to.y) };
@@ -185,7 +185,7 @@ const branch = (pen) => sprig(pen, 4, 25, 11);
 const fern = (pen) => sprig(pen, 8, 21, 6);
 const KINDS = [twig, branch, fern, blades, coins, rosette, flower, cactus, hearts];
 
-/// Names that say which kind it is.
+/// Names of plants of a known kind.
 const KNOWN = [
   [/cact|barrel|saguaro|opuntia|prickly/, cactus],
   [/fern|palm|cedar|yarrow|dill|fennel/, fern],
@@ -209,7 +209,7 @@ function element(name, attributes) {
   return made;
 }
 
-/// The drawing of a plant in its pot.
+/// Returns the drawing of a plant in its pot.
 export function drawingOf({ name, tag }) {
   const seed = hash(name);
   const pen = new Pen(seed);

@@ -1,12 +1,12 @@
-// The plants as they are known here: kept in the order of the server, found, sorted and counted.
+// The loaded plants, in the order of the server: filtered, sorted and counted.
 
 const LARGEST_ID = 2n ** 63n - 1n;
 const byName = new Intl.Collator(undefined, { sensitivity: "base", numeric: true });
 
-/// A plant of a list, ready to be found. `owner` is missing for one that was just added among the caller's own.
+/// Returns a plant with a key and a search text. `owner` is missing for one that was just added to the user's own.
 export function plantOf({ id, name, tag, owner }) {
   const text = `${name}\n${tag ?? ""}\n${id}`.toLowerCase();
-  // The owner's name has no spaces, and so no two plants share a key.
+  // Owner names have no spaces, so the key is unique.
   return { id, number: BigInt(id), name, tag, owner, key: `${owner ?? ""} ${id}`, text };
 }
 
@@ -16,7 +16,7 @@ function inOrder(one, other) {
 }
 
 export class Garden {
-  /// By key, in the order of the list.
+  /// Plants by key, in the order of the list.
   #plants = new Map();
   #sorted = new Map();
 
@@ -28,23 +28,23 @@ export class Garden {
     return this.#plants.get(key);
   }
 
-  /// The plants that were added here and are not in a list of the server yet: their owner has no name.
+  /// Returns the plants that were added here and have not been in a list of the server yet: their owner's name is unknown.
   unlisted() {
     return [...this.#plants.values()].filter(({ owner }) => owner === undefined);
   }
 
-  /// The plants with this id, each of another owner.
+  /// Returns the plants with this id, of different owners.
   withId(number) {
     return [...this.#plants.values()].filter((plant) => plant.number === number);
   }
 
-  /// Appends what a page of the list brought.
+  /// Appends a page of the list.
   append(plants) {
     for (const plant of plants) this.#plants.set(plant.key, plant);
     this.#sorted.clear();
   }
 
-  /// Puts one where it belongs.
+  /// Inserts a plant in the order of the list.
   add(plant) {
     const plants = [...this.#plants.values()].filter((known) => known.key !== plant.key);
     const after = plants.findIndex((known) => inOrder(plant, known) < 0);
@@ -58,7 +58,7 @@ export class Garden {
     this.#sorted.clear();
   }
 
-  /// The plants that have the tag and the owner, if one is asked for, and all of the words.
+  /// Returns the plants that match the tag and the owner, if they are not `null`, and all words of the query.
   select({ query, tag, owner, sort }) {
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
     return this.#sortedBy(sort).filter((plant) => {
@@ -79,7 +79,7 @@ export class Garden {
     return plants;
   }
 
-  /// Each tag with the number of its plants, the most used first; "" stands for none.
+  /// Returns each tag with the number of its plants, most used first; "" stands for no tag.
   tags() {
     const counts = new Map();
     for (const { tag = "" } of this.#plants.values()) counts.set(tag, (counts.get(tag) ?? 0) + 1);
@@ -92,12 +92,12 @@ export class Garden {
     return [...owners].sort(byName.compare);
   }
 
-  /// An id that no plant in sight has, whoever owns it, and none of those that are still to be deleted: one more than the
-  /// largest, if there is such.
-  freeId(leaving) {
+  /// Returns an id that no loaded plant of any owner has, and none with a pending deletion: one more than the largest, if
+  /// possible.
+  freeId(pending) {
     let largest = 0n;
     const taken = new Set();
-    for (const { number } of [...this.#plants.values(), ...leaving]) {
+    for (const { number } of [...this.#plants.values(), ...pending]) {
       if (number > largest) largest = number;
       taken.add(number);
     }

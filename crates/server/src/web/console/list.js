@@ -1,29 +1,29 @@
-// Thousands of plants, of which the page holds those in sight: what is scrolled past is taken out again.
+// Virtual list: of thousands of plants, only the visible ones are in the page.
 
 import { drawingOf, hueOf } from "./drawing.js";
 
-/// In units of the page's font size, so that larger text gets larger cards.
+/// Sizes in units of the page's font size, so that larger text gets larger cards.
 const SHAPES = {
   cards: { height: 14.75, gap: 1, narrowest: 9.25, template: "card-template" },
   table: { height: 3.75, gap: 0, narrowest: Infinity, template: "row-template" },
 };
-/// Rows kept ready above and below what is in sight.
-const SPARE = 3;
+/// Extra rows above and below the visible ones.
+const EXTRA_ROWS = 3;
 
 export class PlantList {
   #host;
   #view = null;
   #canvas = null;
   #plants = [];
-  #places = new Map();
-  /// What is on the page, by the plant's key.
+  #indexes = new Map();
+  /// Elements in the page, by the plant's key.
   #items = new Map();
   #canDelete = () => true;
   #columns = 1;
   #rowHeight = 1;
   #due = 0;
 
-  /// `onOpen` and `onDelete` get the plant whose button was pressed.
+  /// `onOpen` and `onDelete` are called with the plant whose button was pressed.
   constructor(host, { onOpen, onDelete }) {
     this.#host = host;
     const later = () => {
@@ -46,7 +46,7 @@ export class PlantList {
     });
   }
 
-  /// Shows these plants, in this order; `canDelete` says which of them get a button for it.
+  /// Shows these plants, in this order; those for which `canDelete` returns true have a delete button.
   show(plants, { view, owners, canDelete }) {
     this.#canDelete = canDelete;
     const isNew = view !== this.#view;
@@ -56,37 +56,37 @@ export class PlantList {
     if (view === "table") this.#canvas.parentElement.setAttribute("aria-rowcount", String(plants.length + 1));
     if (same) return this.#paint();
     this.#plants = plants;
-    this.#places = new Map(plants.map((plant, place) => [plant.key, place]));
+    this.#indexes = new Map(plants.map((plant, place) => [plant.key, place]));
     this.#measure();
   }
 
-  /// Forgets all plants, and takes them off the page.
+  /// Removes all plants.
   clear() {
     this.#view = this.#canvas = null;
     this.#plants = [];
-    this.#places.clear();
+    this.#indexes.clear();
     this.#host.replaceChildren();
   }
 
-  /// The key of the plant that has the keyboard.
+  /// The key of the plant that has the focus.
   get focusedKey() {
     return document.activeElement?.closest?.("[data-key]")?.dataset.key;
   }
 
-  /// Where a plant is in what is shown; -1 if it is not.
-  placeOf(plant) {
-    return this.#places.get(plant.key) ?? -1;
+  /// Returns the index of a plant among those shown; -1 if it is not shown.
+  indexOf(plant) {
+    return this.#indexes.get(plant.key) ?? -1;
   }
 
-  /// Brings the plant at this place into sight, and the keyboard to a part of it.
+  /// Scrolls to the plant at this index and focuses a part of it.
   focusAt(place, part = ".name") {
     const plant = this.#plants[Math.max(0, Math.min(place, this.#plants.length - 1))];
     if (!plant) return false;
-    const row = Math.floor(this.#places.get(plant.key) / this.#columns);
+    const row = Math.floor(this.#indexes.get(plant.key) / this.#columns);
     const bottom = this.#canvas.getBoundingClientRect().top + (row + 1) * this.#rowHeight;
-    // The first row brings along what stands above it.
+    // For the first row, the headings above it are shown, too.
     const top = row === 0 ? this.#host.getBoundingClientRect().top : bottom - this.#rowHeight;
-    // What sticks to the upper edge must not cover it.
+    // The sticky controls must not cover it.
     const edge = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) || 0;
     if (top < edge || bottom > innerHeight) {
       scrollBy({ top: top < edge ? top - edge : bottom - innerHeight, behavior: "instant" });
@@ -98,9 +98,9 @@ export class PlantList {
     return true;
   }
 
-  /// Arrow keys go from plant to plant and stay in the column of buttons they are in.
+  /// Moves the focus to another plant with the arrow keys, Home and End, to the same kind of button.
   #move(plant, key, target) {
-    const place = this.#places.get(plant.key);
+    const place = this.#indexes.get(plant.key);
     const sideways = this.#view === "cards" ? 1 : 0;
     const steps = { ArrowLeft: -sideways, ArrowRight: sideways, ArrowUp: -this.#columns, ArrowDown: this.#columns };
     const ends = { Home: 0, End: this.#plants.length - 1 };
@@ -111,7 +111,7 @@ export class PlantList {
 
   #plantAt(target) {
     const item = target.closest("[data-key]");
-    return item && this.#plants[this.#places.get(item.dataset.key)];
+    return item && this.#plants[this.#indexes.get(item.dataset.key)];
   }
 
   #build(view) {
@@ -121,7 +121,7 @@ export class PlantList {
     this.#canvas = this.#host.querySelector(".canvas");
   }
 
-  /// Takes the measures of the page; the rest follows from them.
+  /// Computes the layout from the size of the page.
   #measure() {
     if (!this.#canvas) return;
     const { height, gap, narrowest } = SHAPES[this.#view];
@@ -137,17 +137,17 @@ export class PlantList {
     this.#paint();
   }
 
-  /// Puts on the page what is in sight, and what has the keyboard even if it is not.
+  /// Renders the visible plants, and the one that has the focus even if it is not visible.
   #paint(wanted) {
     cancelAnimationFrame(this.#due);
     this.#due = 0;
     if (!this.#canvas) return;
     const above = -this.#canvas.getBoundingClientRect().top;
-    const first = Math.max(0, Math.floor(above / this.#rowHeight) - SPARE) * this.#columns;
-    const end = (Math.ceil((above + innerHeight) / this.#rowHeight) + SPARE) * this.#columns;
+    const first = Math.max(0, Math.floor(above / this.#rowHeight) - EXTRA_ROWS) * this.#columns;
+    const end = (Math.ceil((above + innerHeight) / this.#rowHeight) + EXTRA_ROWS) * this.#columns;
     const places = new Set();
     for (let place = first; place < Math.min(end, this.#plants.length); place += 1) places.add(place);
-    for (const key of [this.focusedKey, wanted?.key]) if (this.#places.has(key)) places.add(this.#places.get(key));
+    for (const key of [this.focusedKey, wanted?.key]) if (this.#indexes.has(key)) places.add(this.#indexes.get(key));
     this.#place([...places].sort((one, other) => one - other).map((place) => this.#plants[place]));
   }
 
@@ -165,7 +165,7 @@ export class PlantList {
         item = itemOf(plant, SHAPES[this.#view].template);
         this.#items.set(plant.key, item);
       }
-      this.#settle(item, this.#places.get(plant.key));
+      this.#settle(item, this.#indexes.get(plant.key));
       this.#allow(item, this.#canDelete(plant));
       // In the order of the list, for the Tab key and for screen readers.
       if (item === next) next = item.nextElementSibling;
@@ -173,7 +173,7 @@ export class PlantList {
     }
   }
 
-  /// Shows or hides the button that deletes; the keyboard stays with the plant.
+  /// Shows or hides the delete button; the focus stays with the plant.
   #allow(item, canDelete) {
     const button = item.querySelector(".delete");
     if (!canDelete && button === document.activeElement) item.querySelector(".name").focus({ preventScroll: true });
@@ -198,7 +198,7 @@ function cards() {
   const frame = document.createElement("div");
   const list = document.createElement("ul");
   list.className = "cards canvas";
-  // Without its bullets Safari takes it for no list.
+  // Safari does not expose a list without bullets as a list.
   list.setAttribute("role", "list");
   frame.append(list);
   return frame;

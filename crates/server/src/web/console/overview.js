@@ -1,9 +1,9 @@
-// What stands around the plants: the counts, whose plants they are, the filters, and what to say where no plant is shown.
+// The controls around the plants: counts, owners, filters, and the message if no plant is shown.
 
 import { drawingOf } from "./drawing.js";
 import { count, listed } from "./text.js";
 
-/// Tags shown at first, and after asking for all.
+/// Maximum number of tags shown, at first and after a click on "All tags".
 const FEW_TAGS = 12;
 const MANY_TAGS = 100;
 /// Owners named above the list.
@@ -17,14 +17,14 @@ export class Overview {
   #allTags = false;
   #state = null;
 
-  /// `onFilter` gets changes of the filter; `actions` are what is offered where no plant is shown: `add`, `clear`, `again`
-  /// and `leave`.
+  /// `onFilter` is called with changes of the filter; `actions` are offered if no plant is shown: `add`, `clear`, `again` and
+  /// `leave`.
   constructor({ onFilter, actions }) {
     this.#onFilter = onFilter;
     this.#actions = actions;
   }
 
-  /// Starts anew for another user.
+  /// Resets the view for another user.
   reset() {
     this.#allTags = false;
   }
@@ -40,10 +40,9 @@ export class Overview {
     byId("rights").textContent = permissions.describe();
     byId("progress").hidden = !isReading;
     const isEmpty = garden.size === 0 && !isReading;
-    // There is nothing to find in nothing.
     document.querySelector(".finding").hidden = isEmpty;
     this.#renderNothing();
-    // Where nothing is planted yet, the button for it is in the middle.
+    // An empty list has its own button to add a plant, in the middle of the page.
     byId("add").hidden = !permissions.canAdd || (isEmpty && !failure);
   }
 
@@ -62,7 +61,7 @@ export class Overview {
     const owners = garden.owners();
     byId("owners").textContent = ownersOf(owners);
     const { owner: chosen } = filter;
-    // A choice whose plants are gone is still a choice, and must be seen to be taken back.
+    // An owner who is selected and has no plants any more stays in the menu, so that the user can deselect it.
     const offered = chosen === null || owners.includes(chosen) ? owners : [...owners, chosen];
     byId("owner-choice").hidden = owners.length < 2 && chosen === null;
     setOptions(byId("owner"), [["Everybody", ""], ...offered.map((owner) => [owner, owner])], chosen ?? "");
@@ -147,7 +146,7 @@ function unsearchedOf(unsearched, state) {
   return isExact ? amount : `At least ${amount}`;
 }
 
-/// Returns what to say where no plant is shown, and what to offer.
+/// Returns the message and the action to offer if no plant is shown.
 function nothingOf({ failure, garden, filter: { query, tag }, unsearched, permissions }) {
   if (failure) return { title: "The plants cannot be shown", text: failure.message, action: failure.status === 403 ? "leave" : "again" };
   if (garden.size === 0) {
@@ -160,7 +159,7 @@ function nothingOf({ failure, garden, filter: { query, tag }, unsearched, permis
   return { title: `No plant matches ${what}${where}`, text, action: "clear" };
 }
 
-/// Changes a select only where it differs, so that one that is open stays open.
+/// Updates a select only if it differs, so that an open menu stays open.
 function setOptions(select, options, value) {
   const now = [...select.options].map(({ text, value: known }) => [text, known]);
   if (JSON.stringify(now) !== JSON.stringify(options)) select.replaceChildren(...options.map(([text, known]) => new Option(text, known)));

@@ -1,21 +1,21 @@
-// The rights of the token, as far as responses have shown them: the interface has no operation that lists them. Until a
-// response says otherwise, everything is offered.
+// The permissions of the token, as far as responses have shown them: the API has no operation that lists them. Until a response
+// shows otherwise, everything is offered.
 
-import { forget, keep, recall } from "./storage.js";
+import { load, remove, store } from "./storage.js";
 import { listed } from "./text.js";
 
 const KEY = "plantstore-permissions";
 
 export class Permissions {
-  /// Scopes that the token lacks. They never change while it is valid, and so are stored with it.
+  /// Scopes that the token lacks. They never change, so they are stored with the token.
   #missingScopes = new Set();
-  /// Owners whose plants the user can read and not change. The operator can change that at any time.
+  /// Owners whose plants the user can read but not change. The operator can change that at any time.
   #readOnlyOwners = new Set();
   /// The name of the user; `null` until a list has shown it.
   #user = null;
 
   constructor() {
-    const { missingScopes = [], user = null } = JSON.parse(recall(KEY) ?? "{}");
+    const { missingScopes = [], user = null } = JSON.parse(load(KEY) ?? "{}");
     this.#missingScopes = new Set(missingScopes);
     this.#user = user;
   }
@@ -29,7 +29,7 @@ export class Permissions {
     this.#store();
   }
 
-  /// Takes note of a write that was rejected for want of a scope, or of the role `editor` with this owner.
+  /// Records that a write was rejected for lack of a scope, or of the role `editor` for this owner.
   learnRejection({ status, scope }, owner) {
     if (status !== 403) return;
     if (scope !== null) this.#missingScopes.add(scope);
@@ -37,7 +37,7 @@ export class Permissions {
     this.#store();
   }
 
-  /// Drops what the operator may have changed meanwhile.
+  /// Clears what the operator may have changed meanwhile.
   forgetRoles() {
     this.#readOnlyOwners.clear();
   }
@@ -46,7 +46,7 @@ export class Permissions {
     this.#missingScopes.clear();
     this.#readOnlyOwners.clear();
     this.#user = null;
-    forget(KEY);
+    remove(KEY);
   }
 
   get canAdd() {
@@ -75,6 +75,6 @@ export class Permissions {
   }
 
   #store() {
-    keep(KEY, JSON.stringify({ missingScopes: [...this.#missingScopes], user: this.#user }));
+    store(KEY, JSON.stringify({ missingScopes: [...this.#missingScopes], user: this.#user }));
   }
 }

@@ -1,12 +1,12 @@
 // Signing in with a token, which is stored for this tab and nowhere else.
 
-import { tell } from "./dialogs.js";
+import { showMessage } from "./dialogs.js";
 import { drawingOf } from "./drawing.js";
-import { forget, keep, recall } from "./storage.js";
-import { tokenFault, tokenIn } from "./token.js";
+import { load, remove, store } from "./storage.js";
+import { tokenError, tokenIn } from "./token.js";
 
 const TOKEN_KEY = "plantstore-token";
-/// A few names whose drawings go well together.
+/// Names of the plants drawn behind the form.
 const BED = ["Monstera", "Saguaro", "Boston fern", "Pilea", "Dahlia", "Aloe", "Lemon", "Echeveria", "Olive"];
 
 const REJECTED = "The server rejected this token: it is unknown there, or it has expired or was revoked.";
@@ -19,7 +19,7 @@ export class SignIn {
   /// The token that was submitted and not accepted yet.
   #submitted = null;
 
-  /// `onToken` gets the token and resolves when it is known whether it works.
+  /// `onToken` is called with the token, and resolves when the server has accepted or rejected it.
   constructor(onToken) {
     this.#onToken = onToken;
     byId("sign-in").querySelector(".bed").append(...BED.map((name) => drawingOf({ name, tag: name })));
@@ -31,24 +31,24 @@ export class SignIn {
     });
   }
 
-  /// Signs in with the token of this tab, if there is one.
+  /// Signs in with the stored token of this tab, if there is one.
   start() {
-    const token = recall(TOKEN_KEY);
+    const token = load(TOKEN_KEY);
     if (token) this.#onToken(token);
     else this.show();
   }
 
-  /// Forgets the token and asks for one.
+  /// Removes the stored token and asks for one.
   show(reason = "") {
     this.#submitted = null;
-    forget(TOKEN_KEY);
+    remove(TOKEN_KEY);
     byId("token").value = "";
     this.#mark("");
     this.#reveal(false);
     this.#ask(reason);
   }
 
-  /// Asks again after the server has rejected the token. One that was just typed stays in the field.
+  /// Asks again after the server has rejected the token. A token that was just entered stays in the field.
   reject() {
     if (this.#submitted === null) return this.show(NO_LONGER_VALID);
     this.#submitted = null;
@@ -56,30 +56,30 @@ export class SignIn {
     this.#ask("");
   }
 
-  /// Stores the token, which has been accepted, and goes away.
+  /// Stores the accepted token and hides the form.
   hide() {
-    if (this.#submitted !== null) keep(TOKEN_KEY, this.#submitted);
+    if (this.#submitted !== null) store(TOKEN_KEY, this.#submitted);
     this.#submitted = null;
     byId("sign-in").hidden = true;
     byId("token").value = "";
     this.#wait(false);
   }
 
-  /// Shows what is waited for while the token is being checked.
-  tellTrouble(words) {
-    if (!byId("sign-in").hidden) tell(byId("sign-in-reason"), words);
+  /// Shows the failure that is being retried while the token is checked.
+  showRetry(words) {
+    if (!byId("sign-in").hidden) showMessage(byId("sign-in-reason"), words);
   }
 
   #ask(reason) {
     this.#wait(false);
-    tell(byId("sign-in-reason"), reason);
+    showMessage(byId("sign-in-reason"), reason);
     byId("sign-in").hidden = false;
     byId("token").focus();
   }
 
-  #mark(fault) {
-    byId("token-error").textContent = fault;
-    if (fault) byId("token").setAttribute("aria-invalid", "true");
+  #mark(error) {
+    byId("token-error").textContent = error;
+    if (error) byId("token").setAttribute("aria-invalid", "true");
     else byId("token").removeAttribute("aria-invalid");
   }
 
@@ -96,10 +96,10 @@ export class SignIn {
   async #submit() {
     if (byId("sign-in-button").getAttribute("aria-disabled") === "true") return;
     const token = tokenIn(byId("token").value);
-    const fault = tokenFault(token);
-    this.#mark(fault);
-    tell(byId("sign-in-reason"), "");
-    if (fault) return byId("token").focus();
+    const error = tokenError(token);
+    this.#mark(error);
+    showMessage(byId("sign-in-reason"), "");
+    if (error) return byId("token").focus();
     this.#wait(true);
     this.#submitted = token;
     await this.#onToken(token);

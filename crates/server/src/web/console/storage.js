@@ -1,15 +1,15 @@
-// What is kept for this tab. Where the browser keeps nothing for this site, or has no room, the page works without.
+// Storage for this tab. If the browser's storage is disabled or full, the page works without it.
 
-export function keep(key, value) {
+export function store(key, value) {
   try {
     sessionStorage.setItem(key, value);
   } catch {
-    // It holds for this page, then.
+    // The value is used until the page is closed.
   }
 }
 
-/// What was kept; `null` if nothing was.
-export function recall(key) {
+/// Returns the stored value, or `null`.
+export function load(key) {
   try {
     return sessionStorage.getItem(key);
   } catch {
@@ -17,10 +17,10 @@ export function recall(key) {
   }
 }
 
-export function forget(key) {
+export function remove(key) {
   try {
     sessionStorage.removeItem(key);
   } catch {
-    // There is nothing to forget.
+    // Nothing is stored.
   }
 }

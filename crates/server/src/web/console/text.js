@@ -1,6 +1,6 @@
-// Numbers and names as messages write them.
+// Formatting of numbers and names in messages.
 
-/// The characters of a name that a message repeats.
+/// Maximum number of characters of a name in a message.
 const NAME_SHOWN = 60;
 
 /// Returns `1,234 plants`, or `1 plant`.

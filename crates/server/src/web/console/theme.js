@@ -1,5 +1,5 @@
-// The theme that somebody chose in this browser; without a choice the system's holds, by style.css alone. A classic script,
-// because a module runs only after the page is painted.
+// The theme that the user chose in this browser; without a choice, style.css follows the system's theme. A classic script, because
+// a module runs only after the page is painted.
 
 "use strict";
 
@@ -9,7 +9,7 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      // Storage is switched off: the system's theme, then.
+      // Storage is disabled: the system's theme is used.
       return null;
     }
   };
@@ -32,7 +32,7 @@
       try {
         localStorage.setItem(KEY, theme);
       } catch {
-        // It holds for this page, then.
+        // Storage is disabled: the theme is used until the page is closed.
       }
     };
     tell();

@@ -1,13 +1,13 @@
-// Short messages at the edge of the page. What can be undone stays so for its whole time, however many messages there are:
-// actions of one kind share a message, such as "6 plants deleted."
+// Toasts: short messages at the edge of the page. Every action can be undone for the same time, however many messages there are,
+// because actions of one kind share a message, such as "6 plants deleted."
 
 import { count } from "./text.js";
 
 const SECONDS = 10;
-/// Messages without anything to undo: more of them would cover the page, and the oldest is removed.
-const MOST = 3;
+/// Maximum number of messages without an undo button; beyond it, the oldest is removed.
+const MESSAGES_MAX = 3;
 
-/// A message on the page. Its time does not pass while the pointer or the keyboard is at it.
+/// A message on the page. Its timer is stopped while the pointer or the focus is on it.
 class Toast {
   #element;
   #onFocusLost;
@@ -44,7 +44,7 @@ class Toast {
     button.textContent = undo;
   }
 
-  /// Removes it, does something, and finds a place for the keyboard if it was here.
+  /// Removes the toast, calls `then`, and moves the focus elsewhere if it was here.
   remove(then) {
     const hadFocus = this.#element.contains(document.activeElement);
     this.#element.remove();
@@ -53,13 +53,13 @@ class Toast {
   }
 }
 
-/// Actions of one kind that can still be undone. Each has its own time.
+/// Actions of one kind that can still be undone. Each has its own timer.
 class UndoGroup {
   #kind;
   #toast;
   #onEmpty;
   #pending = [];
-  /// Actions whose time is over.
+  /// Number of actions whose time to undo is over.
   #ended = 0;
 
   constructor(region, kind, { onEmpty, onFocusLost }) {
@@ -83,7 +83,7 @@ class UndoGroup {
     this.#undo([this.#pending.at(-1)]);
   }
 
-  /// Ends the time of all.
+  /// Ends the time to undo of all actions.
   end() {
     const actions = this.#pending.splice(0);
     this.#after(actions, () => actions.forEach(({ onEnd }) => onEnd()));
@@ -130,12 +130,12 @@ class UndoGroup {
 export class Toasts {
   #region;
   #onFocusLost;
-  /// By kind.
+  /// Groups by kind.
   #groups = new Map();
   #messages = [];
   #serial = 0;
 
-  /// `onFocusLost` puts the keyboard somewhere when the message that had it is gone.
+  /// `onFocusLost` is called when a message that has the focus is removed.
   constructor(region, onFocusLost) {
     this.#region = region;
     this.#onFocusLost = onFocusLost;
@@ -156,15 +156,15 @@ export class Toasts {
     const toast = new Toast(this.#region, { isError, onAttention: wait, onDismiss: remove, onUndo: () => {}, onFocusLost: this.#onFocusLost });
     const message = { text, remove };
     toast.write(text);
-    // The same once more replaces the first.
+    // A repeated message replaces the earlier one.
     this.#messages.find((earlier) => earlier.text === text)?.remove();
     this.#messages.push(message);
-    if (this.#messages.length > MOST) this.#messages[0].remove();
+    if (this.#messages.length > MESSAGES_MAX) this.#messages[0].remove();
     wait();
   }
 
-  /// Says what was done and offers to undo it. `kind` is how the plants of several such actions are described, such as
-  /// "deleted"; `onEnd` is called when the time to undo is over.
+  /// Shows an action and offers to undo it. `kind` describes the plants of several such actions, such as "deleted"; `onEnd` is
+  /// called when the time to undo is over.
   offerUndo(kind, { text, onUndo, onEnd = () => {} }) {
     if (!this.#groups.has(kind)) {
       const onEmpty = () => this.#groups.delete(kind);
@@ -174,20 +174,20 @@ export class Toasts {
     this.#groups.get(kind).add({ text, onUndo, onEnd, serial: this.#serial });
   }
 
-  /// Undoes the newest action that can be; returns whether there was one.
+  /// Undoes the newest action that can be undone; returns false if there is none.
   undoLast() {
     const [group] = [...this.#groups.values()].sort((one, other) => other.newest - one.newest);
     group?.undoNewest();
     return group !== undefined;
   }
 
-  /// Removes all, without ending what can be undone.
+  /// Removes all messages without ending or undoing their actions.
   clear() {
     for (const group of [...this.#groups.values()]) group.drop();
     for (const { remove } of [...this.#messages]) remove();
   }
 
-  /// Ends the time of all that can be undone.
+  /// Ends the time to undo of all actions.
   endAll() {
     for (const group of [...this.#groups.values()]) group.end();
   }

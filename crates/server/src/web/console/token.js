@@ -1,4 +1,4 @@
-// Access tokens as people paste them, and the mistakes that show before one is sent.
+// Parsing and validation of pasted access tokens.
 
 /// `pst_`, 32 random characters and 6 of their checksum, as the service issues them.
 const ISSUED = /^pst_[0-9A-Za-z]{38}$/;
@@ -17,7 +17,7 @@ export function tokenIn(text) {
 }
 
 /// Returns a sentence about the mistake in a token, or "" if only the server can judge it.
-export function tokenFault(token) {
+export function tokenError(token) {
   if (token === "") return "Paste a token first.";
   if (!/^[\x21-\x7e]+$/.test(token)) return "A token is one word of letters, digits and signs: this has something else in it.";
   // Tokens of an OpenID Connect issuer look different.

@@ -1,5 +1,4 @@
-// Shows the document of this very server. Nothing is loaded from or sent to anywhere else, and a token is forgotten with the
-// page.
+// Shows the OpenAPI document of this server. Nothing is loaded from or sent to another server, and tokens are not stored.
 SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#page",
