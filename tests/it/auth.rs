@@ -1,10 +1,10 @@
-//! Who may do what, and what nobody learns.
+//! Authentication and scopes, and the absence of information leaks between users.
 
 use rstest::rstest;
 
 use crate::support::{Client, Engine, Site, assert_snapshot, wait_for};
 
-/// A token of the right form that nobody was given.
+/// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
 
 fn unknown_token(number: usize) -> String {
@@ -294,7 +294,7 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
     let fresh = server.client(&site.token("bob", &[]));
     assert_eq!(fresh.get("/plants").status, 200, "even one that was never seen before");
-    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token fails nobody");
+    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token is not a failed authentication");
 }
 
 #[rstest]

@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use crate::support::{Engine, Script, Server, Site, wait_for};
 
-/// The harness itself: a script is answered, and one that fails fails its test with what it said.
+/// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
 #[test]
 fn a_script_drives_the_browser() {
     let site = Site::new(Engine::Sqlite);
@@ -197,7 +197,7 @@ fn the_console_tells_of_rate_limits() {
     Script::new("console-limits", "console-limits", &server, &token).run();
 }
 
-/// What a browser makes of CORS: the bytes are in `cors.rs`.
+/// CORS as a browser applies it. The bytes are tested in `cors.rs`.
 #[test]
 fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
     let site = Site::new(Engine::Sqlite);

@@ -1,4 +1,4 @@
-//! `plantstore check`: it finds that we keep the contract, names what a broken server breaks, and leaves nothing behind.
+//! `plantstore check`: the service passes it, each fault of a server is reported, and no test data is left behind.
 
 mod faults;
 
@@ -15,7 +15,7 @@ use crate::support::broken::{Asked, Broken, Reply, Upstream};
 use crate::support::issuer::Authority;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 
-/// What the user of a check has before it, and must have after it: also where a check would like to plant.
+/// Plants of the checked user, which must be unchanged after the check. Some have ids that a check would like to use.
 const OWN: [i64; 4] = [i64::MIN, 0, 7, i64::MAX];
 
 fn text(bytes: &[u8]) -> String {
@@ -247,7 +247,7 @@ fn a_server_that_hangs_ends_the_check() {
     assert_eq!(ada.ids(), OWN);
 }
 
-/// Whoever does not answer has not refused: the checks that need what it was asked for are tried.
+/// A missing response does not mean a missing scope: the checks that need the scope still run.
 #[test]
 fn silence_is_no_lack_of_a_scope() {
     let site = Site::new(Engine::Sqlite);
@@ -268,7 +268,7 @@ fn silence_is_no_lack_of_a_scope() {
     assert_eq!(ada.ids(), OWN);
 }
 
-/// A create that nobody answered is done when its plant has been looked for: it is found all the same.
+/// A create without a response may happen later: the cleanup deletes its plant all the same.
 #[test]
 fn a_create_that_comes_late_leaves_nothing() {
     let site = Site::new(Engine::Sqlite);
@@ -284,7 +284,7 @@ fn a_create_that_comes_late_leaves_nothing() {
     }
 }
 
-/// A proxy that gives up on one create, and hands it on when somebody looks for its plant.
+/// Proxy that drops one create and forwards it when its plant is requested.
 #[derive(Default)]
 struct Late {
     held: Mutex<Option<Asked>>,
@@ -313,7 +313,7 @@ impl Late {
     }
 }
 
-/// What may come even later is named.
+/// A create that may happen after the cleanup is reported with its plant.
 #[test]
 fn a_create_that_may_still_come_is_told() {
     let site = Site::new(Engine::Sqlite);

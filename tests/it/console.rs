@@ -149,7 +149,7 @@ const NO_PAGES: [&str; 10] = [
     "/index.html",
     "/metrics",
 ];
-/// What browsers send when they open an address.
+/// `Accept` header of a browser that opens an address.
 const NAVIGATION: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8");
 

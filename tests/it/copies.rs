@@ -61,7 +61,7 @@ fn furnish(site: &Site) -> [String; 2] {
     );
     assert_eq!(ada.delete(0).status, 204);
     assert_eq!(server.stop().code(), Some(0));
-    // Whoever has left has left something behind, as long as nobody has swept.
+    // A deleted user leaves rows behind until the next cleanup.
     site.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
     site.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
     if matches!(site.engine, Engine::Postgres) {
@@ -336,7 +336,7 @@ fn database_with_schema() -> Site<'static> {
     site
 }
 
-/// All of a restore happens in one transaction, which ends with whoever does it.
+/// A restore is one transaction, which ends with its process.
 #[test]
 fn a_killed_restore_leaves_an_empty_database() {
     let source = Site::new(Engine::Sqlite);
@@ -355,7 +355,7 @@ fn a_killed_restore_leaves_an_empty_database() {
     assert_eq!(export(&target), export(&source));
 }
 
-/// Where the rows come from they may have to be sorted first: a transaction that waits for them is not given up. If there is a limit
+/// The source may have to sort its rows first: a transaction that waits for them is not given up. If there is a limit
 /// for that, the trigger makes it a short one.
 #[test]
 fn a_source_that_takes_its_time_is_waited_for() {
@@ -385,7 +385,7 @@ fn a_source_that_takes_its_time_is_waited_for() {
     assert_eq!(export(&target), export(&source));
 }
 
-/// What has arrived is read back: a database that keeps something else than it was sent is found out.
+/// A copy is read back: a database that stores other data than it was sent is detected.
 #[test]
 fn a_copy_that_differs_is_given_up() {
     let source = Site::new(Engine::Sqlite);

@@ -16,7 +16,7 @@ fn has_cors_headers(answer: &Answer) -> bool {
     answer.headers.iter().any(|(name, _)| name.starts_with("access-control-"))
 }
 
-/// Whether the answer says that it depends on the origin.
+/// Returns true if the response varies by origin.
 fn varies(answer: &Answer) -> bool {
     values(answer, "vary").contains(&"Origin")
 }
@@ -105,8 +105,8 @@ fn another_origin_is_served_as_always_and_may_read_nothing(#[values(Engine::Sqli
     }
     let twice = ada.call("GET", "/livez", &[ORIGIN, OTHER], None);
     assert!(!has_cors_headers(&twice), "{twice:?}");
-    let nobody = ada.get("/livez");
-    assert!(!has_cors_headers(&nobody) && varies(&nobody), "{nobody:?}");
+    let without_origin = ada.get("/livez");
+    assert!(!has_cors_headers(&without_origin) && varies(&without_origin), "{without_origin:?}");
 }
 
 #[rstest]
@@ -166,7 +166,7 @@ fn preflights_tell_nothing_of_what_is_there(#[values(Engine::Sqlite, Engine::Pos
             }
         }
     }
-    let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that nobody reads"));
+    let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that is not read"));
     assert_eq!(with_body.wire(), expected);
 }
 

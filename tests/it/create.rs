@@ -363,7 +363,7 @@ fn gigabytes_are_refused_before_they_are_sent(#[values(Engine::Sqlite, Engine::P
     let mut asking = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "16385"), ("Expect", "100-continue")];
     asking.send(ada.bytes("POST", "/plants", &headers, None));
-    assert_eq!(asking.answer(false).error(), 41300, "whoever asks first is told at once");
+    assert_eq!(asking.answer(false).error(), 41300, "100-continue is not sent for a body that is too large");
     let mut fitting = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
     fitting.send(ada.bytes("POST", "/plants", &headers, None));

@@ -49,7 +49,7 @@ impl Operator {
         serde_json::from_str(&self.run(&[arguments, &["--json"]].concat())).unwrap()
     }
 
-    /// What a command says that must fail.
+    /// Runs a command that must fail, and returns its error.
     #[track_caller]
     fn refusal(&self, arguments: &[&str]) -> String {
         refusal(&self.command(arguments).output().unwrap())
@@ -117,7 +117,7 @@ fn statements_of_the_document() -> String {
     block.expect("a block of SQL").to_owned()
 }
 
-/// What a role gets to hear when it runs a statement.
+/// Returns the error of a statement that a role runs.
 fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
     let output = cluster.tool("psql").args(["-X", "-A", "-t", "-q", "-c", sql, url]).output().unwrap();
     if output.status.success() { Ok(succeeded(&output)) } else { Err(errors(&output)) }
@@ -321,7 +321,7 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
     }
 }
 
-/// What 0.2.0 left behind is brought up to date, with all that is in it.
+/// A database of 0.2.0 is migrated with all of its data.
 #[test]
 fn a_database_of_the_release_before_is_brought_up_to_date() {
     let site = Site::new(Engine::Postgres);

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use crate::support::http2::Http2;
 use crate::support::{Answer, Connection, Engine, Server, Site, wait_for};
 
-/// Where Debian puts the library that shows a program another time.
+/// Directory of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
-/// How far the clock is ahead before it is set back.
+/// Offset of the clock before it is set back.
 const AHEAD: Duration = Duration::from_secs(2 * 60 * 60);
-/// How far a `Date` may be from the clock: it has whole seconds, and a response takes a moment.
+/// Largest difference between a `Date` and the clock: it has whole seconds, and a response takes a moment.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// A server whose clock is this many seconds ahead, as the file says that it reads with every look at the clock.

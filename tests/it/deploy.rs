@@ -1,4 +1,4 @@
-//! What operators run the service with: the systemd unit, the image, the probe.
+//! Deployment files: the systemd unit, the image, the probe.
 
 use std::collections::BTreeSet;
 use std::os::linux::net::SocketAddrExt;
@@ -181,7 +181,7 @@ fn a_supervisor_is_told() {
 fn a_supervisor_that_is_not_there_is_no_fault() {
     let site = Site::new(Engine::Sqlite);
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-    command.env("NOTIFY_SOCKET", site.directory().join("nobody"));
+    command.env("NOTIFY_SOCKET", site.directory().join("missing"));
     let mut server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("cannot tell the supervisor"), "{}", server.log());
@@ -194,11 +194,11 @@ fn a_probe_tells_whether_a_server_is_ready() {
     let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
     let unready = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked).with_status(503)));
-    let nobody = format!("http://{CLOSED_ADDRESS}");
+    let closed = format!("http://{CLOSED_ADDRESS}");
     let silent = Broken::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
-        (nobody, "30s", "error: cannot connect to http://127.0.0.1:"),
+        (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
         (silent.url(), "100ms", "error: no whole answer within 100ms\n"),
     ] {
         let output = site.run(&["probe", &url, "--timeout", timeout]);

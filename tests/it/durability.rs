@@ -1,4 +1,4 @@
-//! What was acknowledged stays, whatever happens to the process and the disk under it.
+//! Durability: acknowledged writes survive the loss of the process and errors of the disk.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -21,18 +21,18 @@ fn kills() -> usize {
     std::env::var("PLANTSTORE_KILLS").map_or(30, |kills| kills.parse().expect("a number of kills"))
 }
 
-/// What is known of one id: the name that was last acknowledged, if it has one, and what was sent and not answered.
+/// Known state of one id: the last acknowledged name, if it has one, and the write without a response.
 #[derive(Clone, Default, Debug)]
 struct Known {
     acknowledged: Option<String>,
     pending: Option<Sent>,
 }
 
-/// What a write leaves behind: a name, or nothing.
+/// Result of a write: a name, or nothing.
 #[derive(Clone, Debug, PartialEq)]
 struct Sent(Option<String>);
 
-/// Creates and deletes its own ids until the server goes away; nobody else touches them, so every answer is foreseeable.
+/// Creates and deletes its own ids until the server ends. No other client uses them, so every response is predictable.
 fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, done: &AtomicUsize, stop: &AtomicBool) {
     let Ok(mut connection) = Connection::try_open(client.address) else { return };
     let first = i64::try_from(worker).expect("small") * IDS_PER_WORKER;
@@ -68,7 +68,7 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
         .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap().to_owned()))
         .collect();
     let mut known = known.lock().unwrap();
-    assert!(listed.keys().all(|id| known.contains_key(id)), "nothing that nobody created");
+    assert!(listed.keys().all(|id| known.contains_key(id)), "only created plants are listed");
     for (id, known) in known.iter_mut() {
         let found = listed.get(id).cloned();
         let possible = found == known.acknowledged || known.pending == Some(Sent(found.clone()));

@@ -1,4 +1,4 @@
-//! One shape for everything that goes wrong, whoever notices it.
+//! One shape for every error, whichever layer reports it.
 
 use std::collections::BTreeSet;
 

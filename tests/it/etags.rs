@@ -1,4 +1,4 @@
-//! Entity tags: whoever has a list already is told so, and nobody is ever told so wrongly.
+//! Entity tags: an unchanged list is a 304, and a changed one never is.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn every_change_moves_the_tag_and_nothing_else_does(#[values(Engine::Sqlite, Eng
         assert_eq!(ada.delete(1).status, 204);
         seen.push(tag(&ada, "/plants"));
     }
-    assert_eq!(tag(&ben, "/plants"), seen[1], "somebody else's changes are not ben's");
+    assert_eq!(tag(&ben, "/plants"), seen[1], "changes of another user do not move ben's tag");
     assert_eq!(ada.post("{}").status, 400);
     assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a refusal changes nothing");
     let all = seen.len();

@@ -1,5 +1,5 @@
 //! Real faults under several nodes on one database: it dies, freezes or is out of reach, connections break at the worst
-//! moment, and nodes vanish. What was acknowledged stays, nobody is told anything that is not so, and it heals by itself.
+//! moment, and nodes vanish. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
 
 mod balancer;
 mod commits;
@@ -19,7 +19,7 @@ const ANSWERED: Duration = Duration::from_secs(3);
 const ANSWERED_UNDER_LOAD: Duration = Duration::from_millis(3_500);
 /// Within this a node is ready again once the database is.
 const HEALED: Duration = Duration::from_secs(5);
-/// A writer that has begun goes on for no longer than this, even if nobody waits for it any more.
+/// Time limit of a writer that has begun, even if no request waits for it any more.
 const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
 
 /// The statements that begin and end a transaction, as they go over the wire.
@@ -114,7 +114,7 @@ fn wait_for_writes(history: &History, more: usize) {
     wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
 }
 
-/// Waits, when nobody calls any more, until what was begun has ended one way or the other, and notes that it has.
+/// Waits, after the load has ended, until every write has committed or failed, and records that in the history.
 #[track_caller]
 fn settle(history: &History, site: &Site) {
     const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \

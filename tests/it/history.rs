@@ -253,7 +253,7 @@ fn plants_and_users_do_not_mix() {
     catches(&with(seen(0, 6, &[(8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "1 7"), (8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "0 8"), (8, "0 8")])));
-    let violation = history(&with(seen(1, 6, &[(ID, "1 7"), (9, "x")]))).check().expect_err("nobody created it");
+    let violation = history(&with(seen(1, 6, &[(ID, "1 7"), (9, "x")]))).check().expect_err("it was never created");
     assert_eq!((violation.user, violation.id), (1, 9));
 }
 
@@ -412,9 +412,9 @@ fn one_fault_in_a_long_history_is_caught() {
     let lost = simulate(1_000, false, |plants| drop(plants.present.pop_first().expect("some plant")));
     assert!(lost.expect_err("a plant is lost").contains("no order explains"));
     let changed = simulate(1_000, true, |plants| {
-        plants.present.values_mut().for_each(|name| name.push_str(" of somebody else"));
+        plants.present.values_mut().for_each(|name| name.push_str(" of another user"));
     });
-    assert!(changed.expect_err("plants have changed").contains("of somebody else"));
+    assert!(changed.expect_err("plants have changed").contains("of another user"));
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn the_service_passes_under_load() {
     let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
     let ((), report) = workload.run(&history, || {
         some(300);
-        // Whoever was connected to it does not know what became of their last request.
+        // Clients that were connected to it do not know the outcome of their last request.
         one.kill();
         some(history.acknowledged() + 300);
     });

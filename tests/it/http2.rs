@@ -97,7 +97,7 @@ fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Pos
         ("POST", "/plants", &[JSON], None),
         ("POST", "/plants", &[], Some("{}")),
         ("DELETE", "/plants/7", &[], None),
-        ("PUT", "/plants", &[], Some("nobody reads this")),
+        ("PUT", "/plants", &[], Some("not read")),
         ("GET", "/nothing", &[], None),
         ("HEAD", "/nothing", &[], None),
         ("OPTIONS", "/plants", &preflight, None),
@@ -126,7 +126,7 @@ fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(ada.ids(), [1]);
     let asked_first =
         Http2::open(&ada).call("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(br#"{"id":2,"name":"n"}"#));
-    assert_eq!(asked_first.status, 200, "whoever asks whether to send may send");
+    assert_eq!(asked_first.status, 200, "100-continue lets the client send");
 }
 
 #[rstest]
@@ -243,7 +243,7 @@ fn a_request_that_is_taken_back_is_no_longer_waited_for(#[values(Engine::Sqlite,
     let line = wait_for("its line in the log", || {
         server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
     });
-    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "nobody answers it: {line}");
+    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "it gets no response: {line}");
     drop(held);
     connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
     assert!(connection.body(5).contains("live"), "and the connection goes on");
@@ -419,7 +419,7 @@ fn whoever_does_not_agree_to_the_end_is_told_what_was_done() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// What no store has a part in.
+/// Tests without a store.
 fn site() -> Site<'static> {
     Site::new(crate::support::Engine::Sqlite)
 }

@@ -47,7 +47,7 @@ fn names(client: &Client) -> String {
     client.get("/plants").text().to_owned()
 }
 
-/// Sends the same bytes over two connections while nobody can write: one is refused because the other is in flight, and
+/// Sends the same bytes over two connections while writes are blocked: one is rejected because the other is in flight, and
 /// that other one is given back.
 fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -> Connection {
     let mut connections = [one, other].map(|client| {
@@ -71,7 +71,7 @@ fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -
     });
     let [first, second] = connections;
     let waits = if refused == 0 { second } else { first };
-    waits.stream().set_read_timeout(Some(crate::support::PATIENCE)).expect("a patient connection");
+    waits.stream().set_read_timeout(Some(crate::support::PATIENCE)).expect("a read timeout");
     waits
 }
 

@@ -9,7 +9,7 @@ use rstest::rstest;
 use crate::support::transfer::{export, feed, import, lines, said};
 use crate::support::{Cluster, Engine, Proxy, Site, Stop, assert_snapshot, signal, wait_for};
 
-/// What an import of these bytes says, which fails.
+/// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
 fn refusal(site: &Site, arguments: &[&str], input: &[u8]) -> String {
     let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
@@ -375,7 +375,7 @@ fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(server.log(), "", "and nothing to complain about");
 }
 
-/// Those before a conflict are stored by a second attempt. If somebody takes one of them in between, that is a conflict, too, and
+/// Lines before a conflict are stored by a second attempt. If another client takes one of their ids, that is a conflict, too, and
 /// what comes after it is not stored either.
 #[test]
 fn nothing_after_a_conflict_that_comes_in_between_is_stored() {

@@ -369,7 +369,7 @@ fn a_store_that_stays_locked_does_not_hold_up_the_end(#[values(Engine::Sqlite, E
     server.signal("TERM");
     let start = std::time::Instant::now();
     assert_eq!(server.wait().code(), Some(0));
-    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
+    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own timeout");
     drop(held);
     assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
 }

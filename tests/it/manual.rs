@@ -1,4 +1,4 @@
-//! What shells and manuals know of the commands: made from the options themselves, so all of them.
+//! Shell completions and manual pages: generated from the options, so they are complete.
 
 use std::process::{Command, Stdio};
 
@@ -27,7 +27,7 @@ fn options(command: &[&str]) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// What bash offers for the last of these words.
+/// Returns bash's completions of the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let script = format!(
         "source /dev/stdin; COMP_WORDS=({}); COMP_CWORD={}; _plantstore plantstore '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
@@ -60,7 +60,7 @@ fn bash_completes_commands_and_options() {
     }
 }
 
-/// What fish offers for this line: the words, without what it says of them.
+/// Returns fish's completions of this line, without their descriptions.
 fn offered_by_fish(line: &str) -> Vec<String> {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("plantstore.fish");
@@ -91,7 +91,7 @@ zle-line-init() { BUFFER=$TYPED CURSOR=$#BUFFER; zle offer; exit }
 zle -N zle-line-init
 "#;
 
-/// What zsh offers for this line. It completes on a terminal alone, so it gets one.
+/// Returns zsh's completions of this line. It completes only on a terminal, so it gets one.
 fn offered_by_zsh(line: &str) -> Vec<String> {
     let home = tempfile::tempdir().unwrap();
     let file = |name: &str| home.path().join(name);

@@ -1,4 +1,4 @@
-//! The second listener: what is counted is what happened, nobody is named, and nothing holds it up.
+//! Metrics: they count what happened, name no user, and are served on a listener of their own.
 
 mod listener;
 
@@ -240,7 +240,7 @@ fn nobody_is_named(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
-    let token = site.token("somebody", &[]);
+    let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
     client.plant(98_765, "a secret name");
     client.get("/plants?limit=1&secret=1");
@@ -249,7 +249,7 @@ fn nobody_is_named(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     client.call("DELETE", "/plants/98765", &[("Idempotency-Key", "secret")], None);
     metrics.wait_for("plantstore_http_requests_total", &[], 5);
     let text = metrics.scrape().text;
-    for hidden in ["somebody", "secret", "SECRET", "98765", "pst_", &token] {
+    for hidden in ["wilhelmina", "secret", "SECRET", "98765", "pst_", &token] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 }

@@ -67,7 +67,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 
 type Plants = BTreeMap<i64, Value>;
 
-/// What a user has: plants, and the answers to requests with a key.
+/// State of a user: plants, and responses stored by idempotency key.
 #[derive(Clone, Default)]
 struct Model {
     plants: Plants,

@@ -8,11 +8,11 @@ use crate::support::collector::Collector;
 use crate::support::issuer::{Authority, Issuer, SigningKey};
 use crate::support::{Engine, Scrape, Site};
 
-/// What Prometheus itself adds to every series, and the one series that it makes.
+/// Labels that Prometheus adds to every series, and the one series that it makes.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 const UP: &str = "up";
 
-/// What a server on this engine tells when everything is turned on and something of everything has happened.
+/// Returns the metrics of a server on this engine with every feature on and every counter moved.
 fn scrape_of(engine: Engine) -> Scrape {
     let site = Site::new(engine);
     let key = SigningKey::ed25519("key");
@@ -31,7 +31,7 @@ fn scrape_of(engine: Engine) -> Scrape {
     metrics.scrape()
 }
 
-/// What one tells that speaks TLS.
+/// Returns the metrics of a server with TLS.
 fn scrape_with_tls() -> Scrape {
     let (site, authority) = (Site::new(Engine::Sqlite), Authority::new());
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
@@ -88,7 +88,7 @@ fn tokens(query: &str) -> Vec<Token> {
 /// A label, how it is compared, and with what.
 type Matcher = (String, String, String);
 
-/// What a query asks for: series with matchers, and the labels that it groups by.
+/// Parts of a query: series with matchers, and the labels that it groups by.
 #[derive(Debug, Default)]
 struct Asked {
     selectors: Vec<(String, Vec<Matcher>)>,
@@ -239,7 +239,7 @@ fn every_alert_says_what_to_do() {
     }
 }
 
-/// What checks the queries finds what is wrong with one.
+/// Tests the checker of queries itself.
 #[test]
 fn a_query_that_names_what_there_is_not_is_found() {
     let labels = |labels: &[(&str, &str)]| {

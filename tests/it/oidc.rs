@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
 use crate::support::{Answer, Engine, Server, Site, wait_for};
 
-/// How far the clocks may be apart, in seconds.
+/// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
 
 /// A server that accepts the issuer's tokens.

@@ -17,7 +17,7 @@ use crate::support::{Answer, Engine, Site, assert_snapshot};
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
 
-/// Where reports stay for people to read.
+/// Directory of the reports, which stay after the run.
 fn output(name: &str) -> PathBuf {
     let directory = target().join("test-output/openapi");
     std::fs::create_dir_all(&directory).unwrap();
@@ -123,7 +123,7 @@ fn the_document_has_every_operation() {
     }
 }
 
-/// What a client knows that was made from the interface as it was first published.
+/// Operations and fields of the interface as it was first published.
 #[test]
 fn the_document_has_what_every_client_knows() {
     for (method, path, statuses) in [
@@ -218,7 +218,7 @@ fn references_lead_somewhere_and_nothing_is_left_over() {
     }
     for kind in ["schemas", "headers"] {
         for name in document()["components"][kind].as_object().unwrap().keys() {
-            assert!(references.contains(format!("#/components/{kind}/{name}").as_str()), "nobody uses {kind}/{name}");
+            assert!(references.contains(format!("#/components/{kind}/{name}").as_str()), "{kind}/{name} is not used");
         }
     }
 }

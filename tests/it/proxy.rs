@@ -36,7 +36,7 @@ impl Talker {
         self.0.lock().unwrap().push(b'|');
     }
 
-    /// What it has received, with a bar for the end of each connection.
+    /// Received bytes, with a bar for the end of each connection.
     fn heard(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -191,7 +191,7 @@ fn both_ends_are_told_when_the_other_is_over() {
     let proxy = Proxy::start(talker.start());
     drop(connect(&proxy));
     wait_for("the end at the server", || (talker.heard() == "|").then_some(()));
-    // Nobody listens on a port that was just given back.
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    assert_eq!(ask(&mut connect(&Proxy::start(nobody)), "."), None);
+    // A port that was just released has no listener.
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    assert_eq!(ask(&mut connect(&Proxy::start(closed)), "."), None);
 }

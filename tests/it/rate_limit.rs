@@ -1,4 +1,4 @@
-//! How many requests a user may send: nobody's business but theirs, and what they are told is true.
+//! Rate limits: each user has a quota of their own, and the `RateLimit` header fields are exact.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn serve_with_burst(site: &Site, burst: &str) -> Server {
     site.serve(&["--rate-limit", "1/h", "--rate-burst", burst])
 }
 
-/// What the `RateLimit` header says is left, and for how many seconds.
+/// Remaining requests in the `RateLimit` header, and the seconds until they are restored.
 #[track_caller]
 fn left(answer: &Answer) -> (u64, u64) {
     let value = answer.header("ratelimit").unwrap_or_else(|| panic!("a RateLimit header in {answer:?}"));
@@ -29,7 +29,7 @@ fn list_status(client: &Client) -> u16 {
     client.get("/plants").status
 }
 
-/// Answers of every kind that the service gives to somebody it knows, beside 429.
+/// Responses of every kind to an authenticated user, except 429.
 fn answers_to_a_user(site: &Site, ada: &Client) -> Vec<Answer> {
     let reader = Client { token: Some(site.token("ada", &["--scope", "plants:read"])), ..ada.clone() };
     let body = Some(&br#"{"id":1,"name":"Rose"}"#[..]);
@@ -54,7 +54,7 @@ fn answers_to_a_user(site: &Site, ada: &Client) -> Vec<Answer> {
     answers
 }
 
-/// Answers of every kind that the service gives to somebody it does not know.
+/// Responses of every kind to an unauthenticated client.
 fn answers_to_nobody(server: &Server) -> Vec<Answer> {
     let anonymous = server.anonymous();
     let nonsense = || anonymous.call("GET", "/plants", &[("Authorization", "Bearer nonsense")], None);
@@ -179,7 +179,7 @@ fn users_do_not_affect_each_other(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
     for still in (0..3).rev() {
         let answer = bob.get("/plants");
-        assert_eq!((answer.status, left(&answer).0), (200, still), "nobody has taken anything from bob");
+        assert_eq!((answer.status, left(&answer).0), (200, still), "bob's quota is untouched");
     }
     assert_eq!((list_status(&ada), list_status(&bob)), (429, 429));
 }
@@ -231,7 +231,7 @@ fn every_answer_tells_the_policy_and_what_is_left(#[values(Engine::Sqlite, Engin
     }
     for answer in answers_to_nobody(&server) {
         assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
-        assert_eq!(answer.header("ratelimit"), None, "it is nobody's: {answer:?}");
+        assert_eq!(answer.header("ratelimit"), None, "it belongs to no user: {answer:?}");
     }
     let before = left(&ada.get("/plants")).0;
     assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);

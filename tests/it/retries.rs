@@ -35,7 +35,7 @@ fn start_again(site: &Site, address: SocketAddr) -> Server {
 
 struct Campaign {
     clients: Retrying,
-    /// Who look on.
+    /// Users that only read.
     listers: Workload,
     history: History,
     answered: Vec<Answered>,

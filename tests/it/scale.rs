@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::support::{Engine, Site, Stop};
 
 const MILLION: i64 = 1_000_000;
-/// What a list may need besides what the server needs anyway.
+/// Memory that a list may need in addition to the server's own.
 const EXTRA_KIB: u64 = 16 * 1024;
 
 /// Puts a million plants of one user into the store, without the detour over HTTP.

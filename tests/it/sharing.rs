@@ -1,4 +1,4 @@
-//! Sharing: whose plants somebody else may read or change, and that nobody sees more than that.
+//! Sharing: a grant lets another user read or change plants, and nothing more becomes visible.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -167,12 +167,12 @@ fn who_shares_nothing_is_as_if_they_were_not(#[values(Engine::Sqlite, Engine::Po
     ada.plant(1, "Rose");
     let unlike = |answer: &Answer| (answer.status, answer.text().to_owned(), answer.headers.len());
     for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
-        for (shared, nobody) in [
-            (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=nobody")),
-            (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "nobody", 1, "Moss")),
-            (delete_of(&bob, owner, 1), delete_of(&bob, "nobody", 1)),
+        for (shared, missing) in [
+            (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=carl")),
+            (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "carl", 1, "Moss")),
+            (delete_of(&bob, owner, 1), delete_of(&bob, "carl", 1)),
         ] {
-            assert_eq!(unlike(&shared), unlike(&nobody), "{owner}");
+            assert_eq!(unlike(&shared), unlike(&missing), "{owner}");
             assert_eq!(shared.error(), 40400);
         }
     }
@@ -374,12 +374,12 @@ fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Post
         assert_eq!(output.stdout, b"");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
-    for (owner, to) in [("ada", "nobody"), ("nobody", "ada")] {
+    for (owner, to) in [("ada", "carl"), ("carl", "ada")] {
         let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
         assert_eq!(code, Some(1));
         let advice =
-            "`plantstore user list` shows those there are, and `plantstore token create --user nobody` makes one";
-        assert_eq!(words, format!("error: there is no user nobody: {advice}\n"));
+            "`plantstore user list` shows those there are, and `plantstore token create --user carl` makes one";
+        assert_eq!(words, format!("error: there is no user carl: {advice}\n"));
     }
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
     let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
@@ -411,7 +411,7 @@ fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Post
     let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
     assert_eq!(code, Some(1));
     assert!(words.contains("ada shares nothing with bob"), "{words}");
-    assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "nobody"]).0, Some(1));
+    assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "carl"]).0, Some(1));
     assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
 }
 

@@ -10,7 +10,7 @@ fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
 }
 
-/// What `serve` says of a file it does not take.
+/// Returns the error of `serve` for a file that it rejects.
 fn refusal(site: &Site) -> String {
     let before = std::fs::read(site.file()).expect("the file");
     let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
@@ -146,7 +146,7 @@ fn the_journal_mode_is_set_at_every_start() {
     drop(server);
 }
 
-/// What `serve` says when `freeze` has made something read-only, in a file system that only it sees.
+/// Returns the error of `serve` when `freeze` has made something read-only, in a mount namespace of its own.
 fn refusal_when_frozen(freeze: &str) -> String {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);

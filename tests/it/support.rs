@@ -1,4 +1,4 @@
-//! What the tests share: a place for a store, a server on it, and a client that sees every byte.
+//! Shared test support: a place for a store, a server on it, and clients that expose every byte.
 
 pub(crate) mod broken;
 mod browser;
@@ -53,7 +53,7 @@ macro_rules! assert_snapshot {
 }
 pub(crate) use assert_snapshot;
 
-/// How long a test waits for what must happen before it calls it failed.
+/// Longest wait for an expected event before the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` gives something.

@@ -86,7 +86,7 @@ impl Files {
         Ok(StreamOwned::new(connection, stream))
     }
 
-    /// Whether a new connection is shown the certificate of this name.
+    /// Returns true if a new connection gets the certificate of this name.
     fn shows(&self, address: SocketAddr, name: &str) -> bool {
         let file = self.authority.path(&format!("{name}.crt"));
         let expected = <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_file(file);
@@ -94,7 +94,7 @@ impl Files {
         stream.conn.peer_certificates().expect("a certificate")[0] == expected.unwrap()
     }
 
-    /// When the certificate of this name ends, in seconds since 1970.
+    /// Expiry time of the certificate of this name, in seconds since 1970.
     fn end_of(&self, name: &str) -> i64 {
         let script = r#"date -u +%s -d "$(openssl x509 -noout -enddate -in "$0" | cut -d= -f2)""#;
         let file = self.authority.path(&format!("{name}.crt"));
@@ -102,7 +102,7 @@ impl Files {
         String::from_utf8(output.stdout).unwrap().trim_end().parse().expect("seconds")
     }
 
-    /// What `curl` gets with these arguments, and the protocol it has spoken.
+    /// Runs `curl` with these arguments, and returns its output and the protocol version.
     #[track_caller]
     fn curl(&self, arguments: &[&str]) -> String {
         let output = Command::new("curl")
@@ -139,7 +139,7 @@ fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// What no store has a part in.
+/// Tests without a store.
 fn site() -> Site<'static> {
     Site::new(Engine::Sqlite)
 }
@@ -258,7 +258,7 @@ fn when_the_certificate_expires_is_told() {
     assert!(!text.contains(expiry), "there is none: {text}");
 }
 
-/// Whoever asks all services of a machine to read their files again means no harm.
+/// An operator may send SIGHUP to all services of a machine.
 #[test]
 fn without_a_certificate_a_hangup_ends_nothing() {
     let site = site();
@@ -269,7 +269,7 @@ fn without_a_certificate_a_hangup_ends_nothing() {
     assert!(server.ended().is_none());
 }
 
-/// In a network of its own, where nobody else is.
+/// In a network namespace of its own.
 #[test]
 fn listening_in_clear_beyond_this_machine_is_warned_of() {
     let (site, files) = (site(), Files::new());
@@ -450,7 +450,7 @@ fn handshakes_that_fail_are_counted() {
     let (site, files) = (site(), Files::new());
     let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "2s"]);
     let metrics = server.metrics();
-    // In clear, half of one, none at all, and with a client that trusts somebody else.
+    // Plain HTTP, half a handshake, none at all, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
@@ -458,7 +458,7 @@ fn handshakes_that_fail_are_counted() {
     }
     assert!(Files::new().try_connect(server.address(), "h2").is_err());
     metrics.wait_for("plantstore_http_connections_cut_total", &[("why", "handshake")], 4);
-    // To look whether anybody listens is none.
+    // A connection without a byte is not a failed handshake.
     drop(Connection::open(server.address()));
     assert!(files.shows(server.address(), "server"));
     metrics.wait_for("plantstore_http_connections_accepted_total", &[], 6);

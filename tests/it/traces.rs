@@ -108,7 +108,7 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
     }
     assert_eq!(ask("list", "GET", &[], None).0, 200);
     assert_eq!(ask("head", "HEAD", &[], None).0, 200);
-    // Refused before anybody has handled it.
+    // Rejected before it reaches a handler.
     let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
     assert_eq!((status, attributes.get("plantstore.error").map(String::as_str)), (431, Some("43100")));
 }
@@ -118,7 +118,7 @@ fn nothing_secret_is_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     let site = &Site::new(engine);
     let collector = Collector::start();
     let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
-    let token = site.token("somebody", &[]);
+    let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [
@@ -141,7 +141,7 @@ fn nothing_secret_is_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     server.stop();
     let told = collector.text();
     assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{told}");
-    for hidden in ["somebody", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
+    for hidden in ["wilhelmina", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
         assert!(!told.contains(hidden), "{hidden} in {told}");
     }
 }
@@ -328,7 +328,7 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
 
     let mut away = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
     assert_eq!(away.anonymous().get("/livez").status, 200);
-    assert_eq!(away.stop().code(), Some(0), "nobody is there: nothing is waited for");
+    assert_eq!(away.stop().code(), Some(0), "the stop does not wait for a collector that is down");
 
     let silent = Collector::start();
     silent.server.be_silent(true);

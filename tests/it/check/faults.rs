@@ -1,4 +1,4 @@
-//! What can be wrong with a server, one thing at a time, and which checks must say so.
+//! Faults of a server, each with the checks that must report it.
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,9 @@ pub(super) struct Case {
     name: &'static str,
     /// Exactly these fail.
     fails: Failing,
-    /// Whether the server lets the check delete what it has created.
+    /// The check can delete the plants it has created.
     cleans: bool,
-    /// What the user has before, and must have after.
+    /// Plants of the user before the check, which must be unchanged after it.
     pub(super) own: &'static [i64],
     fault: Fault,
 }
@@ -359,7 +359,7 @@ pub(super) const ALL: &[Case] = &[
         _ => changed(asked, server, |answer| answer),
     }),
     Case { own: &[], ..case("ids saturate", Exactly(&["refuse-ids", "delete-bad-id"]), saturated) },
-    // What is planted gets the highest id: the lowest is somebody else's, and must not be deleted in its stead.
+    // The created plant gets the highest id. The lowest belongs to the user and must not be deleted instead.
     Case { own: &[i64::MIN], ..case("ids saturate beside the lowest", Exactly(&["refuse-ids"]), saturated) },
     Case { own: &[i64::MAX], ..case("ids saturate at the highest", Exactly(&["refuse-ids"]), saturated) },
     Case { own: &[], ..case("ids overflow", Exactly(&["refuse-ids", "delete-bad-id"]), overflowed) },

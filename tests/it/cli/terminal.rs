@@ -44,15 +44,15 @@ fn the_service_ends_with_its_terminal() {
 fn the_service_goes_on_without_its_terminal_if_it_is_to() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve_for_good(&site);
-    let anybody = Client { address: terminal.address().unwrap(), token: None };
+    let anonymous = Client { address: terminal.address().unwrap(), token: None };
     terminal.close();
     for _ in 0..50 {
-        assert_eq!(anybody.get("/livez").status, 200);
+        assert_eq!(anonymous.get("/livez").status, 200);
     }
     assert!(!terminal.service_has_ended());
 }
 
-/// Closing the window of a service that is about to stop is no wish to cut anybody off.
+/// A terminal that closes during a graceful stop does not cut off requests in flight.
 #[test]
 fn what_is_in_flight_is_finished_without_the_terminal() {
     let site = Site::new(Engine::Sqlite);
@@ -72,7 +72,7 @@ fn what_is_in_flight_is_finished_without_the_terminal() {
     wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
 }
 
-/// What a command writes to a terminal.
+/// Returns the output of a command on a terminal.
 fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
     let mut script = std::process::Command::new("script");

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use super::{Operator, PASSWORD, errors, refusal, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 
-/// What needs no second look is not tried a second time.
+/// A permanent error is not retried.
 #[track_caller]
 fn refused_at_once(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
@@ -49,7 +49,7 @@ fn a_database_that_does_not_listen_is_waited_for_and_then_given_up() {
     assert!(words.contains("Connection refused"), "{words}");
 }
 
-/// How the connections of the nodes to this database are made: `t` for each that is encrypted, `f` for others.
+/// Lists the encryption of the nodes' connections to this database: `t` for each encrypted one, `f` for others.
 fn encrypted(cluster: &Cluster, database: &str) -> String {
     let sql = "SELECT string_agg(DISTINCT ssl::text, ' ') FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
                WHERE application_name = 'plantstore' AND datname = ";

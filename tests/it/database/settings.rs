@@ -3,7 +3,7 @@
 use super::works;
 use crate::support::{Engine, Site, wait_for};
 
-/// What every session on the database of this site starts with.
+/// Sets defaults for every session on the database of this site.
 fn set_for_all(site: &Site, settings: &[&str]) {
     for setting in settings {
         let setting = setting.replace('\'', "''");
@@ -89,7 +89,7 @@ fn times_are_the_same_wherever_the_database_is() {
     assert_eq!(list(), before);
 }
 
-/// What is acknowledged is durable, whatever the database's default; a trigger tells what the sessions are set to.
+/// Acknowledged writes are durable, whatever the database's default. A trigger records the setting of each session.
 #[test]
 fn commits_are_durable_whatever_the_default() {
     for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {

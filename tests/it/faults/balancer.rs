@@ -1,5 +1,5 @@
-//! Nodes behind a balancer, set up as `deploy/haproxy.cfg` says: the death of a node is felt by those whom it served, and
-//! by nobody else.
+//! Nodes behind a load balancer configured as in `deploy/haproxy.cfg`: the loss of a node affects only the requests that it
+//! served.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ struct Balancer {
 
 impl Balancer {
     fn start(site: &Site, nodes: [SocketAddr; 2]) -> Self {
-        // Somebody else may be quicker to take the port.
+        // Another process may take the port first.
         let balancer = (0..10).find_map(|_| Self::try_start(site, nodes, free_port()));
         balancer.expect("HAProxy, which scripts/test installs, runs")
     }
@@ -117,9 +117,9 @@ fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
         settle(&history, &site);
         workload.look(&history);
         let failed_now = failed();
-        assert!(failed_now - failed_before <= felt_max, "by nobody else: {failed_before}, {failed_now}");
+        assert!(failed_now - failed_before <= felt_max, "only requests of that node fail: {failed_before}, {failed_now}");
         failed_before = failed_now;
-        // One is enough, and when the other is back nobody notices either.
+        // One node is enough, and the return of the other is not noticed either.
         workload.run(&history, || {
             wait_for_writes(&history, 200);
             let listen = addresses[victim].to_string();

@@ -66,10 +66,10 @@ fn so_do_all_who_share_a_commit() {
     settle(&history, &site);
     workload.look(&history);
     let summary = history.check().unwrap();
-    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "nobody noticed");
+    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
-/// What was done and undone by others before the node could look is neither done again nor denied.
+/// Changes of other nodes between a commit and its verification are neither repeated nor denied.
 #[test]
 fn what_others_have_changed_meanwhile_stays_as_it_is() {
     let cluster = Cluster::start(&[]);
@@ -89,7 +89,7 @@ fn what_others_have_changed_meanwhile_stays_as_it_is() {
         })
     };
     for stage in [Stage::AfterSend, Stage::AfterAnswer] {
-        // Whoever comes next waits until the server is done with it.
+        // The next statement waits until the server has finished it.
         let answer = meanwhile(stage, &|| ada.post(plant(1, "short-lived")), &|| uproot(&other));
         assert_eq!(answer.status, 200, "{stage:?}: it was created: {}", answer.text());
         assert_eq!((plants(&other), plants(&ada)), (vec![], vec![]), "{stage:?}: and stays deleted");

@@ -48,7 +48,7 @@ fn it_takes_no_new_connections_and_those_that_are_there_go_on() {
     });
     workload.look(&history);
     let summary = history.check().unwrap();
-    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "nobody noticed");
+    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
 /// One process of it stands still, as if its machine had been replaced and nobody had told the connection. Notes of who

@@ -84,7 +84,7 @@ fn a_fate_in_the_dark_is_found_out_with_the_key() {
             let unknown = call(&ada);
             assert_eq!(unknown.error(), 50301, "{about}: {}", unknown.text());
             assert!(unknown.message().contains("send the same again with the same `Idempotency-Key`"));
-            assert_eq!(call(&ada).error(), 50300, "{about}: nobody can be asked");
+            assert_eq!(call(&ada).error(), 50300, "{about}: the outcome cannot be looked up");
             let found = call(&other);
             assert_eq!(found.status, success, "{about}: {}", found.text());
             assert_eq!(found.header("idempotency-replayed").is_some(), done, "{about}");
@@ -96,7 +96,7 @@ fn a_fate_in_the_dark_is_found_out_with_the_key() {
     }
 }
 
-/// A node that stands still in the middle of a transaction, and whose end nobody hears of, holds its locks for a moment.
+/// A node that freezes in the middle of a transaction, without closing its connection, holds its locks for a moment.
 #[test]
 fn a_node_that_vanishes_in_a_transaction_does_not_block_others_for_long() {
     let cluster = Cluster::start(&[]);

@@ -65,12 +65,12 @@ fn tokens_and_users_are_those_of_all_nodes() {
     assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other is as good as ever");
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
     wait_until_refused(&nodes, &second);
-    // Somebody else of the same name.
+    // A new user of the same name.
     let third = site.token("ada", &[]);
     assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
 }
 
-/// Many clients want the same id at the same moment, and each of them another one that nobody else wants.
+/// Many clients create the same id concurrently, and each of them an id of its own.
 #[test]
 fn of_all_who_want_an_id_exactly_one_gets_it() {
     const CLIENTS: i64 = 16;
@@ -107,7 +107,7 @@ fn of_all_who_want_an_id_exactly_one_gets_it() {
     let created: Vec<(i64, String)> =
         results.iter().filter(|(_, _, created)| *created).map(|(id, name, _)| (*id, name.clone())).collect();
     let ids: BTreeSet<i64> = created.iter().map(|(id, _)| *id).collect();
-    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "all of them, and all that nobody else wanted");
+    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "each shared id once, and every id of a single client");
     assert_eq!(created.len(), ids.len(), "and each once");
     let mut created = created;
     created.sort();

@@ -51,7 +51,7 @@ fn what_was_answered_by_one_node_is_repeated_by_all() {
     }
 }
 
-/// What it had begun never happens, and does not keep others from the key.
+/// Its unfinished write never happens, and its key can be used on another node.
 #[test]
 fn a_node_that_is_killed_lets_go_of_its_keys() {
     let site = Site::new(Engine::Postgres);

@@ -247,7 +247,7 @@ fn an_issuer_may_have_a_path_and_its_name_is_exact(#[values(Engine::Sqlite, Engi
     );
 }
 
-/// What an issuer says is not believed blindly.
+/// Invalid discovery documents and key sets are rejected.
 #[test]
 fn an_issuer_that_talks_nonsense_is_like_none() {
     let site = Site::new(Engine::Sqlite);
@@ -283,7 +283,7 @@ fn an_issuer_that_talks_nonsense_is_like_none() {
     assert_eq!(users(&site), [""; 0]);
 }
 
-/// What it has said before stays in use when it begins to talk nonsense.
+/// An invalid key set does not replace the keys in use.
 #[test]
 fn nonsense_takes_no_key_away() {
     let site = Site::new(Engine::Sqlite);

@@ -31,7 +31,7 @@ fn whatever_is_wrong_with_a_token_the_answer_is_one_and_the_same(
         let answer = call(&server, token);
         assert_eq!(answer.wire(), expected, "{what}: {token}");
     }
-    assert_eq!(users(site), [""; 0], "nobody was made for any of them");
+    assert_eq!(users(site), [""; 0], "no user was created for any of them");
     for key in &keys {
         assert_eq!(call(&server, &key.token(&claims)).status, 200, "and it was not the issuer's fault");
     }

@@ -99,7 +99,7 @@ impl Upstream {
     }
 }
 
-/// What the client gets.
+/// Action of the proxy on a request.
 pub(crate) enum Reply {
     Answer(Answer),
     /// Nothing, ever.
@@ -128,7 +128,7 @@ impl Broken {
             for client in listener.incoming().flatten() {
                 let fault = Arc::clone(&fault);
                 std::thread::spawn(move || {
-                    // Whoever leaves early has seen enough.
+                    // A client may disconnect early.
                     let _ = carry(client, Upstream(server), &*fault);
                 });
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Server;
 
-/// How long a script may say nothing before it is taken for stuck.
+/// Longest silence of a script before it is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A script, and what it finds in its environment.
@@ -94,7 +94,7 @@ impl Drop for Running {
     }
 }
 
-/// What it writes, line by line, until it ends.
+/// Reads the standard output, line by line, to its end.
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let output = BufReader::new(child.stdout.take().expect("its output"));
     let (sender, lines) = mpsc::channel();

@@ -94,7 +94,7 @@ impl Connection {
         Self::try_open_with(address, PATIENCE)
     }
 
-    /// With another patience: for the connection, and for every piece that is sent or received.
+    /// Sets this timeout for connecting and for every read and write.
     pub(crate) fn try_open_with(address: SocketAddr, patience: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, patience)?;
         stream.set_read_timeout(Some(patience))?;
@@ -170,7 +170,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Whether the server closes the connection without another byte. That nothing comes for long is not closing.
+    /// Returns true if the server closes the connection without sending another byte. A timeout is not a close.
     pub(crate) fn is_closed_by_server(&mut self) -> bool {
         let closed = match self.read(&mut [0; 1]) {
             Ok(length) => length == 0,
@@ -217,7 +217,7 @@ impl Connection {
     }
 }
 
-/// Somebody who calls the service, with or without a token; a new connection for every call.
+/// Client of the service, with or without a token. It opens a connection for every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,

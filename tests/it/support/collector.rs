@@ -42,7 +42,7 @@ pub(crate) struct Collector {
 #[derive(Default)]
 struct Shared {
     bodies: Mutex<Vec<Value>>,
-    /// What it answers in place of success.
+    /// Status line and header fields to send instead of success.
     unwilling: Mutex<Option<String>>,
 }
 

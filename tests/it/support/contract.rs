@@ -10,7 +10,7 @@ use super::Answer;
 /// Pages for people, and their files, and what is served on the port of the metrics: they are no part of the interface.
 const PAGES: [&str; 5] = ["/docs", "/", "/console", "/favicon.ico", "/metrics"];
 
-/// What every message of HTTP/1.1 has, or what the document says in another way (`content`).
+/// Header fields that every HTTP/1.1 message may have, or that the document describes elsewhere (`content`).
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
 
 /// The document of the binary that is tested.
@@ -38,7 +38,7 @@ impl Request {
     }
 }
 
-/// What was sent on a connection and is not answered yet.
+/// Requests on a connection that have no response yet.
 #[derive(Default)]
 pub(crate) struct Sent {
     bytes: Vec<u8>,
@@ -79,7 +79,7 @@ impl Sent {
     }
 }
 
-/// Where the first `end` in the bytes ends.
+/// Returns the position after the first occurrence of `end`.
 fn find(bytes: &[u8], end: &[u8]) -> Option<usize> {
     bytes.windows(end.len()).position(|window| window == end).map(|at| at + end.len())
 }
@@ -118,11 +118,11 @@ pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
     }
 }
 
-/// What the document says of answers with this status to such a request.
+/// Returns the document's description of a response with this status to this request.
 fn listed(request: Option<&Request>, status: u16) -> Option<&'static Value> {
     let answers = |path: &str, method: &str| document()["paths"][path][method]["responses"].get(status.to_string());
     let Some(Request { method, path }) = request else {
-        // What never became a request is answered as it is to anybody.
+        // Malformed requests get the responses that every operation lists.
         return answers("/livez", "get");
     };
     let operation = template(path).filter(|template| document()["paths"][*template].get(method).is_some());

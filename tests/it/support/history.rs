@@ -1,4 +1,4 @@
-//! What clients did and were told, and whether one store, asked one thing at a time, could have told them so.
+//! Linearizability checker: records the operations of clients and finds those that no sequential store explains.
 //!
 //! Every plant of every user is a register of its own: absent, or present with one value. A list is a read of each of
 //! the user's registers. Registers do not touch each other, so a history is linearizable if it is for each of them.
@@ -9,14 +9,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a write ended.
+/// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It was done, and once.
     Done,
     /// It found the register in the other state: a conflict for a create, not found for a delete.
     Denied,
-    /// Nobody knows: done once at some moment after its call, be it long after, or never.
+    /// Unknown: done once at any time after its call, or never.
     Unknown,
     /// The service said that nothing was done.
     Refused,
@@ -32,7 +32,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// How it ended, if it was a write.
+    /// Returns the outcome of a write.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::Create(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
@@ -50,13 +50,13 @@ pub(crate) struct Operation {
     pub(crate) action: Action,
 }
 
-/// What several threads did, from the moment when there were no plants at all.
+/// Operations of several threads, from a moment without any plants.
 pub(crate) struct History {
     start: Instant,
     names: AtomicUsize,
     acknowledged: AtomicUsize,
     operations: Mutex<Vec<Operation>>,
-    /// When no write of unknown outcome was under way.
+    /// Moments without a write of unknown outcome in flight.
     settled: Mutex<Vec<Duration>>,
 }
 
@@ -93,17 +93,17 @@ impl History {
     }
 
     /// Notes that a write of unknown outcome that was called before this moment and has not happened never will.
-    /// Whoever says so has made sure of it. Without it each such delete may for ever explain the loss of one plant.
+    /// The caller has verified it. Without it, each such delete could explain the loss of one plant at any later time.
     pub(crate) fn settle(&self, moment: Duration) {
         self.settled.lock().expect("the moments").push(moment);
     }
 
-    /// How many writes were acknowledged so far.
+    /// Returns the number of writes that were acknowledged so far.
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// What was done so far.
+    /// Counts the operations so far.
     pub(crate) fn summary(&self) -> Summary {
         let operations = self.operations.lock().expect("the operations");
         let mut summary = Summary { operations: operations.len(), ..Summary::default() };
@@ -119,7 +119,7 @@ impl History {
         summary
     }
 
-    /// What each plant of a user is by the last write that was acknowledged: when that was called, and the name, unless
+    /// State of each plant by the last acknowledged write: the time of its call, and the name unless
     /// it was a delete. Plants of which it is not certain are left out: those that another write may have changed after
     /// it.
     pub(crate) fn certain(&self) -> BTreeMap<(usize, i64), (Duration, Option<String>)> {
@@ -197,12 +197,12 @@ impl History {
     }
 }
 
-/// What a register holds: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
+/// Content of a register: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
 /// all alike: nothing that was observed depends on which of them it is.
 type Held = Option<usize>;
 const UNSEEN: usize = 0;
 
-/// What an operation that is known to have happened does to the register.
+/// Effect on the register of an operation that is known to have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Put(usize),
@@ -233,13 +233,13 @@ struct Possibility {
     held: Held,
     /// The operations under way that have already happened, a bit for each place.
     happened: u128,
-    /// How many writes of unknown outcome have happened.
+    /// Number of writes of unknown outcome that have happened.
     creates: usize,
     deletes: usize,
 }
 
 impl Possibility {
-    /// Whether all that may follow `other` may follow this as well: the register is the same, the same changes are
+    /// Returns true if everything that may follow `other` may follow this as well: the register is the same, the same changes are
     /// still to come, and there is no finding still to come and no unknown write used up that is not there too.
     fn covers(&self, other: &Self, changing: u128) -> bool {
         self.held == other.held
@@ -266,7 +266,7 @@ struct UnderWay {
     places: Vec<Option<Step>>,
     /// The places of those that change the register.
     changing: u128,
-    /// How many writes of unknown outcome have been called.
+    /// Number of writes of unknown outcome that have been called.
     creates: usize,
     deletes: usize,
 }
@@ -288,7 +288,7 @@ impl UnderWay {
         self.changing &= !(1 << place);
     }
 
-    /// Lets everything happen that only finds what is there. The sooner the better: it is in nobody's way.
+    /// Lets all reads happen that the register allows. Early is best: a read does not restrict other operations.
     fn find(&self, mut possibility: Possibility) -> Possibility {
         for (place, step) in self.places.iter().enumerate() {
             if step.is_some_and(|step| !step.changes() && step.on(possibility.held).is_some()) {
@@ -298,7 +298,7 @@ impl UnderWay {
         possibility
     }
 
-    /// What may change the register next.
+    /// Lists the possibilities after one more change of the register.
     fn changes(&self, from: Possibility) -> Vec<Possibility> {
         let mut next = Vec::new();
         for (place, step) in self.places.iter().enumerate() {
@@ -348,7 +348,7 @@ impl UnderWay {
     }
 }
 
-/// What happens at a moment, in the order in which it does at the same moment: what is called when something else
+/// Events of a timeline, in the order that applies at the same moment: an operation that is called when another
 /// returns may have happened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -358,7 +358,7 @@ enum Event {
     Return(usize),
 }
 
-/// What happened to one register.
+/// Operations on one register.
 struct Timeline<'a> {
     /// The operations that are known to have happened.
     steps: Vec<(Step, &'a Operation)>,
@@ -429,7 +429,7 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
 /// - To have used fewer of them is never worse, so of two ways that differ in that alone one is kept.
 /// - When things settle, those called before are over: all that they may have done by then is taken into account.
 ///
-/// A refused write is not there at all: a list that shows its value finds nobody who put it there.
+/// A rejected write is left out: a list that shows its value finds no create that explains it.
 fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Result<(), &'a Operation> {
     let Timeline { steps, events } = timeline(id, operations, settled);
     let mut under_way = UnderWay::default();
@@ -467,7 +467,7 @@ fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration
     Ok(())
 }
 
-/// What no order of the operations explains.
+/// Operation that no order of the operations explains.
 pub(crate) struct Violation {
     pub(crate) user: usize,
     pub(crate) id: i64,
@@ -475,7 +475,7 @@ pub(crate) struct Violation {
     lines: Vec<(bool, String)>,
 }
 
-/// How many operations before the offending one are told.
+/// Number of operations that are shown before the offending one.
 const TOLD: usize = 20;
 
 impl Violation {

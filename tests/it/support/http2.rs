@@ -10,7 +10,7 @@ use hyper::http::Request;
 use super::contract;
 use super::{Answer, Client, PATIENCE};
 
-/// What a client sends first.
+/// Connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection of a client that behaves.
@@ -105,7 +105,7 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option
     Ok(answer)
 }
 
-/// What comes next, which may not take for ever; the whole may.
+/// Waits for the next part of a response. The timeout is for each part, not for the whole.
 async fn in_time<T>(next: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, next).await.expect("more of the answer")
 }

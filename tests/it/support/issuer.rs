@@ -21,9 +21,9 @@ use tempfile::{NamedTempFile, TempDir};
 use super::standin::{Duplex, StandIn};
 use super::wait_for;
 
-/// Whom its tokens are meant for.
+/// Audience of its tokens.
 pub(crate) const AUDIENCE: &str = "plants";
-/// Where it tells of itself, and where its keys are.
+/// Paths of the discovery document and of the keys.
 pub(crate) const DISCOVERY: &str = "/.well-known/openid-configuration";
 pub(crate) const KEYS: &str = "/keys";
 
@@ -143,7 +143,7 @@ impl SigningKey {
         }
     }
 
-    /// The public half in all the forms that somebody might take for a shared secret.
+    /// The public key in all encodings that could be mistaken for a shared secret.
     pub(crate) fn public_forms(&self) -> Vec<Vec<u8>> {
         let mut forms = vec![self.jwk.to_string().into_bytes()];
         for number in ["n", "x", "y"] {
@@ -280,7 +280,7 @@ impl Issuer {
         self.shared.url()
     }
 
-    /// How a server is told to accept its tokens.
+    /// Options that make a server accept its tokens.
     pub(crate) fn options(&self) -> [&str; 4] {
         ["--oidc-issuer", self.url(), "--oidc-audience", AUDIENCE]
     }
@@ -294,7 +294,7 @@ impl Issuer {
         *self.shared.keys.lock().expect("the keys") = keys;
     }
 
-    /// How often its keys were fetched.
+    /// Returns the number of fetches of its keys.
     pub(crate) fn fetches(&self) -> usize {
         self.shared.fetches.load(Ordering::SeqCst)
     }
@@ -315,7 +315,7 @@ impl Issuer {
         };
     }
 
-    /// What a good token for this user claims.
+    /// Claims of a valid token for this user.
     pub(crate) fn claims(&self, user: &str) -> Value {
         json!({
             "iss": self.url(), "aud": AUDIENCE, "sub": user, "iat": now().floor(), "exp": now().floor() + 600.0,

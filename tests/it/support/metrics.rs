@@ -9,7 +9,7 @@ use super::{Answer, Client, wait_for};
 pub(crate) const OPENMETRICS: (&str, &str) =
     ("Accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1");
 
-/// Where a server tells its metrics.
+/// Metrics endpoint of a server.
 pub(crate) struct Metrics {
     client: Client,
 }

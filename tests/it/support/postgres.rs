@@ -27,7 +27,7 @@ impl Cluster {
     /// The one for all tests that leave it as it is; each takes a database of its own.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
-        // Nobody cuts its power, so it need not wait for the disk.
+        // No test needs it to survive a power failure, so it need not wait for the disk.
         SHARED.get_or_init(|| Self::start(&["fsync=off"]))
     }
 
@@ -38,7 +38,7 @@ impl Cluster {
         let mut keeper = Keeper::start(&tools, settings);
         let directory = PathBuf::from(keeper.answer());
         let data = directory.join("data");
-        // Somebody else may be quicker to take the port.
+        // Another process may take the port first.
         let port = (0..10).map(|_| free_port()).find(|port| keeper.run(&data, *port));
         let port = port.unwrap_or_else(|| panic!("PostgreSQL does not start:\n{}", log(&directory)));
         let cluster = Self { keeper: Mutex::new(keeper), tools, directory, data, port, databases: AtomicUsize::new(0) };
@@ -81,7 +81,7 @@ impl Cluster {
         Command::new(self.tools.join(name))
     }
 
-    /// What these statements say, each run in a transaction of its own by the superuser.
+    /// Runs statements as the superuser, each in a transaction of its own, and returns their output.
     #[track_caller]
     pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
         let mut session = self.session(database);
@@ -114,7 +114,7 @@ impl Cluster {
         wait_until_ended(&self.order("all KILL"));
     }
 
-    /// Shuts it down in good order, whoever is connected.
+    /// Shuts it down cleanly, without waiting for its clients.
     pub(crate) fn stop(&self) {
         wait_until_ended(&self.order("one INT"));
     }
@@ -123,7 +123,7 @@ impl Cluster {
     pub(crate) fn restart(&self) {
         let mut keeper = self.keeper.lock().expect("the keeper");
         assert!(ended(keeper.server), "it runs already");
-        // Meanwhile a connection of somebody else may have come by the port.
+        // Meanwhile a connection of another process may have taken the port.
         wait_for("the port of the database server", || keeper.run(&self.data, self.port).then_some(()));
     }
 
@@ -208,7 +208,7 @@ impl Keeper {
             .args(settings)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Whoever interrupts the tests at a terminal must not interrupt what cleans up after them.
+            // An interrupt at the terminal of the tests must not interrupt the cleanup.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -244,7 +244,7 @@ impl Keeper {
     }
 }
 
-/// Where the programs of PostgreSQL are: in `PG_BIN`, or the newest where Debian puts them.
+/// Directory of PostgreSQL's programs: `PG_BIN`, or the newest version where Debian installs it.
 fn tools() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "tests have no command line of their own")]
     if let Some(given) = std::env::var_os("PG_BIN") {

@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where in an exchange an armed cut happens.
+/// Point of an exchange at which an armed cut happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The server never gets the needle whole.
     BeforeSend,
-    /// The server gets it, and nobody waits for what it says.
+    /// The server gets the needle, and the client is cut off before the response.
     AfterSend,
     /// The server has said something to it, which the client never gets.
     AfterAnswer,
@@ -84,7 +84,7 @@ impl Proxy {
         self.shared.lock().mode == Mode::Frozen
     }
 
-    /// How many connections armed cuts have cut so far.
+    /// Returns the number of connections that armed cuts have closed so far.
     pub(crate) fn cuts(&self) -> usize {
         self.shared.lock().armed_cuts
     }
@@ -107,7 +107,7 @@ enum Mode {
     Frozen,
 }
 
-/// What happens to a connection on which a needle is found.
+/// Action on a connection on which a needle is found.
 #[derive(Clone, Copy)]
 enum Act {
     Cut(Stage),
@@ -117,7 +117,7 @@ enum Act {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// How often all was cut: tells a connection that it was, even if all is well again.
+    /// Number of cuts so far: a connection that was accepted before one is closed even after healing.
     times_cut: usize,
     links: Vec<Arc<Link>>,
     armed: VecDeque<(Act, &'static [u8])>,
@@ -248,7 +248,7 @@ impl Shared {
 
     fn cut_armed(&self, link: &Link) {
         let mut state = self.lock();
-        // First, so that whoever meets the end finds it counted.
+        // Counted first: a client that sees the end may read the count at once.
         state.armed_cuts += 1;
         if state.cut_stays {
             state.cut();
@@ -259,7 +259,7 @@ impl Shared {
     }
 }
 
-/// How much of a stream is kept to find needles that come in pieces.
+/// Number of bytes of a stream that are stored to find needles that arrive in pieces.
 const LONGEST_NEEDLE: usize = 256;
 
 /// The two connections that make one.

@@ -8,7 +8,7 @@ use super::history::{Action, History, Operation, Outcome};
 use super::stop::Stop;
 use super::{Answer, Client, Connection, PATIENCE, Random};
 
-/// How long a client waits for an answer before it gives up on the connection.
+/// Timeout of a client for a response.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before the next try.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -20,9 +20,9 @@ pub(crate) struct Retrying {
     /// One for each user.
     pub(crate) tokens: Vec<String>,
     pub(crate) clients: usize,
-    /// How many ids each user has plants of: few, so that what happens twice is seen.
+    /// Number of ids of each user: few, so that a duplicate write is noticed.
     pub(crate) ids: i64,
-    /// Whether each write has a key of its own, the same in all of its tries.
+    /// Sends an idempotency key with each write, the same in all of its attempts.
     pub(crate) keys: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Site<'a> {
 struct Database<'a> {
     cluster: &'a Cluster,
     name: String,
-    /// Where the service looks for it.
+    /// Address that the service connects to.
     address: SocketAddr,
 }
 
@@ -297,7 +297,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Where it serves its metrics, which it says next; to be asked once.
+    /// Reads the address of the metrics listener from its output; may be called once.
     #[track_caller]
     pub(crate) fn metrics(&mut self) -> Metrics {
         let mut announced = String::new();
@@ -316,7 +316,7 @@ impl Server {
         Client { address: self.address, token: None }
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
@@ -325,7 +325,7 @@ impl Server {
         signal(self.id(), name);
     }
 
-    /// Whether the process has ended, without waiting.
+    /// Returns the exit status if the process has ended; does not wait.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the state of the server")
     }

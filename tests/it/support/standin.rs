@@ -1,4 +1,4 @@
-//! A server of the tests' own in the place of somebody whom the service asks: in clear or over TLS, willing, silent or away.
+//! Stub server in the place of an external service that plantstore calls: with or without TLS, silent or down.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,14 +10,14 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::{PATIENCE, wait_for};
 
-/// What is said on a connection, whatever carries it.
+/// Byte stream of a connection, with or without TLS.
 pub(crate) trait Duplex: Read + Write {}
 
 impl<T: Read + Write> Duplex for T {}
 
 type Speak = dyn Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync;
 
-/// Somebody with a port to themselves, who can go down and come back on it.
+/// Server with a port of its own, which can stop and restart on it.
 pub(crate) struct StandIn {
     part: Arc<Part>,
     address: SocketAddr,
@@ -33,7 +33,7 @@ struct Part {
 }
 
 impl StandIn {
-    /// Somebody who answers a connection as they are told by whoever is told their address.
+    /// Starts a server. `at` gets its URL and returns the function that serves a connection.
     pub(crate) fn start<S>(tls: Option<Arc<ServerConfig>>, at: impl FnOnce(&str) -> S) -> Self
     where
         S: Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync + 'static,
@@ -63,14 +63,14 @@ impl StandIn {
                 if part.silent.load(Ordering::SeqCst) {
                     left_alone.push(stream);
                 } else {
-                    // Whoever does not trust it goes away in the middle.
+                    // A client that does not trust it disconnects during the handshake.
                     let _ = part.answer(stream);
                 }
             }
         }));
     }
 
-    /// Goes down: nobody listens on its port any more.
+    /// Stops listening on its port.
     pub(crate) fn stop(&mut self) {
         if let Some(serving) = self.serving.take() {
             self.part.stopping.store(true, Ordering::SeqCst);
@@ -81,7 +81,7 @@ impl StandIn {
 
     pub(crate) fn restart(&mut self) {
         self.stop();
-        // Meanwhile a connection of somebody else may have come by the port.
+        // Meanwhile a connection of another process may have taken the port.
         let listener = wait_for("the port", || TcpListener::bind(self.address).ok());
         self.serve(listener);
     }
@@ -91,7 +91,7 @@ impl StandIn {
         self.part.silent.store(silent, Ordering::SeqCst);
     }
 
-    /// How often somebody has connected.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.part.connections.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! A service that somebody has started on a terminal.
+//! A service that is started on a terminal.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts the service on a terminal of its own, and waits until it listens.
     pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
-        // Whoever runs the tests may have chosen otherwise for themselves.
+        // The tests may have been started with other signal dispositions.
         let store = site.url();
         Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
     }
@@ -52,12 +52,12 @@ impl Terminal {
         terminal
     }
 
-    /// Where the service listens, once it says so.
+    /// Address of the service, once it prints it.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address_after("Listening on ")
     }
 
-    /// Where it serves its metrics, once it says so.
+    /// Address of its metrics, once it prints it.
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.address_after("Metrics on ")
     }
@@ -90,7 +90,7 @@ impl Terminal {
         self.service().is_none_or(ended)
     }
 
-    /// Closes it, as somebody closes its window.
+    /// Closes it, as the window of a terminal is closed.
     pub(crate) fn close(&mut self) {
         self.script.kill().expect("script is ended");
         self.script.wait().expect("its end");

@@ -19,7 +19,7 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
     })
 }
 
-/// What a command says besides its output.
+/// Standard error of a command.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

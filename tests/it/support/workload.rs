@@ -9,7 +9,7 @@ use super::history::{Action, History, Operation, Outcome};
 use super::stop::Stop;
 use super::{Answer, Client, Connection};
 
-/// How long a worker waits for an answer before it gives up on the connection.
+/// Timeout of a worker for a response.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause after a failure, as a client with manners makes one.
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
@@ -20,9 +20,9 @@ pub(crate) struct Workload {
     pub(crate) tokens: Vec<String>,
     pub(crate) writers: usize,
     pub(crate) listers: usize,
-    /// How many ids each user has plants of: few, so that writers meet.
+    /// Number of ids of each user: few, so that writers conflict.
     pub(crate) ids: i64,
-    /// How long everybody waits after each operation: a history that is to be checked must not grow without bounds.
+    /// Pause of each worker after an operation: a history that is to be checked must not grow without bounds.
     pub(crate) pause: Duration,
 }
 
@@ -100,13 +100,13 @@ impl Workload {
 struct Worker<'a> {
     workload: &'a Workload,
     history: &'a History,
-    /// How many were opened by all workers: the next one leads to the next node.
+    /// Number of connections opened by all workers: the next one leads to the next node.
     connections: &'a AtomicUsize,
     lists: bool,
     random: Random,
     /// The last list of each user that it got, and the tag that came with it: it asks for what is new.
     known: BTreeMap<usize, (String, BTreeMap<i64, String>)>,
-    /// When its writes were.
+    /// Times of its acknowledged writes.
     acknowledged: Vec<Duration>,
     slowest: Duration,
 }
@@ -174,7 +174,7 @@ impl Worker<'_> {
     }
 }
 
-/// What an answer says of a write, given how success looks and which error tells that the plant was in the way or gone.
+/// Outcome of a write by its response, given the status of success and the error code for a plant that exists or is missing.
 fn outcome(answer: &Answer, success: u16, denied: i64) -> Outcome {
     if answer.status == success {
         return Outcome::Done;
