@@ -54,7 +54,7 @@ impl Service {
         wait(&format!("an answer of {node}"), PATIENCE, || {
             let mut connection = Connection::try_open(node)?;
             connection.try_send(&bytes)?;
-            let answer = connection.try_answer(false)?;
+            let answer = connection.try_read_response(false)?;
             ensure!(answer.status == 200, "{}", answer.text());
             let json = answer.json();
             let plants = json.as_array().context("an array")?.iter();

@@ -1,4 +1,4 @@
-//! What the campaign shares with the tests: a client, a load, and the checker of histories.
+//! Support that the campaign shares with the tests: a client, a load, and the checker of histories.
 #![expect(dead_code, reason = "the tests need more of it")]
 
 #[path = "../../tests/it/support/client.rs"]
@@ -7,6 +7,8 @@ mod client;
 mod contract;
 #[path = "../../tests/it/support/history.rs"]
 mod history;
+#[path = "../../tests/it/support/response.rs"]
+mod response;
 #[path = "../../tests/it/support/stop.rs"]
 mod stop;
 #[path = "../../tests/it/support/workload.rs"]
@@ -14,10 +16,11 @@ mod workload;
 
 use std::time::Duration;
 
-pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use client::{Client, Connection};
 pub(crate) use history::{History, Summary};
-pub(crate) use stop::Stop;
+pub(crate) use response::Response;
+pub(crate) use stop::StopOnDrop;
 pub(crate) use workload::{Report, Workload};
 
-/// How long a client waits for an answer before it gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a client for a response.
+const TIMEOUT: Duration = Duration::from_secs(30);

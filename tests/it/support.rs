@@ -1,6 +1,6 @@
 //! Shared test support: a place for a store, a server on it, and clients that expose every byte.
 
-pub(crate) mod broken;
+pub(crate) mod faulty_proxy;
 mod browser;
 mod client;
 pub(crate) mod collector;
@@ -13,9 +13,10 @@ mod metrics;
 mod postgres;
 pub(crate) mod provider;
 mod proxy;
+mod response;
 mod retrying;
 mod server;
-mod standin;
+mod stub_server;
 mod stop;
 mod terminal;
 pub(crate) mod tools;
@@ -25,17 +26,18 @@ mod workload;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use browser::Script;
-pub(crate) use client::{Answer, Client, Connection, JSON};
+pub(crate) use browser::BrowserScript;
+pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port};
 pub(crate) use proxy::{Proxy, Stage};
-pub(crate) use retrying::{Answered, Retrying};
+pub(crate) use response::Response;
+pub(crate) use retrying::{CompletedWrite, RetryingClients};
 pub(crate) use server::{Server, Site, signal};
-pub(crate) use stop::Stop;
+pub(crate) use stop::StopOnDrop;
 pub(crate) use terminal::Terminal;
-pub(crate) use traced::Traced;
+pub(crate) use traced::TracedCommand;
 pub(crate) use workload::{Random, Workload};
 
 /// Storage engine that a test runs on.
@@ -54,7 +56,7 @@ macro_rules! assert_snapshot {
 pub(crate) use assert_snapshot;
 
 /// Longest wait for an expected event before the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` gives something.
 #[track_caller]
@@ -64,7 +66,7 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
         if let Some(found) = condition() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         #[expect(clippy::disallowed_methods, reason = "the pause between two looks at a condition")]
         std::thread::sleep(Duration::from_millis(5));
     }

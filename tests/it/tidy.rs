@@ -11,4 +11,5 @@ mod options;
 mod places;
 mod rooms;
 mod source;
+mod wording;
 mod workspace;

@@ -8,10 +8,10 @@ use rustls::ServerConfig;
 use serde_json::Value;
 
 use super::issuer::Authority;
-use super::standin::{Duplex, StandIn};
+use super::stub_server::{Duplex, StubServer};
 use super::wait_for;
 
-/// A span as it was told.
+/// A span as it was exported.
 #[derive(Clone, Debug)]
 pub(crate) struct Span(pub(crate) Value);
 
@@ -34,16 +34,16 @@ impl Span {
 }
 
 pub(crate) struct Collector {
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     url: String,
-    pub(crate) server: StandIn,
+    pub(crate) server: StubServer,
 }
 
 #[derive(Default)]
-struct Shared {
+struct CollectorState {
     bodies: Mutex<Vec<Value>>,
     /// Status line and header fields to send instead of success.
-    unwilling: Mutex<Option<String>>,
+    override_head: Mutex<Option<String>>,
 }
 
 impl Collector {
@@ -56,11 +56,11 @@ impl Collector {
     }
 
     fn start_with(tls: Option<Arc<ServerConfig>>) -> Self {
-        let (shared, mut url) = (Arc::<Shared>::default(), String::new());
-        let server = StandIn::start(tls, |own| {
+        let (shared, mut url) = (Arc::<CollectorState>::default(), String::new());
+        let server = StubServer::start(tls, |own| {
             url.push_str(own);
             let shared = Arc::clone(&shared);
-            move |stream: &mut dyn Duplex| shared.speak(stream)
+            move |stream: &mut dyn Duplex| shared.serve(stream)
         });
         Self { shared, url, server }
     }
@@ -69,9 +69,9 @@ impl Collector {
         self.url.clone()
     }
 
-    /// Answers with this status line and these header fields; with success for `None`.
-    pub(crate) fn be_unwilling(&self, head: Option<&str>) {
-        *self.shared.unwilling.lock().expect("the answer") = head.map(str::to_owned);
+    /// Sends this status line and these header fields; success for `None`.
+    pub(crate) fn respond_with(&self, head: Option<&str>) {
+        *self.shared.override_head.lock().expect("the response") = head.map(str::to_owned);
     }
 
     /// All that was taken, as text.
@@ -105,8 +105,8 @@ impl Collector {
     }
 }
 
-impl Shared {
-    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
+impl CollectorState {
+    fn serve(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut reader = BufReader::new(&mut stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -120,11 +120,11 @@ impl Shared {
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
         let mut body = vec![0; length.expect("a length")];
         reader.read_exact(&mut body)?;
-        let unwilling = self.unwilling.lock().expect("the answer").clone();
-        if unwilling.is_none() {
+        let override_head = self.override_head.lock().expect("the response").clone();
+        if override_head.is_none() {
             self.bodies.lock().expect("the bodies").push(serde_json::from_slice(&body).expect("JSON"));
         }
-        let head = unwilling.unwrap_or_else(|| "200 OK\r\nContent-Type: application/json".to_owned());
+        let head = override_head.unwrap_or_else(|| "200 OK\r\nContent-Type: application/json".to_owned());
         write!(stream, "HTTP/1.1 {head}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}")?;
         stream.flush()
     }

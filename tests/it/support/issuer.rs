@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +18,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::standin::{Duplex, StandIn};
+use super::stub_server::{Duplex, StubServer};
+use super::tools::external;
 use super::wait_for;
 
 /// Audience of its tokens.
@@ -38,7 +39,7 @@ pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
 
 /// Runs `openssl` and gives back what it prints.
 fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
-    let mut child = Command::new("openssl")
+    let mut child = external("openssl")
         .args(arguments.split(' '))
         .current_dir(directory)
         .stdin(Stdio::piped())
@@ -46,7 +47,7 @@ fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
         .stderr(Stdio::piped())
         .spawn()
         .expect("openssl runs");
-    // It may not want any.
+    // The command may not read its input.
     let _ = child.stdin.take().expect("its input").write_all(input);
     let output = child.wait_with_output().expect("its end");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -229,17 +230,17 @@ impl Authority {
 
 /// An issuer with a port to itself, which can go down and come back on it.
 pub(crate) struct Issuer {
-    shared: Arc<Shared>,
-    pub(crate) server: StandIn,
+    shared: Arc<IssuerState>,
+    pub(crate) server: StubServer,
 }
 
-struct Shared {
+struct IssuerState {
     /// Its address, which is its name.
     url: OnceLock<String>,
     keys: Mutex<Vec<Value>>,
     fetches: AtomicUsize,
-    /// Whole answers in place of its own, by path.
-    odd_answers: Mutex<HashMap<&'static str, Vec<u8>>>,
+    /// Whole responses in place of its own, by path.
+    overrides: Mutex<HashMap<&'static str, Vec<u8>>>,
 }
 
 impl Issuer {
@@ -262,16 +263,16 @@ impl Issuer {
     }
 
     fn start_with(tls: Option<Arc<ServerConfig>>, host: &str, path: &str, keys: &[&SigningKey]) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(IssuerState {
             url: OnceLock::new(),
             keys: Mutex::new(keys.iter().map(|key| key.jwk.clone()).collect()),
             fetches: AtomicUsize::new(0),
-            odd_answers: Mutex::default(),
+            overrides: Mutex::default(),
         });
-        let server = StandIn::start(tls, |own| {
+        let server = StubServer::start(tls, |own| {
             shared.url.set(format!("{}{path}", own.replace("127.0.0.1", host))).expect("set once");
             let shared = Arc::clone(&shared);
-            move |stream: &mut dyn Duplex| shared.speak(stream)
+            move |stream: &mut dyn Duplex| shared.serve(stream)
         });
         Self { shared, server }
     }
@@ -299,19 +300,19 @@ impl Issuer {
         self.shared.fetches.load(Ordering::SeqCst)
     }
 
-    /// Waits for another fetch, begun after this call, to be answered.
+    /// Waits until the response to another fetch, begun after this call, is sent.
     #[track_caller]
     pub(crate) fn wait_for_fetch(&self) {
         let before = self.fetches();
         wait_for("another fetch of the keys", || (self.fetches() > before).then_some(()));
     }
 
-    /// Answers with these bytes at this path; with its own again for `None`.
-    pub(crate) fn answer_with(&self, path: &'static str, answer: Option<Vec<u8>>) {
-        let mut answers = self.shared.odd_answers.lock().expect("the answers");
-        match answer {
-            Some(answer) => answers.insert(path, answer),
-            None => answers.remove(path),
+    /// Sends these bytes at this path; its own response again for `None`.
+    pub(crate) fn respond_with(&self, path: &'static str, response: Option<Vec<u8>>) {
+        let mut responses = self.shared.overrides.lock().expect("the responses");
+        match response {
+            Some(response) => responses.insert(path, response),
+            None => responses.remove(path),
         };
     }
 
@@ -324,30 +325,30 @@ impl Issuer {
     }
 }
 
-/// A whole answer with this body.
+/// A whole response with this body.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-impl Shared {
+impl IssuerState {
     fn url(&self) -> &str {
         self.url.get().expect("it has started")
     }
 
-    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
+    fn serve(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut lines = BufReader::new(&mut stream).lines();
         let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         let path = request.split(' ').nth(1).unwrap_or_default();
-        stream.write_all(&self.answer_to(path))?;
+        stream.write_all(&self.response_to(path))?;
         stream.flush()
     }
 
-    fn answer_to(&self, path: &str) -> Vec<u8> {
+    fn response_to(&self, path: &str) -> Vec<u8> {
         if path == KEYS {
             self.fetches.fetch_add(1, Ordering::SeqCst);
         }
-        if let Some(odd) = self.odd_answers.lock().expect("the answers").get(path) {
+        if let Some(odd) = self.overrides.lock().expect("the responses").get(path) {
             return odd.clone();
         }
         let host = self.url().splitn(4, '/').take(3).collect::<Vec<_>>().join("/");

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::postgres::ended;
+use super::tools::external;
 use super::{Site, signal, wait_for};
 
 /// A terminal, which `script` plays, and the service on it; both end with it.
@@ -22,7 +23,7 @@ impl Terminal {
         Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
     }
 
-    /// The same with the store that the service uses unless told otherwise.
+    /// The same with the default store of the service.
     pub(crate) fn serve_default_store(site: &Site, options: &[&str]) -> Self {
         Self::start(site, "--default-signal=HUP", options)
     }
@@ -39,7 +40,7 @@ impl Terminal {
             "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 {}",
             options.join(" ")
         );
-        let script = Command::new("script")
+        let script = external("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
             .current_dir(site.directory())

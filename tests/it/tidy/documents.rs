@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::source::{Files, files, root};
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_resolve() {
     let documents = files("", "md");
     assert!(documents.contains_key("README.md") && documents.contains_key("docs/errors.md"), "{:?}", documents.keys());
     let broken = broken_links(&documents, |path| root().join(path).exists());

@@ -26,7 +26,7 @@ fn draw() -> String {
 }
 
 #[test]
-fn the_module_graph_is_drawn_as_it_is() {
+fn drawn_module_graph_matches_the_imports() {
     let document = read(DOCUMENT);
     let drawn = document.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(block, _)| block);
     let expected = draw();

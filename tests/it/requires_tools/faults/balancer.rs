@@ -25,7 +25,7 @@ impl Balancer {
 
     fn try_start(site: &Site, nodes: [SocketAddr; 2], port: u16) -> Option<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut text = include_str!("../../../deploy/haproxy.cfg").to_owned();
+        let mut text = include_str!("../../../../deploy/haproxy.cfg").to_owned();
         for (in_file, here) in [("*:8080", address), ("10.0.0.1:8080", nodes[0]), ("10.0.0.2:8080", nodes[1])] {
             assert_eq!(text.matches(in_file).count(), 1, "{in_file}");
             text = text.replace(in_file, &here.to_string());
@@ -88,7 +88,7 @@ impl Drop for Balancer {
 }
 
 #[test]
-fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
+fn loss_of_a_node_affects_only_its_own_requests() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     // The database is there all the time, however busy the machine.
@@ -98,13 +98,13 @@ fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
     let balancer = Balancer::start(&site, addresses);
     let mut workload = load(&site, &nodes);
     workload.nodes = vec![balancer.address];
-    // A connection of the balancer's to the node that dies fails once: those in use, and those that it keeps for later and
-    // takes before it has heard of the end. It never needs more than there are clients, and so it keeps no more.
+    // Each connection of the balancer to the lost node fails once: those in use, and the idle ones that it reuses before
+    // it notices the end. It never has more of them than there are clients.
     let felt_max = 2 * (workload.writers + workload.listers);
     let history = History::new();
     let failed = || {
         let summary = history.check().unwrap();
-        assert_eq!(summary.refused, 0, "there was always a node to turn to");
+        assert_eq!(summary.rejected, 0, "there was always a node to turn to");
         summary.unknown + summary.failed_lists
     };
     let mut failed_before = 0;
