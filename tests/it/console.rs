@@ -1,4 +1,4 @@
-//! Files and headers of the web console. Its behaviour is tested in `browser.rs`.
+//! Files and headers of the web console. Its behaviour is tested in `requires_tools/browser.rs`.
 
 use insta::assert_snapshot;
 

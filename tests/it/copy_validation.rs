@@ -1,4 +1,4 @@
-//! `restore`, `copy` and `backup` take only what the service can read, and name the first row that it cannot.
+//! Validation in `restore`, `copy` and `backup`: the first invalid row is an error that names it.
 
 use std::process::Output;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! The interactive page about the interface.
+//! The interactive page of the API documentation.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! `plantstore export`: plants as lines of JSON, all of one moment.
+//! `plantstore export`: plants as lines of JSON, from one snapshot.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Header fields that decide where a request ends, which host it is for and how its body is encoded.
+//! Header fields that frame a request: body length, host and encoding.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! The checker of histories catches what it is there for, and nothing else; and the service passes it under load.
+//! Tests of the linearizability checker, and of the service under load with it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

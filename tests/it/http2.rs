@@ -1,4 +1,4 @@
-//! HTTP/2: the same contract, many requests at a time, and clients that misuse it.
+//! HTTP/2: the same contract as HTTP/1.1, concurrent requests on a connection, and misuse.
 
 mod misuse;
 

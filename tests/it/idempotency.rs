@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: what is sent again with its key is not done again, and gets its first response again.
+//! `Idempotency-Key`: a retry with the same key has no effect and gets the first response again.
 
 mod nodes;
 mod storage;

@@ -1,4 +1,4 @@
-//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and through kills.
+//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and with kills.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Everything has a limit, and every limit really ends something.
+//! Limits of time, size and number, each with the effect of exceeding it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! The log: one line a request, and never a secret.
+//! The log: one line for each request, and never a secret.
 
 use rstest::rstest;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Random sequences of operations by several users, compared with a model that is too simple to be wrong.
+//! Random sequences of operations by several users, compared with a simple model.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The dashboard, the alerts and the document about metrics name what there is, and the document all of it.
+//! The dashboard, the alerts and the document about metrics name existing metrics; the document names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Files that commands make: complete or not there, private, and without touching anything else.
+//! Files that commands create: complete or missing, private, and without changes to other files.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
-//! The OpenAPI document: that it is valid, complete and served, that linters accept it, and that Schemathesis finds no
-//! undocumented response.
-//! Every response in every test is checked against it where responses are read (`support/contract.rs`).
+//! The OpenAPI document: valid, complete, served, and accepted by linters and Schemathesis. Every response in every test
+//! is checked against it where responses are read (`support/contract.rs`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

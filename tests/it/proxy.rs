@@ -1,4 +1,4 @@
-//! The proxy that breaks connections for other tests, before anything is tested with it.
+//! Tests of the fault-injecting proxy that other tests use.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! A million plants: streamed in bounded memory, paged exactly while others come and go.
+//! A million plants: streamed in bounded memory, and paged exactly under concurrent writes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: no new connections, what was begun is finished, then the end.
+//! Graceful shutdown by SIGTERM and SIGINT: no new connections, requests in flight are finished.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! The file of an embedded store: recognised, brought up to date, never harmed.
+//! The file of an embedded store: recognised, migrated, never damaged.
 
 use std::path::Path;
 

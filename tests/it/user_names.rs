@@ -1,4 +1,4 @@
-//! Names of users: what a new one may hold, and that those there are stay of use.
+//! User names: valid characters of new ones, and use of those that earlier releases allowed.
 
 use rstest::rstest;
 use serde_json::json;

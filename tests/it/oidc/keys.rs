@@ -1,4 +1,4 @@
-//! Keys of the issuer: how they are fetched, change and end, and what is not believed of them.
+//! Keys of the issuer: fetching, rotation, removal and invalid key sets.
 
 use std::time::Instant;
 

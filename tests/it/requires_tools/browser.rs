@@ -1,4 +1,4 @@
-//! Pages as people meet them: the real server in a real browser, driven by the scripts in `tests/browser/`.
+//! Pages of the real server in a real browser, driven by the scripts in `tests/browser/`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! The databases that tests use, before anything is tested with them.
+//! Tests of the PostgreSQL clusters that other tests use.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

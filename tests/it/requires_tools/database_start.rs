@@ -1,4 +1,4 @@
-//! Starts on a database that is slow, busy or not there: what is waited for, what is retried, and what is an error at once.
+//! Starts on a database that is slow, busy or unreachable: waiting, retries and immediate errors.
 
 use std::process::{Child, Stdio};
 

@@ -1,5 +1,5 @@
-//! Real faults under several nodes on one database: it dies, freezes or is out of reach, connections break at the worst
-//! moment, and nodes vanish. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
+//! Faults under several nodes on one database: it is killed, frozen or unreachable, connections break during commits, and
+//! nodes are lost. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
 
 mod balancer;
 mod commits;

@@ -1,4 +1,4 @@
-//! TLS: certificates and their keys, renewal without a pause, handshakes that take too long, and both protocols within.
+//! TLS: certificates and their keys, reload without a pause, handshake timeouts, and both protocols.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client that hides nothing: the tests are about bytes and headers.
+//! HTTP/1.1 client that exposes every byte and header field.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};

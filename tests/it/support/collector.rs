@@ -1,4 +1,4 @@
-//! A collector of traces of the tests' own: takes OTLP over HTTP, in JSON, and can be slow, unwilling or away.
+//! Test collector of traces: accepts OTLP over HTTP, in JSON, and can be silent, down or reject exports.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read as _};

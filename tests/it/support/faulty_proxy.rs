@@ -1,4 +1,4 @@
-//! A server that breaks one rule: a proxy in front of a real one that rewrites what passes.
+//! Proxy in front of a real server that rewrites requests and responses, so that one rule is broken.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! HTTP/2 in two ways: a client that behaves, and frames for one that does not.
+//! HTTP/2 client, and raw frames for tests of misuse.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! An issuer of OpenID Connect of the tests' own: real keys, real signatures, over HTTP and over TLS.
+//! Test issuer of OpenID Connect: real keys, real signatures, over HTTP and over TLS.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! The metrics of a server as Prometheus reads them, strictly.
+//! Strict parser of the metrics of a server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

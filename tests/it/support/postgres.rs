@@ -1,4 +1,4 @@
-//! PostgreSQL servers of the tests' own, which never outlive them.
+//! PostgreSQL servers for the tests, which end with them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! A place for a store, and the real binary running on it.
+//! Site of a store, and the real binary running on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::postgres::HeldSession;
 use super::tools::assert_declared;
 use super::{Client, Cluster, Engine, Metrics, TIMEOUT, Proxy, wait_for};
 
-/// A fresh place for a store of one engine; gone with the test.
+/// Place for a new store of one engine: a temporary directory, and a database for PostgreSQL. Removed with the test.
 pub(crate) struct Site<'a> {
     pub(crate) engine: Engine,
     directory: Arc<TempDir>,

@@ -1,4 +1,4 @@
-//! The end of a test's threads.
+//! Stop flag for the threads of a test.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

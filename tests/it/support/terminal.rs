@@ -1,4 +1,4 @@
-//! A service that is started on a terminal.
+//! Service on a terminal.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A command whose system calls are slowed down or cut short by strace.
+//! Command whose system calls are delayed or fail, by strace.
 
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};

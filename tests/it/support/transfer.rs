@@ -1,4 +1,4 @@
-//! Data in and out of a store, by the command line.
+//! Import and export by the command line.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Creates, deletes and lists by several users on several nodes, all at once, for a [`History`].
+//! Concurrent creates, deletes and lists by several users on several nodes, for a [`History`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

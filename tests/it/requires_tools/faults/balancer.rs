@@ -1,5 +1,4 @@
-//! Nodes behind a load balancer configured as in `deploy/haproxy.cfg`: the loss of a node affects only the requests that it
-//! served.
+//! Nodes behind a load balancer configured as in `deploy/haproxy.cfg`: the loss of a node affects only its own requests.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! A connection breaks while a commit is on its way. The node makes another and finds out: its response is the true one.
+//! A connection breaks during a commit. The node reconnects and looks up the outcome, so its response is correct.
 
 use super::{BEGIN, COMMIT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes};
 use crate::support::{Response, Client, Cluster, History, Proxy, Random, Site, Stage, wait_for};

@@ -1,4 +1,4 @@
-//! The database dies, or its time stands still.
+//! The database is killed or frozen.
 
 use std::time::Instant;
 

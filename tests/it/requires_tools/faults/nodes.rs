@@ -1,4 +1,4 @@
-//! Many nodes on one database are one service.
+//! Many nodes on one database act as one service.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
