@@ -31,7 +31,7 @@ fn copy(from: &Site, to: &Site) -> String {
 }
 
 #[track_caller]
-fn rejection(output: &Output) -> String {
+fn error_of(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
     assert!(output.stdout.is_empty());
     stderr(output)
@@ -168,7 +168,7 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     let beside = |ending: &str| site.directory().join(format!("b.db{ending}")).exists();
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     let bytes = std::fs::read(&file).unwrap();
-    let again = rejection(&site.run(&["backup", "b.db"]));
+    let again = error_of(&site.run(&["backup", "b.db"]));
     assert!(again.contains("there is a file b.db already: name another, or move it away"), "{again}");
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let restored = Site::new(engine);
@@ -215,14 +215,14 @@ fn target_that_is_not_empty_is_not_overwritten(#[values(Engine::Sqlite, Engine::
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["bob"], 3));
     let before = export(site);
-    let reported = rejection(&site.run(&["restore", source.file().to_str().unwrap()]));
+    let reported = error_of(&site.run(&["restore", source.file().to_str().unwrap()]));
     let expected = match site.engine {
         Engine::Sqlite => "already: name another, or move it away",
         Engine::Postgres => "holds users already, and is left as it is: name a store that is new or empty",
     };
     assert!(reported.contains(expected), "{reported}");
     assert_eq!(export(site), before);
-    let reported = rejection(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
+    let reported = error_of(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
     assert_eq!(reported, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
     let wrong = site.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
     assert_eq!(wrong.status.code(), Some(2));
@@ -401,7 +401,7 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
         "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.tag := 'spoilt'; RETURN NEW; END $$;
          CREATE TRIGGER spoil BEFORE INSERT ON plants FOR EACH ROW WHEN (NEW.plant_id = 2) EXECUTE FUNCTION spoil()",
     );
-    let reported = rejection(&target.run(&["restore", source.file().to_str().unwrap()]));
+    let reported = error_of(&target.run(&["restore", source.file().to_str().unwrap()]));
     assert!(reported.contains("what was written is not what was read: sent 1 users"), "{reported}");
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "nothing of it is left");
     target.execute("DROP TRIGGER spoil ON plants");
@@ -409,7 +409,7 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
          CREATE TRIGGER forget BEFORE INSERT ON plants FOR EACH ROW EXECUTE FUNCTION forget()",
     );
-    assert!(rejection(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
+    assert!(error_of(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
 }
 
 /// A log of another file, now gone, must not become part of a new one.
@@ -418,7 +418,7 @@ fn leftover_files_of_another_store_are_an_error() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 3));
     std::fs::write(site.directory().join("b.db-wal"), "left").unwrap();
-    let reported = rejection(&site.run(&["backup", "b.db"]));
+    let reported = error_of(&site.run(&["backup", "b.db"]));
     assert!(reported.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{reported}");
     assert!(!site.directory().join("b.db").exists());
 }

@@ -40,7 +40,7 @@ fn changed_file(statements: &str) -> Site<'static> {
 
 /// Restores the file into the target, which stays empty, and returns the error.
 #[track_caller]
-fn rejection(file: &Site, target: &Site) -> String {
+fn error_of(file: &Site, target: &Site) -> String {
     let output = target.run(&["restore", file.file().to_str().unwrap()]);
     assert_rejected(&output, target);
     stderr(&output)
@@ -107,7 +107,7 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ),
     ];
     for (statements, expected) in cases {
-        let reported = rejection(&changed_file(statements), site);
+        let reported = error_of(&changed_file(statements), site);
         assert!(reported.contains(expected), "{statements}: {reported}");
         assert!(!reported.contains(['\u{1b}', '\u{7}']), "{reported:?}");
     }
@@ -136,7 +136,7 @@ fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, E
         (endless, "`plants` is not a table that plantstore made"),
     ];
     for (statements, expected) in cases {
-        let reported = rejection(&changed_file(statements), site);
+        let reported = error_of(&changed_file(statements), site);
         assert!(reported.contains(expected), "{statements}: {reported}");
     }
 }

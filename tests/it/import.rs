@@ -11,7 +11,7 @@ use crate::support::{Cluster, Engine, Proxy, Site, StopOnDrop, assert_snapshot, 
 
 /// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
-fn rejection(site: &Site, arguments: &[&str], input: &[u8]) -> String {
+fn error_of(site: &Site, arguments: &[&str], input: &[u8]) -> String {
     let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     stderr(&output)
@@ -46,11 +46,11 @@ fn dash_means_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgre
 fn empty_input_is_an_error(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada"], 3);
-    let reported = rejection(site, &["--from-line", "5"], text.as_bytes());
+    let reported = error_of(site, &["--from-line", "5"], text.as_bytes());
     assert!(reported.contains("the input ends after 3 lines, before the one that --from-line names"), "{reported}");
-    assert!(rejection(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
+    assert!(error_of(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
     assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
-    assert!(rejection(site, &["."], b"").contains("cannot read .: it is a directory"));
+    assert!(error_of(site, &["."], b"").contains("cannot read .: it is a directory"));
 }
 
 #[rstest]
@@ -132,7 +132,7 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
     import(site, &[], &lines(&["ada"], 3));
     let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
     let skip = ["--from-line", "2", "--on-conflict", "skip"];
-    let reported = rejection(site, &skip, text.as_bytes());
+    let reported = error_of(site, &skip, text.as_bytes());
     assert!(
         reported.ends_with(
             "stored 2 plants, skipped 1 that are there just so, skipped 1 that are there with another name or tag\n\
@@ -141,10 +141,10 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
         ),
         "{reported}"
     );
-    let reported = rejection(site, &["--from-line", "4"], text.as_bytes());
+    let reported = error_of(site, &["--from-line", "4"], text.as_bytes());
     assert!(reported.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{reported}");
     let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
-    let reported = rejection(site, &["--from-line", "2"], more.as_bytes());
+    let reported = error_of(site, &["--from-line", "2"], more.as_bytes());
     assert!(
         reported.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
         "{reported}"
@@ -157,7 +157,7 @@ fn a_byte_order_mark_at_the_start_is_accepted(#[values(Engine::Sqlite, Engine::P
     let text = lines(&["ada"], 2);
     import(site, &[], &format!("\u{feff}{text}"));
     assert_eq!(export(site), text);
-    let reported = rejection(site, &[], format!("\n\u{feff}{text}").as_bytes());
+    let reported = error_of(site, &[], format!("\n\u{feff}{text}").as_bytes());
     assert!(reported.contains("line 2: it is not JSON"), "only at the start: {reported}");
 }
 
@@ -189,7 +189,7 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
         br#"{"owner":"ada","id":6,"name":"cut of"#,
     ];
     let input = input.join(&b'\n');
-    let reported = rejection(site, &[], &input);
+    let reported = error_of(site, &[], &input);
     let reported = reported.lines().filter(|line| !line.starts_with("made a new store")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(reported, @r#"
     line 4: `name` is required
@@ -213,9 +213,9 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
         export(site),
         "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n"
     );
-    let few = rejection(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
+    let few = error_of(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
     assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
-    let first = rejection(site, &["--from-line", "4"], &input);
+    let first = error_of(site, &["--from-line", "4"], &input);
     assert!(
         first.contains("14 faulty lines: nothing was stored; correct them and go on with --from-line 4"),
         "{first}"
@@ -238,7 +238,7 @@ fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine:
     let more = lines(&["ada"], 10_000);
     // Those that are there stand in the middle of a batch, among new ones.
     let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
-    let reported = rejection(site, &[], turned.as_bytes());
+    let reported = error_of(site, &[], turned.as_bytes());
     assert_eq!(
         reported,
         "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n"
@@ -265,7 +265,7 @@ stored 1 plant, skipped 1 that are there just so, skipped 4 that are there with 
     );
     assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
     let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
-    let reported = rejection(site, &[], twice.as_bytes());
+    let reported = error_of(site, &[], twice.as_bytes());
     assert!(reported.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{reported}");
 }
 
@@ -276,7 +276,7 @@ fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)
     let text = lines(&["ada", "bob"], 2_000);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
     import(site, &[], all[1_234]);
-    let reported = rejection(site, &[], text.as_bytes());
+    let reported = error_of(site, &[], text.as_bytes());
     assert!(
         reported.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"),
         "{reported}"
@@ -293,7 +293,7 @@ fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
         (output.status.code(), stderr(&output).as_str()),
         (Some(0), "5,000 plants, no faults; nothing was stored\n")
     );
-    let reported = rejection(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
+    let reported = error_of(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
     assert_eq!(
         reported,
         "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 faulty line; nothing was stored\n"
@@ -390,7 +390,7 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
     proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
     let slow = site.through(&proxy);
     std::thread::scope(|scope| {
-        let importing = scope.spawn(|| rejection(&slow, &[], text.as_bytes()));
+        let importing = scope.spawn(|| error_of(&slow, &[], text.as_bytes()));
         wait_for("the end of the first attempt", || proxy.is_frozen().then(|| proxy.heal()));
         wait_for("the begin of the second", || proxy.is_frozen().then_some(()));
         import(&site, &[], all[3]);

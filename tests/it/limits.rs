@@ -133,12 +133,7 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
     let site = &Site::new(engine);
     let server = site.serve(&["--write-timeout", "300ms", "--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
-    let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
-    let mut connection = ada.connect();
-    for id in 0..12_000 {
-        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body(id).as_bytes())));
-        assert_eq!(connection.read_response(false).status, 200);
-    }
+    site.plant_many(12_000, &"x".repeat(990));
     let mut lazy = ada.connect();
     lazy.send(ada.bytes("GET", "/plants", &[], None));
     wait_for("the end of its request in the log", || server.log().contains(r#""complete":false"#).then_some(()));

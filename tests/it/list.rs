@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rstest::rstest;
 use serde_json::json;
 
+use crate::support::transfer::import;
 use crate::support::{Response, Client, Connection, Engine, Server, Site, StopOnDrop, assert_snapshot, wait_for};
 
 /// Follows `next` to the end.
@@ -25,22 +26,11 @@ fn ids(pages: &[Response]) -> Vec<i64> {
 /// Options of a server that waits for a database on a busy machine: these tests store thousands of plants.
 const LONG_TIMEOUT: [&str; 2] = ["--store-timeout", "20s"];
 
-/// Puts plants into the store as fast as it goes, with names of `length` characters.
-fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
-    let mut connection = client.connect();
-    let json = ("Content-Type", "application/json");
-    let mut sent = 0;
-    for id in ids {
-        let body = json!({ "id": id, "name": "x".repeat(length) }).to_string();
-        connection.send(client.bytes("POST", "/plants", &[json], Some(body.as_bytes())));
-        sent += 1;
-        // Pipelined, a few at a time.
-        if sent == 50 {
-            (0..sent).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
-            sent = 0;
-        }
-    }
-    (0..sent).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
+/// Imports plants with names of `length` characters.
+fn fill(site: &Site, owner: &str, ids: impl Iterator<Item = i64>, length: usize) {
+    let name = "x".repeat(length);
+    let lines = ids.map(|id| json!({ "owner": owner, "id": id, "name": name }).to_string() + "\n");
+    import(site, &[], &lines.collect::<String>());
 }
 
 #[rstest]
@@ -167,7 +157,7 @@ fn following_next_lists_every_plant_once(#[values(Engine::Sqlite, Engine::Postgr
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
-    fill(&ada, all.iter().copied(), 3);
+    fill(site, "ada", all.iter().copied(), 3);
     for limit in [1, 2, 7, 40, 41, 42, 1_000] {
         let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
@@ -181,8 +171,8 @@ fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, 
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let bob = server.client(&site.token("bob", &[]));
-    fill(&ada, 1..=6, 3);
-    fill(&bob, 3..=4, 3);
+    fill(site, "ada", 1..=6, 3);
+    fill(site, "bob", 3..=4, 3);
     let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
     assert_eq!(ada.delete(3).status, 204);
     assert_eq!(ada.delete(4).status, 204);
@@ -219,7 +209,7 @@ fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgr
     let site = &Site::new(engine);
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=2, 3);
+    fill(site, "ada", 1..=2, 3);
     let next = ada.get("/plants?limit=1").next().expect("a next page");
     let cursor = next.split("after=").nth(1).expect("a cursor");
     let changed = cursor.replace('1', "2");
@@ -247,7 +237,7 @@ fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] eng
     let site = &Site::new(engine);
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=2_000, 100);
+    fill(site, "ada", 1..=2_000, 100);
     // The last bytes of a stream must not be taken for a response of the HTTP library's own.
     ada.plant(2_001, "HTTP/1.1 400 Bad Request");
     let response = ada.get("/plants?include=id");
@@ -263,9 +253,10 @@ fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] eng
 fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&LONG_TIMEOUT);
-    let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
-    for (offset, user) in (0..).zip(&users) {
-        fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
+    let names = ["ada", "bob"];
+    let users = names.map(|user| server.client(&site.token(user, &[])));
+    for (offset, name) in (0..).zip(names) {
+        fill(site, name, (0..1_500).map(|number| number * 2 + offset), 100);
     }
     for (offset, user) in (0..).zip(&users) {
         let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
@@ -282,7 +273,7 @@ fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgre
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
-    fill(&ada, all.iter().copied(), 200);
+    fill(site, "ada", all.iter().copied(), 200);
     for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
         let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
@@ -297,7 +288,7 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
     let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
-    fill(&ada, steady.iter().copied(), 200);
+    fill(site, "ada", steady.iter().copied(), 200);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
@@ -327,7 +318,7 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
 fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client, Connection) {
     let server = site.serve(arguments);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=20_000, 1_000);
+    fill(site, "ada", 1..=20_000, 1_000);
     let mut connection = ada.connect();
     connection.send(ada.bytes("GET", "/plants", &[], None));
     connection.stream().read_exact(&mut [0; 1]).expect("the first byte");

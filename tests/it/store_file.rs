@@ -11,7 +11,7 @@ fn open(file: &Path) -> rusqlite::Connection {
 }
 
 /// Returns the error of `serve` for a file that it rejects.
-fn rejection(site: &Site) -> String {
+fn error_of(site: &Site) -> String {
     let before = std::fs::read(site.file()).expect("the file");
     let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
@@ -56,7 +56,7 @@ fn file_of_a_newer_release_is_rejected() {
     open(&site.file())
         .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
         .expect("all in the file");
-    let words = rejection(&site);
+    let words = error_of(&site);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
     assert!(words.contains("use that release or a later one"), "{words}");
     assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "for every command");
@@ -69,12 +69,12 @@ fn file_of_another_program_is_rejected() {
     open(&site.file())
         .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
         .expect("a table");
-    let words = rejection(&site);
+    let words = error_of(&site);
     assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
     let empty = Site::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
-    assert!(rejection(&empty).contains("is not a plantstore file"), "one without tables, too");
+    assert!(error_of(&empty).contains("is not a plantstore file"), "one without tables, too");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn the_journal_mode_is_set_at_every_start() {
 }
 
 /// Returns the error of `serve` when `freeze` has made something read-only, in a mount namespace of its own.
-fn rejection_when_frozen(freeze: &str) -> String {
+fn error_when_frozen(freeze: &str) -> String {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);
     let script =
@@ -165,11 +165,11 @@ fn rejection_when_frozen(freeze: &str) -> String {
 #[rstest]
 #[case::requires_unshare()]
 fn read_only_store_is_rejected() {
-    let words = rejection_when_frozen("mount -o remount,ro frozen");
+    let words = error_when_frozen("mount -o remount,ro frozen");
     assert!(words.contains("cannot open sqlite:frozen/plants.db: Read-only file system"), "{words}");
     let shm = "frozen/plants.db-shm";
     let words =
-        rejection_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
+        error_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 

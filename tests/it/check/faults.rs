@@ -54,9 +54,9 @@ fn changed(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(Respo
     Reply::Response(change(server.send(request)))
 }
 
-/// Another response instead of an error of this number.
-fn instead_of(number: i64, request: &ProxiedRequest, server: Upstream, other: impl FnOnce(Response) -> Response) -> Reply {
-    changed(request, server, |response| if response.error_code() == Some(number) { other(response) } else { response })
+/// Another response instead of an error of this code.
+fn instead_of(code: i64, request: &ProxiedRequest, server: Upstream, other: impl FnOnce(Response) -> Response) -> Reply {
+    changed(request, server, |response| if response.error_code() == Some(code) { other(response) } else { response })
 }
 
 fn is_list(request: &ProxiedRequest) -> bool {

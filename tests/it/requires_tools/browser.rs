@@ -1,10 +1,12 @@
 //! Pages of the real server in a real browser, driven by the scripts in `tests/browser/`.
 
+use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rstest::rstest;
 
-use crate::support::{Engine, BrowserScript, Server, Site, wait_for};
+use crate::support::transfer::import;
+use crate::support::{BrowserScript, Engine, Server, Site, wait_for};
 
 /// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
 #[test]
@@ -75,17 +77,16 @@ fn the_console_shows_thousands_of_plants() {
     let token = site.token("ada", &[]);
     let server = site.serve(&[]);
     let ada = server.client(&token);
-    let mut connection = ada.connect();
+    let mut lines = String::new();
     for id in 1..=5_000 {
         let tag = match id {
             _ if id % 100 == 0 => "hundredth",
             _ if id % 10 == 0 => "tenth",
             _ => "ordinary",
         };
-        let body = format!(r#"{{"id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
-        connection.send(ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes())));
-        assert_eq!(connection.read_response(false).status, 200);
+        let _ = writeln!(lines, r#"{{"owner":"ada","id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
     }
+    import(&site, &[], &lines);
     BrowserScript::new("console-many", "console-many", &server, &token).run_with_commands(|command| {
         assert_eq!(command, "grow");
         site.execute(

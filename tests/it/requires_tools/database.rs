@@ -51,16 +51,16 @@ impl Operator {
 
     /// Runs a command that must fail, and returns its error.
     #[track_caller]
-    fn rejection(&self, arguments: &[&str]) -> String {
-        rejection(&self.command(arguments).output().unwrap())
+    fn error_of(&self, arguments: &[&str]) -> String {
+        error_of(&self.command(arguments).output().unwrap())
     }
 
     /// The same of `serve`, which ends by itself even if it is not rejected.
     #[track_caller]
-    fn serve_rejection(&self, arguments: &[&str]) -> String {
+    fn serve_error(&self, arguments: &[&str]) -> String {
         let fixed = ["serve", "--listen", "127.0.0.1:0"];
         let mut command = self.site.command_through(&["timeout", "60"], &[&fixed, arguments].concat());
-        rejection(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).output().unwrap())
+        error_of(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).output().unwrap())
     }
 }
 
@@ -76,7 +76,7 @@ fn succeeded(output: &Output) -> String {
 
 /// Returns the error of a command that has failed: its last line, after log lines about retries.
 #[track_caller]
-fn rejection(output: &Output) -> String {
+fn error_of(output: &Output) -> String {
     let words = errors(output);
     assert_eq!(output.status.code(), Some(1), "{words}");
     let (hopes, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
@@ -160,7 +160,7 @@ fn documented_roles_have_exactly_the_privileges_needed() {
         |role: &str| database_url(&cluster, &format!("plantstore_{role}"), &format!("{role}-{PASSWORD}"), "plants");
     let (owner, service) = (Operator::at(url("owner")), Operator::at(url("service")));
 
-    let words = service.serve_rejection(&[]);
+    let words = service.serve_error(&[]);
     assert!(words.contains("permission denied for schema plantstore (42501): run `plantstore migrate`"), "{words}");
     owner.run(&["migrate"]);
     everything_works(&service, &cluster, "plants", &["--no-migrate"]);
@@ -191,7 +191,7 @@ fn documented_roles_have_exactly_the_privileges_needed() {
 fn role_without_create_privilege_gets_a_clear_error() {
     let node = make_database("of_another_role", "");
     let create = ["token", "create", "--create", "--user", "a"];
-    for words in [node.serve_rejection(&[]), node.rejection(&["migrate"]), node.rejection(&create)] {
+    for words in [node.serve_error(&[]), node.error_of(&["migrate"]), node.error_of(&create)] {
         assert!(
             words.contains("permission denied for database of_another_role (42501): run `plantstore migrate`"),
             "{words}"
@@ -203,12 +203,12 @@ fn role_without_create_privilege_gets_a_clear_error() {
 fn commands_that_only_read_create_no_schema() {
     let site = Site::new(Engine::Postgres);
     let node = Operator::at(site.url());
-    let words = node.serve_rejection(&["--no-migrate"]);
+    let words = node.serve_error(&["--no-migrate"]);
     assert!(words.contains("is at version 0, this release needs 2: run `plantstore migrate` first"), "{words}");
     for looking in
         [&["token", "list"][..], &["token", "revoke", "1"], &["user", "list"], &["user", "delete", "--yes", "a"]]
     {
-        let words = node.rejection(looking);
+        let words = node.error_of(looking);
         assert!(words.contains("there is no store at postgres://plantstore@127.0.0.1:"), "{words}");
     }
     assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
@@ -315,7 +315,7 @@ fn schema_with_additions_is_accepted_and_one_with_losses_rejected() {
     assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
 
     site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (4, 4)");
-    for words in [node.serve_rejection(&[]), node.rejection(&["token", "list"]), node.rejection(&["migrate"])] {
+    for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
         let newer = "was written by a newer plantstore (schema 4, this one knows 2): use that release or a later one";
         assert!(words.contains(newer), "{words}");
     }
@@ -333,7 +333,7 @@ fn database_of_the_previous_release_is_migrated() {
          UPDATE collections SET version = 1 WHERE user_id = 1;
          INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
     );
-    assert!(Operator::at(site.url()).serve_rejection(&["--no-migrate"]).contains("is at version 1"));
+    assert!(Operator::at(site.url()).serve_error(&["--no-migrate"]).contains("is at version 1"));
     let server = site.serve(&[]);
     let ada = server.client(&token);
     assert_eq!(ada.ids(), [1]);
@@ -386,7 +386,7 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
     for table in tables {
         let site = Site::new(Engine::Postgres);
         site.execute(&format!("CREATE SCHEMA plantstore AUTHORIZATION plantstore; SET ROLE plantstore; {table}"));
-        let words = Operator::at(site.url()).serve_rejection(&[]);
+        let words = Operator::at(site.url()).serve_error(&[]);
         assert!(words.starts_with("error: cannot use postgres://plantstore@127.0.0.1:"), "{words}");
         assert!(words.contains("its schema `plantstore` belongs to another program ("), "{words}");
         let left = "SELECT count(*) FROM pg_class WHERE relnamespace = 'plantstore'::regnamespace";
@@ -397,7 +397,7 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
 #[test]
 fn database_with_another_encoding_is_rejected() {
     let node = make_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
-    let words = node.serve_rejection(&[]);
+    let words = node.serve_error(&[]);
     assert!(
         words.contains("its encoding is LATIN1, which cannot hold every name: make one with ENCODING 'UTF8'"),
         "{words}"

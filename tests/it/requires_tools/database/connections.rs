@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Operator, PASSWORD, errors, rejection, succeeded, works};
+use super::{Operator, PASSWORD, errors, error_of, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 
 /// A permanent error is not retried.
@@ -13,7 +13,7 @@ use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 fn rejected_at_once(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
     assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
-    rejection(&output)
+    error_of(&output)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn permanent_database_errors_are_reported_at_once() {
 #[test]
 fn unreachable_database_is_retried_until_the_timeout() {
     let cluster = Cluster::shared();
-    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).serve_rejection(&[]);
+    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).serve_error(&[]);
     assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
     assert!(words.contains("Connection refused"), "{words}");
 }
@@ -146,7 +146,7 @@ fn writable_host_of_several_is_used() {
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
     }
     assert_eq!(primary.psql(name, "SELECT count(*) FROM plantstore.tokens"), "3");
-    let words = Operator::at(url(&[standby.address()])).serve_rejection(&[]);
+    let words = Operator::at(url(&[standby.address()])).serve_error(&[]);
     assert!(words.contains("database does not allow writes"), "{words}");
     assert_eq!(standby.psql(name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
 }
@@ -192,7 +192,7 @@ fn password_is_read_from_the_usual_places() {
         (list(&bare, &[("PGPASSFILE", "missing")]), "cannot read the password file missing"),
     ];
     for (output, expected) in rejected {
-        let words = rejection(&output);
+        let words = error_of(&output);
         assert!(words.contains(expected) && !words.contains("wr0ng"), "{words}");
     }
     write(".pgpass", 0o600, PASSWORD);
