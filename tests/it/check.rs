@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::tools::external;
-use crate::support::faulty_proxy::{ProxiedRequest, FaultyProxy, Reply, Upstream};
+use crate::support::faulty_proxy::{FaultyProxy, ProxiedRequest, Reply, Upstream};
 use crate::support::issuer::Authority;
+use crate::support::tools::external;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 
 /// Plants of the checked user, which must be unchanged after the check. Some have ids that a check would like to use.
@@ -228,7 +228,11 @@ fn check_ends_when_the_server_hangs() {
     // The server stops responding after the first requests, which find out the scopes of the token.
     let requests = AtomicUsize::new(0);
     let proxy = FaultyProxy::start(server.address(), move |request, server| {
-        if requests.fetch_add(1, Ordering::Relaxed) < 3 { Reply::Response(server.send(request)) } else { Reply::Silence }
+        if requests.fetch_add(1, Ordering::Relaxed) < 3 {
+            Reply::Response(server.send(request))
+        } else {
+            Reply::Silence
+        }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
     assert_eq!(output.status.code(), Some(1));

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Response, Client, Engine, Site};
+use crate::support::{Client, Engine, Response, Site};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Response, Client, Cluster, Engine, JSON, Proxy, Site, StopOnDrop, wait_for};
+use crate::support::{Client, Cluster, Engine, JSON, Proxy, Response, Site, StopOnDrop, wait_for};
 
 fn other(engine: Engine) -> Engine {
     match engine {

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::support::{Response, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
+use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
 
 const ORIGIN: (&str, &str) = ("Origin", "https://app.example");
 const OTHER: (&str, &str) = ("Origin", "https://evil.example");

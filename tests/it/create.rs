@@ -386,7 +386,9 @@ fn client_that_goes_on_sending_gets_the_413(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[rstest]
-fn duplicate_id_is_rejected_with_409_and_the_plant_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn duplicate_id_is_rejected_with_409_and_the_plant_unchanged(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));

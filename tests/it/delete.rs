@@ -32,7 +32,9 @@ fn delete_returns_204_without_a_body(#[values(Engine::Sqlite, Engine::Postgres)]
 }
 
 #[rstest]
-fn plant_of_another_user_gets_the_same_404_as_a_missing_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn plant_of_another_user_gets_the_same_404_as_a_missing_one(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));

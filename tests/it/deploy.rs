@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 
 use rstest::rstest;
 
-use crate::support::tools::external;
 use crate::support::faulty_proxy::{FaultyProxy, Reply};
-use crate::support::{CLOSED_ADDRESS, Engine, TIMEOUT, Server, Site, wait_for};
+use crate::support::tools::external;
+use crate::support::{CLOSED_ADDRESS, Engine, Server, Site, TIMEOUT, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// The most that `systemd-analyze security` may find exposed.
@@ -197,7 +197,8 @@ fn probe_reports_readiness() {
     let server = site.serve(&[]);
     let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
-    let unready = FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request).with_status(503)));
+    let unready =
+        FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request).with_status(503)));
     let closed = format!("http://{CLOSED_ADDRESS}");
     let silent = FaultyProxy::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [

@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::support::{Engine, BrowserScript, Site, assert_snapshot};
+use crate::support::{BrowserScript, Engine, Site, assert_snapshot};
 
 #[rstest]
 fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {

@@ -51,8 +51,15 @@ fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, don
             (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
         };
         known.lock().unwrap().get_mut(&id).unwrap().pending = Some(PendingWrite(after.clone()));
-        let Ok(response) = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)) else { return };
-        assert_eq!(response.status, if after.is_some() { 200 } else { 204 }, "{id} was {before:?}: {}", response.text());
+        let Ok(response) = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)) else {
+            return;
+        };
+        assert_eq!(
+            response.status,
+            if after.is_some() { 200 } else { 204 },
+            "{id} was {before:?}: {}",
+            response.text()
+        );
         *known.lock().unwrap().get_mut(&id).unwrap() = Known { acknowledged: after, pending: None };
         done.fetch_add(1, Ordering::Relaxed);
     }

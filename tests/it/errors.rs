@@ -125,7 +125,9 @@ fn malformed_http_gets_an_error_in_the_common_shape(#[values(Engine::Sqlite, Eng
 }
 
 #[rstest]
-fn requests_before_malformed_http_get_their_responses_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_before_malformed_http_get_their_responses_first(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Response, Client, Engine, History, Site, Workload, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, History, Response, Site, Workload, assert_snapshot, wait_for};
 
 /// Requests a list with these tags in `If-None-Match`.
 #[track_caller]

@@ -153,5 +153,9 @@ fn file_that_is_no_store_is_rejected() {
     std::fs::write(site.file(), "not a database, but long enough to be looked at as if it were one").unwrap();
     let foreign = site.run(&["export"]);
     assert_eq!(foreign.status.code(), Some(1));
-    assert!(stderr(&foreign).contains("is not a plantstore file (it is not an SQLite database)"), "{}", stderr(&foreign));
+    assert!(
+        stderr(&foreign).contains("is not a plantstore file (it is not an SQLite database)"),
+        "{}",
+        stderr(&foreign)
+    );
 }

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Response, Client, Connection, Engine, JSON, Site};
+use crate::support::{Client, Connection, Engine, JSON, Response, Site};
 
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";

@@ -145,9 +145,7 @@ fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] 
 }
 
 #[rstest]
-fn streams_beyond_the_limit_are_refused_and_can_be_retried(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -214,7 +212,9 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn slow_body_is_rejected_with_408_and_the_connection_stays_open(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&["--request-timeout", "300ms"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -384,9 +384,7 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
 }
 
 #[rstest]
-fn clients_that_ignore_goaway_do_not_delay_shutdown(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let mut stubborn = Frames::open(server.address(), &[]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Response, Client, Connection, Engine, JSON, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Response, Site, assert_snapshot, wait_for};
 
 /// For requests that wait for a lock longer than a request should.
 const LONG_TIMEOUT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
@@ -82,7 +82,9 @@ fn create_bytes(key: &'static str, body: String) -> impl Fn(&Client) -> Vec<u8> 
 /// Waits until there is another response than that the first is in flight.
 #[track_caller]
 fn after_flight(call: impl Fn() -> Response) -> Response {
-    wait_for("the end of the first", || Some(call()).filter(|response| response.status != 409 || response.error() != 40901))
+    wait_for("the end of the first", || {
+        Some(call()).filter(|response| response.status != 409 || response.error() != 40901)
+    })
 }
 
 /// Waits until there is another response than that nothing was done.
@@ -381,7 +383,8 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
         &too_long,
         &too_long_quoted,
     ] {
-        for response in [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
+        for response in
+            [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
         {
             assert_eq!(response.error(), 40007, "{wrong}");
         }
@@ -428,9 +431,7 @@ fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine:
 }
 
 #[rstest]
-fn client_that_disconnects_gets_its_response_on_retry(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn client_that_disconnects_gets_its_response_on_retry(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));

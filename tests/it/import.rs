@@ -142,11 +142,15 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
         "{reported}"
     );
     let reported = error_of(site, &["--from-line", "4"], text.as_bytes());
-    assert!(reported.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{reported}");
+    assert!(
+        reported.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"),
+        "{reported}"
+    );
     let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
     let reported = error_of(site, &["--from-line", "2"], more.as_bytes());
     assert!(
-        reported.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
+        reported
+            .contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
         "{reported}"
     );
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, JSON, TIMEOUT, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, TIMEOUT, assert_snapshot, wait_for};
 
 /// A connection from one of this machine's addresses.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {

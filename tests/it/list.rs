@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::support::transfer::import;
-use crate::support::{Response, Client, Connection, Engine, Server, Site, StopOnDrop, assert_snapshot, wait_for};
+use crate::support::{Client, Connection, Engine, Response, Server, Site, StopOnDrop, assert_snapshot, wait_for};
 
 /// Follows `next` to the end.
 fn pages(client: &Client, first: &str) -> Vec<Response> {

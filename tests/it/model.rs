@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Response, Client, Engine, Site};
+use crate::support::{Client, Engine, Response, Site};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
@@ -163,8 +163,11 @@ fn service_agrees_with_the_model(#[values(Engine::Sqlite, Engine::Postgres)] eng
             (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
         let mut models = vec![Model::default(); USERS];
         for (number, operation) in operations.iter().enumerate() {
-            let operation =
-                if let ModelOperation::Again(before) = operation { &operations[before % (number + 1)] } else { operation };
+            let operation = if let ModelOperation::Again(before) = operation {
+                &operations[before % (number + 1)]
+            } else {
+                operation
+            };
             let (ModelOperation::Create { user, .. }
             | ModelOperation::Delete { user, .. }
             | ModelOperation::List { user, .. }

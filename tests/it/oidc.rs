@@ -10,7 +10,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{Response, Engine, Server, Site, wait_for};
+use crate::support::{Engine, Response, Server, Site, wait_for};
 
 /// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;

@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::contract::{self, Request, document};
+use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Response, Engine, Site, assert_snapshot};
+use crate::support::{Engine, Response, Site, assert_snapshot};
 
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
@@ -116,7 +116,9 @@ fn the_document_has_every_operation() {
         assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: an id of its own");
         assert!(operation["summary"].is_string() && operation["description"].is_string(), "{method} {path}");
         let protected = path.starts_with("/plants");
-        let security = operation["security"].as_array().unwrap_or_else(|| panic!("{method} {path} lists its security requirements"));
+        let security = operation["security"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{method} {path} lists its security requirements"));
         assert_eq!(security.is_empty(), !protected, "{method} {path}");
         for (status, response) in operation["responses"].as_object().unwrap() {
             assert!(response["description"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
@@ -246,7 +248,7 @@ fn response_that_the_document_does_not_list_is_found() {
     let passes = |method: &str, path: &str, change: &dyn Fn(&mut Response)| {
         let mut response = listed.clone();
         change(&mut response);
-        std::panic::catch_unwind(|| contract::check(Some(&Request::new(method, path)), &response)).is_ok()
+        std::panic::catch_unwind(|| contract::check(Some(&RequestLine::new(method, path)), &response)).is_ok()
     };
     assert!(passes("GET", "/plants?limit=1&limit=2", &|_| {}));
     assert!(passes("HEAD", "http://plants.example/plants?limit=x", &|response| response.body.clear()));
@@ -288,9 +290,7 @@ fn document_is_public(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
 
 #[rstest]
 #[case::requires_python()]
-fn schemathesis_finds_no_undocumented_response(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     // It sends many wrong tokens from one address on purpose.
     let patient = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];

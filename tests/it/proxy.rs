@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{TIMEOUT, Proxy, Stage, wait_for};
+use crate::support::{Proxy, Stage, TIMEOUT, wait_for};
 
 /// A server that responds to each full stop with `ok`, and its received bytes.
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ fn read_response(stream: &mut TcpStream) -> Option<[u8; 2]> {
 
 fn ask(stream: &mut TcpStream, words: &str) -> Option<[u8; 2]> {
     stream.write_all(words.as_bytes()).ok()?;
-    response(stream)
+    read_response(stream)
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn an_armed_cut_for_good_cuts_everything_until_it_heals() {
         assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
         proxy.cut_for_good_at(stage, b"COMMIT");
         assert_eq!(ask(&mut one, "COMMIT."), None, "{stage:?}");
-        assert_eq!((response(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
+        assert_eq!((read_response(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
         proxy.heal();
         assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"), "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
@@ -124,7 +124,7 @@ fn an_armed_freeze_holds_back_what_it_was_armed_for() {
     wait_for("what comes before", || (talker.heard() == "BEGIN.x").then_some(()));
     wait_for("the freeze", || proxy.is_frozen().then_some(()));
     proxy.heal();
-    assert_eq!(response(&mut client), Some(*b"ok"));
+    assert_eq!(read_response(&mut client), Some(*b"ok"));
     assert_eq!(talker.heard(), "BEGIN.xCOMMIT.");
 }
 
@@ -151,7 +151,7 @@ fn a_cut_closes_everything_until_it_heals() {
     let mut clients = [connect(&proxy), connect(&proxy)];
     assert!(clients.iter_mut().all(|client| ask(client, ".") == Some(*b"ok")));
     proxy.cut();
-    assert!(clients.iter_mut().all(|client| response(client).is_none()));
+    assert!(clients.iter_mut().all(|client| read_response(client).is_none()));
     wait_for("the end at the server", || (talker.heard() == "..||").then_some(()));
     assert_eq!(ask(&mut connect(&proxy), "."), None);
     proxy.heal();
@@ -174,13 +174,13 @@ fn a_freeze_holds_everything_back_until_it_heals() {
     }
     assert_eq!(talker.heard(), ".");
     proxy.heal();
-    assert_eq!((response(&mut old), response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
+    assert_eq!((read_response(&mut old), read_response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
     // Cut while frozen, it is cut.
     proxy.freeze();
     old.write_all(b"lost.").unwrap();
     let mut newer = connect(&proxy);
     proxy.cut();
-    assert_eq!((response(&mut old), response(&mut newer)), (None, None));
+    assert_eq!((read_response(&mut old), read_response(&mut newer)), (None, None));
     proxy.heal();
     wait_for("the end at the server", || (talker.heard() == "...||").then_some(()));
 }

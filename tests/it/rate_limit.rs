@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Response, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
+use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
 
 /// So slow that no request is added to the bucket while a test runs.
 fn serve_with_burst(site: &Site, burst: &str) -> Server {

@@ -8,7 +8,7 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    CompletedWrite, Cluster, Engine, History, Proxy, Random, RetryingClients, Server, Site, Stage, Workload, wait_for,
+    Cluster, CompletedWrite, Engine, History, Proxy, Random, RetryingClients, Server, Site, Stage, Workload, wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Response, Client, Engine, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, Response, Server, Site, assert_snapshot, wait_for};
 
 #[track_caller]
 fn share(site: &Site, arguments: &[&str]) -> String {
@@ -319,9 +319,7 @@ fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn deleting_a_user_ends_their_shares(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn deleting_a_user_ends_their_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);

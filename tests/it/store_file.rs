@@ -175,9 +175,7 @@ fn read_only_store_is_rejected() {
 
 // A deletion that was interrupted, and the plants of users that still exist.
 #[rstest]
-fn rows_of_a_deleted_user_are_removed_after_the_next_start(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
     let mut server = site.serve(&[]);

@@ -1,10 +1,10 @@
 //! Shared test support: a place for a store, a server on it, and clients that expose every byte.
 
-pub(crate) mod faulty_proxy;
 mod browser;
 mod client;
 pub(crate) mod collector;
 pub(crate) mod contract;
+pub(crate) mod faulty_proxy;
 pub(crate) mod forward_proxy;
 mod history;
 pub(crate) mod http2;
@@ -16,8 +16,8 @@ mod proxy;
 mod response;
 mod retrying;
 mod server;
-mod stub_server;
 mod stop;
+mod stub_server;
 mod terminal;
 pub(crate) mod tools;
 mod traced;

@@ -260,11 +260,11 @@ fn failing_collector_loses_only_spans() {
     collector.wait_for_request("taken");
     metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "exported")], 1);
 
-    collector.be_unwilling(Some("503 Service Unavailable\r\nRetry-After: 1"));
+    collector.respond_with(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
     wait_for("its warning", || server.log().contains("the collector does not take spans").then_some(()));
     assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("refused") == 0);
-    collector.be_unwilling(None);
+    collector.respond_with(None);
     collector.wait_for_request("later");
     wait_for("the word that it is over", || server.log().contains("the collector takes spans again").then_some(()));
 
@@ -273,10 +273,10 @@ fn failing_collector_loses_only_spans() {
     collector.server.restart();
     collector.wait_for_request("while-away");
 
-    collector.be_unwilling(Some("400 Bad Request"));
+    collector.respond_with(Some("400 Bad Request"));
     get("refused");
     metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "refused")], 1);
-    collector.be_unwilling(None);
+    collector.respond_with(None);
     get("after");
     collector.wait_for_request("after");
     assert!(collector.request("refused").is_none(), "what is refused is not sent again");
@@ -301,7 +301,7 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
     let collector = Collector::start();
     let (site, url) = (Site::new(Engine::Sqlite), collector.url());
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
-        collector.be_unwilling(Some(&format!("{status}\r\nRetry-After: 0")));
+        collector.respond_with(Some(&format!("{status}\r\nRetry-After: 0")));
         let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
         let before = collector.server.connections();
         let id = &status[..3];
@@ -310,7 +310,7 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
         assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
         let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
-        collector.be_unwilling(None);
+        collector.respond_with(None);
         collector.wait_for_request(id);
     }
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{OWN, check, names, text, token, with_verdict};
-use crate::support::faulty_proxy::{ProxiedRequest, FaultyProxy, Fault, Reply, Upstream};
-use crate::support::{Response, Client, Server};
+use crate::support::faulty_proxy::{Fault, FaultyProxy, ProxiedRequest, Reply, Upstream};
+use crate::support::{Client, Response, Server};
 
 pub(super) struct Case {
     name: &'static str,
@@ -55,7 +55,12 @@ fn changed(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(Respo
 }
 
 /// Another response instead of an error of this code.
-fn instead_of(code: i64, request: &ProxiedRequest, server: Upstream, other: impl FnOnce(Response) -> Response) -> Reply {
+fn instead_of(
+    code: i64,
+    request: &ProxiedRequest,
+    server: Upstream,
+    other: impl FnOnce(Response) -> Response,
+) -> Reply {
     changed(request, server, |response| if response.error_code() == Some(code) { other(response) } else { response })
 }
 
@@ -169,7 +174,11 @@ pub(super) const ALL: &[Case] = &[
     }),
     case("a list is 206", Exactly(&["list-answers"]), |request, server| {
         changed(request, server, |response| {
-            if request.method == "GET" && is_list(request) && response.status == 200 && !request.path.contains("limit=1") {
+            if request.method == "GET"
+                && is_list(request)
+                && response.status == 200
+                && !request.path.contains("limit=1")
+            {
                 response.with_status(206)
             } else {
                 response
@@ -187,12 +196,14 @@ pub(super) const ALL: &[Case] = &[
             }
         })
     }),
-    case("a limit is one too many", Among(&["list-limit", "list-limit-exact"]), |request, server| match limit(request) {
-        Some(limit @ 1..100) => {
-            let path = request.path.replace(&format!("limit={limit}"), &format!("limit={}", limit + 1));
-            changed(&ProxiedRequest { path, ..request.clone() }, server, |response| response)
+    case("a limit is one too many", Among(&["list-limit", "list-limit-exact"]), |request, server| {
+        match limit(request) {
+            Some(limit @ 1..100) => {
+                let path = request.path.replace(&format!("limit={limit}"), &format!("limit={}", limit + 1));
+                changed(&ProxiedRequest { path, ..request.clone() }, server, |response| response)
+            }
+            _ => changed(request, server, |response| response),
         }
-        _ => changed(request, server, |response| response),
     }),
     case("a limit is one too few", Among(&["list-limit-exact"]), |request, server| {
         relisted(request, server, |plants| {
@@ -257,7 +268,12 @@ pub(super) const ALL: &[Case] = &[
         instead_of(40900, request, server, |_| {
             let id = request.json().unwrap()["id"].to_string();
             let bare = request.without("content-type");
-            server.send(&ProxiedRequest { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
+            server.send(&ProxiedRequest {
+                method: "DELETE".into(),
+                path: format!("/plants/{id}"),
+                body: Vec::new(),
+                ..bare
+            });
             server.send(request)
         })
     }),
@@ -268,7 +284,12 @@ pub(super) const ALL: &[Case] = &[
             }
             let id = request.json().unwrap()["id"].to_string();
             let bare = request.without("content-type");
-            server.send(&ProxiedRequest { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
+            server.send(&ProxiedRequest {
+                method: "DELETE".into(),
+                path: format!("/plants/{id}"),
+                body: Vec::new(),
+                ..bare
+            });
             server.send(request);
             rejected
         })
@@ -283,7 +304,12 @@ pub(super) const ALL: &[Case] = &[
             if request.method == "POST" && response.status == 200 {
                 let id = request.json().unwrap()["id"].to_string();
                 let bare = request.without("content-type");
-                server.send(&ProxiedRequest { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
+                server.send(&ProxiedRequest {
+                    method: "DELETE".into(),
+                    path: format!("/plants/{id}"),
+                    body: Vec::new(),
+                    ..bare
+                });
             }
             response
         })
@@ -292,11 +318,11 @@ pub(super) const ALL: &[Case] = &[
         changed(request, server, |response| response.without("location"))
     }),
     case("a tag of null is rejected", Exactly(&["create-tag-null"]), |request, server| match request.json() {
-        Some(json) if json.get("tag").is_some_and(Value::is_null) => {
-            changed(&request.with_json(&json!({ "id": json["id"], "name": json["name"], "tag": 7 })), server, |response| {
-                response
-            })
-        }
+        Some(json) if json.get("tag").is_some_and(Value::is_null) => changed(
+            &request.with_json(&json!({ "id": json["id"], "name": json["name"], "tag": 7 })),
+            server,
+            |response| response,
+        ),
         _ => changed(request, server, |response| response),
     }),
     case("unknown fields are rejected", Exactly(&["create-unknown-fields"]), |request, server| match request.json() {
@@ -371,7 +397,9 @@ pub(super) const ALL: &[Case] = &[
         })
     }),
     case("one fault at a time", Exactly(&["refuse-missing"]), |request, server| {
-        instead_of(40001, request, server, |response| response.with_json(&json!({ "error": 40001, "message": "`name`" })))
+        instead_of(40001, request, server, |response| {
+            response.with_json(&json!({ "error": 40001, "message": "`name`" }))
+        })
     }),
     case("a repeated key is taken", Exactly(&["refuse-repeated-key"]), |request, server| {
         instead_of(40002, request, server, |response| {
@@ -438,7 +466,11 @@ pub(super) const ALL: &[Case] = &[
     }),
     case("any include is taken", Exactly(&["list-include-bad"]), |request, server| {
         instead_of(40007, request, server, |response| {
-            if request.path.contains("include") { server.send(&without_parameter(request, "include")) } else { response }
+            if request.path.contains("include") {
+                server.send(&without_parameter(request, "include"))
+            } else {
+                response
+            }
         })
     }),
     case("unknown parameters are rejected", Exactly(&["list-unknown-parameters"]), |request, server| {
@@ -561,9 +593,11 @@ pub(super) const ALL: &[Case] = &[
         Exactly(&["retry-create", "retry-delete", "retry-refused", "retry-other", "retry-bad-key"]),
         |request, server| changed(&request.without("idempotency-key"), server, |response| response),
     ),
-    case("repetitions are not marked", Exactly(&["retry-create", "retry-delete", "retry-refused"]), |request, server| {
-        changed(request, server, |response| response.without("idempotency-replayed"))
-    }),
+    case(
+        "repetitions are not marked",
+        Exactly(&["retry-create", "retry-delete", "retry-refused"]),
+        |request, server| changed(request, server, |response| response.without("idempotency-replayed")),
+    ),
     case("a key serves for anything", Exactly(&["retry-other"]), |request, server| {
         instead_of(42200, request, server, |_| server.send(&request.without("idempotency-key")))
     }),
@@ -580,19 +614,23 @@ pub(super) const ALL: &[Case] = &[
         changed(&request.without("x-request-id"), server, |response| response)
     }),
     case("no request id with errors", Exactly(&["request-id-always"]), |request, server| {
-        changed(request, server, |response| if response.status == 409 { response.without("x-request-id") } else { response })
-    }),
-    case("no nosniff with deletes", Exactly(&["nosniff-always"]), |request, server| {
         changed(
             request,
             server,
-            |response| {
-                if response.status == 204 { response.without("x-content-type-options") } else { response }
-            },
+            |response| if response.status == 409 { response.without("x-request-id") } else { response },
         )
     }),
+    case("no nosniff with deletes", Exactly(&["nosniff-always"]), |request, server| {
+        changed(request, server, |response| {
+            if response.status == 204 { response.without("x-content-type-options") } else { response }
+        })
+    }),
     case("errors close the connection", Exactly(&["connection-kept"]), |request, server| {
-        changed(request, server, |response| if response.status >= 400 { response.with("connection", "close") } else { response })
+        changed(
+            request,
+            server,
+            |response| if response.status >= 400 { response.with("connection", "close") } else { response },
+        )
     }),
     case("no probes", Exactly(&["probes"]), |request, server| {
         let path = if request.path == "/readyz" { "/plants" } else { &request.path };
@@ -650,10 +688,18 @@ pub(super) const ALL: &[Case] = &[
         },
     ),
     case("the server breaks down over a text", Exactly(&["create-longest"]), |request, server| {
-        if text(&request.body).contains("🌱🌱") { Reply::Cut } else { changed(request, server, |response| response) }
+        if text(&request.body).contains("🌱🌱") {
+            Reply::Cut
+        } else {
+            changed(request, server, |response| response)
+        }
     }),
     case("a list never ends", Among(&["list-limit", "list-limit-exact"]), |request, server| {
-        if is_list(request) && limit(request) == Some(1) { Reply::Endless } else { changed(request, server, |response| response) }
+        if is_list(request) && limit(request) == Some(1) {
+            Reply::Endless
+        } else {
+            changed(request, server, |response| response)
+        }
     }),
     case("a list ends early", Among(&["list-limit"]), |request, server| {
         if is_list(request) && limit(request) == Some(1) {

@@ -3,7 +3,8 @@
 use rstest::rstest;
 
 use super::{
-    STORED_KEYS, LOCKS, LONG_TIMEOUT, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant, post,
+    LOCKS, LONG_TIMEOUT, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant,
+    post,
 };
 use crate::support::{Client, Engine, Server, Site, wait_for};
 

@@ -94,7 +94,8 @@ fn keys_are_deleted_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] 
         let deletion = scope.spawn(|| site.run(&["user", "delete", "--yes", "ada"]));
         // The token is cached for a moment; nothing is done, replayed or stored for it.
         wait_for("the deletion", || (site.rows("SELECT count(*) FROM users") == [1]).then_some(()));
-        for response in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)] {
+        for response in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)]
+        {
             assert_eq!(response.error(), 40101, "{}", response.wire());
         }
         let _ = post(&ada, "k6", "nonsense");

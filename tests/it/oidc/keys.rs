@@ -153,9 +153,7 @@ fn cached_keys_work_while_the_issuer_is_down(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn tokens_get_503_before_the_first_fetch_of_keys(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let mut issuer = Issuer::start(&[&key]);

@@ -10,9 +10,7 @@ use crate::support::{Engine, Site};
 
 #[rstest]
 #[case::requires_openssl()]
-fn every_invalid_token_gets_the_same_response(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());

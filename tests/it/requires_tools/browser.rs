@@ -109,7 +109,8 @@ fn console_is_accessible_in_every_state() {
         let body = serde_json::json!({ "id": id, "name": name, "tag": tag });
         assert_eq!(server.client(&token).post(body.to_string()).status, 200);
     }
-    let script = BrowserScript::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
+    let script =
+        BrowserScript::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
     let script = script.with("REVOKED", &revoked_token(&site));
     script.run_with_commands(|command| {
         assert_eq!(command, "share");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Response, Connection, Engine, Server, Site, wait_for};
+use crate::support::{Connection, Engine, Response, Server, Site, wait_for};
 
 /// Directory of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -69,5 +69,7 @@ fn date_follows_a_clock_that_is_set_back() {
         responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)).then_some(())
     });
     set_ahead(&file, AHEAD);
-    wait_for("dates of the future", || responses(&server).iter().all(|response| is_dated(response, AHEAD)).then_some(()));
+    wait_for("dates of the future", || {
+        responses(&server).iter().all(|response| is_dated(response, AHEAD)).then_some(())
+    });
 }

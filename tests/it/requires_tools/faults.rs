@@ -9,7 +9,7 @@ mod nodes;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Response, Client, Cluster, History, Proxy, Server, Site, Workload, wait_for};
+use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Workload, wait_for};
 
 /// Nodes that log what is worth a look, should the test fail.
 const QUIET: &[&str] = &["--log-level", "warn"];

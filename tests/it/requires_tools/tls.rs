@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, JSON, TIMEOUT, Server, Site, Terminal, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, TIMEOUT, Terminal, wait_for};
 
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "showing a new certificate";
@@ -176,9 +176,7 @@ fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite
 
 // What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
 #[rstest]
-fn new_certificate_is_used_without_dropping_a_connection(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let files = TlsFiles::new();
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");

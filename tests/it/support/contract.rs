@@ -113,7 +113,11 @@ pub(crate) fn check(request: Option<&RequestLine>, response: &Response) {
         assert!(content.is_object(), "the document does not list the media type: {}", exchange());
         if response.status >= 400 {
             let codes = listed["x-error-codes"].as_array().expect("error codes");
-            assert!(codes.contains(&response.json()["error"]), "the document does not list the error code: {}", exchange());
+            assert!(
+                codes.contains(&response.json()["error"]),
+                "the document does not list the error code: {}",
+                exchange()
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Response, Connection};
+use super::{Connection, Response};
 
 /// A request on its way.
 #[derive(Clone, Debug)]
@@ -120,7 +120,10 @@ pub(crate) struct FaultyProxy {
 }
 
 impl FaultyProxy {
-    pub(crate) fn start(server: SocketAddr, fault: impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        server: SocketAddr,
+        fault: impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let address = listener.local_addr().expect("its address");
         let fault = Arc::new(fault);
@@ -141,7 +144,11 @@ impl FaultyProxy {
     }
 }
 
-fn serve(mut client: TcpStream, server: Upstream, fault: &dyn Fn(&ProxiedRequest, Upstream) -> Reply) -> io::Result<()> {
+fn serve(
+    mut client: TcpStream,
+    server: Upstream,
+    fault: &dyn Fn(&ProxiedRequest, Upstream) -> Reply,
+) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut reader = BufReader::new(client.try_clone()?);
     while let Some(request) = read(&mut reader)? {

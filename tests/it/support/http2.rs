@@ -8,7 +8,7 @@ use h2::client::SendRequest;
 use hyper::http::Request;
 
 use super::contract;
-use super::{Response, Client, TIMEOUT};
+use super::{Client, Response, TIMEOUT};
 
 /// Connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -81,7 +81,11 @@ impl Http2 {
     }
 }
 
-async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option<Bytes>) -> Result<Response, h2::Error> {
+async fn exchange(
+    sender: SendRequest<Bytes>,
+    request: Request<()>,
+    body: Option<Bytes>,
+) -> Result<Response, h2::Error> {
     let request_line = contract::RequestLine::new(request.method().as_str(), &request.uri().to_string());
     let (response, mut stream) = sender.ready().await?.send_request(request, body.is_none())?;
     if let Some(body) = body {

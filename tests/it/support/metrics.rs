@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::{Response, Client, wait_for};
+use super::{Client, Response, wait_for};
 
 /// The `Accept` header of Prometheus.
 pub(crate) const OPENMETRICS: (&str, &str) =

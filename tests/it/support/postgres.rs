@@ -44,7 +44,8 @@ impl Cluster {
         // Another process may take the port first.
         let port = (0..10).map(|_| free_port()).find(|port| supervisor.run(&data, *port));
         let port = port.unwrap_or_else(|| panic!("PostgreSQL does not start:\n{}", log(&directory)));
-        let cluster = Self { supervisor: Mutex::new(supervisor), tools, directory, data, port, databases: AtomicUsize::new(0) };
+        let cluster =
+            Self { supervisor: Mutex::new(supervisor), tools, directory, data, port, databases: AtomicUsize::new(0) };
         cluster.psql("postgres", &format!("CREATE ROLE plantstore LOGIN PASSWORD '{PASSWORD}'"));
         cluster
     }

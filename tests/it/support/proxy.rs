@@ -159,8 +159,12 @@ impl SharedState {
         }
         let Ok(server) = TcpStream::connect(target) else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let pair =
-            Arc::new(ConnectionPair { client, server, closed: AtomicBool::new(false), cut_on_response: AtomicBool::new(false) });
+        let pair = Arc::new(ConnectionPair {
+            client,
+            server,
+            closed: AtomicBool::new(false),
+            cut_on_response: AtomicBool::new(false),
+        });
         {
             let mut state = self.lock();
             if state.times_cut != times_cut {

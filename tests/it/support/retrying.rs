@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
 use super::stop::StopOnDrop;
-use super::{Response, Client, Connection, TIMEOUT, Random};
+use super::{Client, Connection, Random, Response, TIMEOUT};
 
 /// Timeout of a client for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,8 +45,13 @@ impl RetryingClients {
             let clients: Vec<_> = (0..self.clients)
                 .zip(seed..)
                 .map(|(number, seed)| {
-                    let mut work =
-                        RetryingClient { all: self, history, tries: &tries, random: Random::new(seed), connection: None };
+                    let mut work = RetryingClient {
+                        all: self,
+                        history,
+                        tries: &tries,
+                        random: Random::new(seed),
+                        connection: None,
+                    };
                     let stop = &stop;
                     scope.spawn(move || {
                         let mut completed = Vec::new();

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::postgres::HeldSession;
 use super::tools::assert_declared;
-use super::{Client, Cluster, Engine, Metrics, TIMEOUT, Proxy, wait_for};
+use super::{Client, Cluster, Engine, Metrics, Proxy, TIMEOUT, wait_for};
 
 /// Place for a new store of one engine: a temporary directory, and a database for PostgreSQL. Removed with the test.
 pub(crate) struct Site<'a> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
 use super::stop::StopOnDrop;
-use super::{Response, Client, Connection};
+use super::{Client, Connection, Response};
 
 /// Timeout of a worker for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -145,10 +145,14 @@ impl Worker<'_> {
         self.slowest = self.slowest.max(returned.saturating_sub(called));
         let action = match name {
             _ if self.lists => Action::List(response.as_ref().and_then(|response| self.learn(user, response))),
-            None => Action::Delete(id, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 204, 40400))),
-            Some(name) => {
-                Action::Create(id, name, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 200, 40900)))
+            None => {
+                Action::Delete(id, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 204, 40400)))
             }
+            Some(name) => Action::Create(
+                id,
+                name,
+                response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 200, 40900)),
+            ),
         };
         if action.outcome() == Some(Outcome::Done) {
             self.acknowledged.push(returned);

@@ -10,9 +10,8 @@ use super::workspace::crates;
 fn files_do_not_import_each_other_in_cycles() {
     let tests = Crate::parse("tests/it/main.rs", &files("tests/it", "rs"));
     let parsed = crates().iter().map(|package| (&*package.name, &package.parsed)).chain([("tests", &tests)]);
-    let found = parsed.flat_map(|(name, parsed)| {
-        cycles(&parsed.edges()).into_iter().map(move |cycle| format!("{name}: {cycle}"))
-    });
+    let found = parsed
+        .flat_map(|(name, parsed)| cycles(&parsed.edges()).into_iter().map(move |cycle| format!("{name}: {cycle}")));
     let found: Vec<_> = found.collect();
     assert!(found.is_empty(), "import cycles between files:\n{}", found.join("\n"));
 }

@@ -35,7 +35,8 @@ fn wording_is_plain() {
     let found: Vec<_> = all.iter().flat_map(|(path, text)| violations(path, text)).collect();
     assert!(found.is_empty(), "{} lines are not worded plainly:\n{}", found.len(), found.join("\n"));
     for (path, part, reason) in ALLOWED {
-        let is_used = all.get(path).is_some_and(|text| text.lines().any(|line| line.contains(part) && word(line).is_some()));
+        let is_used =
+            all.get(path).is_some_and(|text| text.lines().any(|line| line.contains(part) && word(line).is_some()));
         assert!(is_used, "{path} needs no exception any more: {reason}");
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Operator, PASSWORD, errors, error_of, succeeded, works};
+use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 
 /// A permanent error is not retried.

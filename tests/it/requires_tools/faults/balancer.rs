@@ -116,7 +116,10 @@ fn loss_of_a_node_affects_only_its_own_requests() {
         settle(&history, &site);
         workload.look(&history);
         let failed_now = failed();
-        assert!(failed_now - failed_before <= felt_max, "only requests of that node fail: {failed_before}, {failed_now}");
+        assert!(
+            failed_now - failed_before <= felt_max,
+            "only requests of that node fail: {failed_before}, {failed_now}"
+        );
         failed_before = failed_now;
         // One node is enough, and the return of the other is not noticed either.
         workload.run(&history, || {

@@ -1,7 +1,7 @@
 //! A connection breaks during a commit. The node reconnects and looks up the outcome, so its response is correct.
 
 use super::{BEGIN, COMMIT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes};
-use crate::support::{Response, Client, Cluster, History, Proxy, Random, Site, Stage, wait_for};
+use crate::support::{Client, Cluster, History, Proxy, Random, Response, Site, Stage, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 /// For what is not about time, on a machine that is busy with other tests.

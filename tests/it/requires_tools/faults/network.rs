@@ -6,7 +6,7 @@ use super::{
     COMMIT, HEALED, QUIET, assert_out_of_reach, clients_of_pair, disturb_under_load, first_use, in_time, is_ready,
     plant, plants, start_pair, wait_for_writes, wait_until_healed, wait_until_not_ready,
 };
-use crate::support::{Response, Client, Cluster, Proxy, Site, Stage, wait_for};
+use crate::support::{Client, Cluster, Proxy, Response, Site, Stage, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&Proxy)) {
