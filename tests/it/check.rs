@@ -179,31 +179,6 @@ fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// Every fault is caught, by the checks that are about it and by no others.
-#[test]
-fn every_fault_is_reported_by_its_checks() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    assert!(faults::ALL.len() >= 40);
-    let queue = Mutex::new(faults::ALL.iter().enumerate());
-    let missed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                loop {
-                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
-                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
-                    if let Some(why) = faults::missed(fault, &server, &ada) {
-                        missed.lock().unwrap().push(why);
-                    }
-                }
-            });
-        }
-    });
-    let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
-}
-
 /// The proxy of the faults itself breaks nothing.
 #[test]
 fn proxy_without_a_fault_passes_every_check() {

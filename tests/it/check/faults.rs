@@ -1,19 +1,21 @@
 //! Faults of a server, each with the checks that must report it.
 
+use std::sync::Mutex;
+
 use serde_json::{Value, json};
 
-use super::{OWN, check, names, text, token, with_verdict};
+use super::{OWN, check, gardener, names, text, token, with_verdict};
 use crate::support::faulty_proxy::{Fault, FaultyProxy, ProxiedRequest, Reply, Upstream};
-use crate::support::{Client, Response, Server};
+use crate::support::{Client, Engine, Response, Server, Site};
 
-pub(super) struct Case {
+struct Case {
     name: &'static str,
     /// Exactly these fail.
     fails: Failing,
     /// The check can delete the plants it has created.
     cleans: bool,
     /// Plants of the user before the check, which must be unchanged after it.
-    pub(super) own: &'static [i64],
+    own: &'static [i64],
     fault: Fault,
 }
 
@@ -29,7 +31,7 @@ const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
 }
 
 /// Why a fault was not caught as it should be, if so.
-pub(super) fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
+fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
     let proxy = FaultyProxy::start(server.address(), case.fault);
     let output = check(token(ada), &proxy.url(), &["--json"]);
     let failing = with_verdict(&output, "fails");
@@ -118,7 +120,7 @@ fn text_of<'a>(json: &'a Value, name: &str) -> &'a str {
     json[name].as_str().unwrap_or_default()
 }
 
-pub(super) const ALL: &[Case] = &[
+const ALL: &[Case] = &[
     case("a create is 201", Exactly(&["create-answers"]), |request, server| {
         changed(request, server, |response| {
             if request.method == "POST" && response.status == 200 { response.with_status(201) } else { response }
@@ -715,3 +717,28 @@ pub(super) const ALL: &[Case] = &[
         })
     }),
 ];
+
+/// Every fault is reported by the checks about it and by no others.
+#[test]
+fn every_fault_is_reported_by_its_checks() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    assert!(ALL.len() >= 40);
+    let queue = Mutex::new(ALL.iter().enumerate());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
+                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
+                    if let Some(why) = missed(fault, &server, &ada) {
+                        failures.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
