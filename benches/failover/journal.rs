@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::machine::pause;
-use crate::support::{Answer, Client, Connection};
+use crate::support::{Client, Connection, Response};
 
 /// Pause between two creates.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -54,7 +54,7 @@ impl Journal {
     }
 }
 
-fn create(node: SocketAddr, token: &str, id: i64, name: &str) -> io::Result<Answer> {
+fn create(node: SocketAddr, token: &str, id: i64, name: &str) -> io::Result<Response> {
     let client = Client { address: node, token: Some(token.to_owned()) };
     let body = serde_json::json!({ "id": id, "name": name }).to_string();
     let mut connection = Connection::try_open(node)?;
@@ -64,5 +64,5 @@ fn create(node: SocketAddr, token: &str, id: i64, name: &str) -> io::Result<Answ
         &[("Content-Type", "application/json")],
         Some(body.as_bytes()),
     ))?;
-    connection.try_answer(false)
+    connection.try_read_response(false)
 }

@@ -12,7 +12,7 @@ use crate::journal::Journal;
 use crate::machine::wait;
 use crate::report::RoundResult;
 use crate::service::{self, ServiceNodes};
-use crate::support::{History, Report, Stop, Summary, Workload};
+use crate::support::{History, Report, StopOnDrop, Summary, Workload};
 
 const WRITERS: usize = 8;
 const LISTERS: usize = 2;
@@ -58,7 +58,7 @@ impl Load {
         let stop = AtomicBool::new(false);
         let token = &self.service.tokens[JOURNAL_USER];
         std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
+            let _stop = StopOnDrop(&stop);
             scope.spawn(|| self.journal().write(&self.workload.nodes, token, &stop));
             let (result, report) = self.workload.run(&self.history, during);
             result.map(|()| report)
@@ -90,7 +90,7 @@ impl Load {
             slowest: round.slowest,
             acknowledged: now.acknowledged - before.acknowledged,
             unknown: now.unknown - before.unknown,
-            rejected: now.refused - before.refused,
+            rejected: now.rejected - before.rejected,
             lost: self.count_lost()?,
         })
     }

@@ -54,7 +54,7 @@ impl ServiceNodes {
         wait(&format!("a response of {node}"), TIMEOUT, || {
             let mut connection = Connection::try_open(node)?;
             connection.try_send(&bytes)?;
-            let response = connection.try_answer(false)?;
+            let response = connection.try_read_response(false)?;
             ensure!(response.status == 200, "{}", response.text());
             let json = response.json();
             let plants = json.as_array().context("an array")?.iter();

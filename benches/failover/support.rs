@@ -7,6 +7,8 @@ mod client;
 mod contract;
 #[path = "../../tests/it/support/history.rs"]
 mod history;
+#[path = "../../tests/it/support/response.rs"]
+mod response;
 #[path = "../../tests/it/support/stop.rs"]
 mod stop;
 #[path = "../../tests/it/support/workload.rs"]
@@ -14,10 +16,11 @@ mod workload;
 
 use std::time::Duration;
 
-pub(crate) use client::{Answer, Client, Connection};
+pub(crate) use client::{Client, Connection};
 pub(crate) use history::{History, Summary};
-pub(crate) use stop::Stop;
+pub(crate) use response::Response;
+pub(crate) use stop::StopOnDrop;
 pub(crate) use workload::{Report, Workload};
 
 /// Timeout of a client for a response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-// What the scripts of this directory share: Chromium, pages that forgive nothing, and the way to the test that runs them.
+// Shared by the scripts of this directory: Chromium, pages that report every error, and the channel to the test.
 //
 // tests/it/support/browser.rs runs a script with BASE_URL, TOKEN and OUTPUT in its environment. A script that throws has
 // failed.
@@ -13,8 +13,8 @@ export const BASE_URL = process.env.BASE_URL;
 export const TOKEN = process.env.TOKEN;
 export const OUTPUT = process.env.OUTPUT;
 
-/// How long a page gets for what must happen; the same as elsewhere in the tests.
-const PATIENCE = 30_000;
+/// Timeout for every expected event; the same as in tests/it.
+const TIMEOUT = 30_000;
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
 mkdirSync(OUTPUT, { recursive: true });
@@ -26,7 +26,7 @@ function find(program) {
       accessSync(path, constants.X_OK);
       return path;
     } catch {
-      // Elsewhere, then.
+      // Try the next directory.
     }
   }
   throw new Error(`${program} is missing: scripts/test installs it`);
@@ -36,7 +36,7 @@ function find(program) {
 export async function withBrowser(test) {
   // The sandbox needs rights that root in a container does not have; what is shown here is our own.
   const args = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"];
-  const browser = await chromium.launch({ executablePath: find("chromium"), args, timeout: 2 * PATIENCE });
+  const browser = await chromium.launch({ executablePath: find("chromium"), args, timeout: 2 * TIMEOUT });
   try {
     await test(browser);
   } finally {
@@ -44,11 +44,11 @@ export async function withBrowser(test) {
   }
 }
 
-/// A page in a context of its own, and what went wrong in it: whatever it wrote to the console as an error or a warning, its
-/// exceptions, its dialogs, its requests to anybody else. `check` throws if there was any; `tolerate` says which are meant.
+/// A page in a context of its own, and its errors: errors and warnings on the console, exceptions, dialogs, and requests to
+/// other servers. `check` throws if there was any; `tolerate` names those that are expected.
 export async function openPage(browser, options = {}) {
   const context = await browser.newContext({ baseURL: BASE_URL, viewport: { width: 1280, height: 800 }, ...options });
-  context.setDefaultTimeout(PATIENCE);
+  context.setDefaultTimeout(TIMEOUT);
   const page = await context.newPage();
   const faults = [];
   const tolerated = [];
@@ -74,14 +74,14 @@ export async function openPage(browser, options = {}) {
   return page;
 }
 
-/// Throws unless axe-core finds nothing to complain about in what the page shows now.
+/// Throws if axe-core finds a violation on the page as it is now.
 export async function checkAccessibility(page, state) {
-  // By way of the debugger, which no Content-Security-Policy keeps out.
+  // Through the debugger, to which no Content-Security-Policy applies.
   if (!(await page.evaluate("typeof window.axe === 'object'"))) {
     await page.evaluate(await source(AXE));
   }
   const violations = await page.evaluate(async () => {
-    // What fades in has no contrast yet. Those without an end go on.
+    // Elements have no contrast while they fade in. Endless animations go on.
     for (const animation of document.getAnimations()) {
       if (animation.effect.getComputedTiming().endTime !== Infinity) animation.finish();
     }
@@ -103,17 +103,17 @@ export async function picture(page, name, options = {}) {
   await page.screenshot({ path: join(OUTPUT, `${name}.png`), animations: "disabled", ...options });
 }
 
-const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const responses = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
 /// Asks the test that runs this script to do something with the server, and waits until it is done.
 export async function ask(what) {
   process.stdout.write(`ask ${what}\n`);
-  const { value, done } = await answers.next();
-  if (done) throw new Error(`nobody answers: ${what}`);
+  const { value, done } = await responses.next();
+  if (done) throw new Error(`no response: ${what}`);
   return value;
 }
 
-/// Runs the script's body and ends the process: an open standard input would keep it.
+/// Runs the script's body and ends the process: an open standard input would prevent that.
 export function main(body) {
   body().then(
     () => process.exit(0),

@@ -40,7 +40,7 @@ async function filters(browser) {
   await shows(other, ["Ivy"]);
   other.check();
 
-  // An address that is changed by hand counts at once; plants without a tag have one, too.
+  // An address that is changed by hand takes effect at once; plants without a tag have one, too.
   await page.evaluate("location.hash = '#tag='");
   await shows(page, ["Oak"]);
   assert.equal(await page.getByRole("searchbox").inputValue(), "");
@@ -86,7 +86,7 @@ async function back(browser) {
     await shows(page, ["Ivy"]);
     assert.equal(fragment(page), "#q=ivy");
   }
-  // However a dialog is closed, and however quickly the next one is opened: it leaves no entry behind.
+  // A closed dialog leaves no history entry, even if the next one is opened at once.
   for (const open of [...ways, ...ways]) {
     await open();
     await dialog.waitFor();

@@ -1,5 +1,5 @@
-// What is refused or never answered is said, and what is known stays: a server that lets a user send one request in a while,
-// and a network that loses what is sent.
+// Rejected requests and missing responses are reported, and the shown plants stay: a server with a low rate limit, and a
+// network that loses requests.
 
 import { main, withBrowser } from "./browser.mjs";
 import { add, shown, signedIn, toast } from "./garden.mjs";
@@ -12,7 +12,7 @@ main(() =>
     await toast(page, "This may be out of date. This user has sent too many requests, nothing was done: try again in").waitFor();
     await shown(page, "Rose").waitFor();
 
-    // A form that is closed before its answer: the failure is told all the same, and the next form is not disturbed by it.
+    // A form that is closed before its response: the failure is reported, and the next form is not affected.
     await page.route("**/plants", (route) => route.abort());
     const form = await add(page, { name: "Elm" });
     await form.getByRole("button", { name: "Adding…" }).waitFor();

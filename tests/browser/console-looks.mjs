@@ -1,4 +1,4 @@
-// Every state of the console, in light and in dark, on a desk and on a phone: nobody is kept out, and nothing overflows.
+// Every state of the console, in light and in dark, on a desktop and on a phone: accessible, without overflow.
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";

@@ -5,7 +5,7 @@ import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs"
 import { call, dismiss, signIn, until } from "./garden.mjs";
 
 const MANY = 5_000;
-/// Whether plants fill what is in sight of the list, from edge to edge.
+/// Returns true if plants fill the visible part of the list.
 function isFull() {
   const list = document.querySelector(".canvas").getBoundingClientRect();
   // A card's distance from the next one is no hole.
@@ -18,7 +18,7 @@ function isFull() {
   return reached >= Math.min(innerHeight, list.bottom) - gap;
 }
 
-/// Whether what has the keyboard is in sight, and nothing lies upon it.
+/// Returns true if the focused element is visible and not covered.
 function isFocusInSight() {
   const { left, top, width, height } = document.activeElement.getBoundingClientRect();
   return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
@@ -121,7 +121,7 @@ main(() =>
     await page.locator("#progress").waitFor({ state: "hidden" });
     await page.getByText("4,998 plants", { exact: true }).waitFor();
 
-    // More than the page keeps is said, and not passed over.
+    // The page reports that it does not hold all plants.
     await ask("grow");
     await page.getByRole("button", { name: "Look again" }).click();
     await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();

@@ -1,4 +1,4 @@
-// Plants of several people: whose a new plant is, and what the token and the role allow.
+// Plants of several users: the owner of a new plant, and the limits of token and role.
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -10,7 +10,7 @@ const addButton = (page) => page.locator("#garden").getByRole("button", { name: 
 const form = (page) => page.getByRole("dialog", { name: "Add a plant" });
 const owners = async (page) => (await form(page).getByLabel("Whose plant").locator("option").allTextContents()).join(", ");
 
-/// Signs bob in, with whom ada shares her plants; he has none of his own.
+/// Signs bob in, who has no plants of his own; ada shares hers with him.
 async function shared(browser, role) {
   for (const [id, name] of [[1, "Ivy"], [2, "Moss"]]) await plant(id, name, "wall");
   await ask(`share ${role}`);
@@ -18,7 +18,7 @@ async function shared(browser, role) {
   return signedIn(browser, { token: BOB });
 }
 
-/// An editor without plants of their own chooses whose the new plant is, before and after the console has learned who they are.
+/// An editor without plants of their own chooses the owner of a new plant, before and after the console knows the user name.
 async function choosing(browser) {
   const page = await shared(browser, "editor");
   const heading = page.getByRole("heading", { level: 1 });
@@ -68,7 +68,7 @@ async function choosing(browser) {
   alone.check();
 }
 
-/// What a response has shown to be forbidden is no longer offered, with the reason.
+/// Actions that a response has shown to be forbidden are disabled, with the reason.
 async function rejected(browser) {
   const page = await shared(browser, "reader");
   page.tolerate(/status of 403/);

@@ -1,4 +1,4 @@
-// Signing in with what people paste, and the words for each way in which a token fails.
+// Signing in with pasted tokens, and the message for each kind of invalid token.
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -50,7 +50,7 @@ async function failing(browser) {
   page.on("request", (request) => (requests += new URL(request.url()).pathname === "/plants" ? 1 : 0));
   await page.goto("/");
   const field = page.getByLabel("Access token");
-  // Mistakes that show without asking the server.
+  // Mistakes that the page finds without the server.
   const swapped = TOKEN.at(-1) === "0" ? "1" : "0";
   const mistyped = [
     ["", "Paste a token first."],
@@ -69,7 +69,7 @@ async function failing(browser) {
   await checkAccessibility(page, "a mistyped token");
   await picture(page, "mistyped");
 
-  // The server knows better: what it rejects stays, to be looked at and corrected.
+  // A token that the server rejects stays in the field, to be corrected.
   await signIn(page, REVOKED);
   await fails(page, "The server rejected this token: it is unknown there, or it has expired or was revoked.");
   assert.equal(await field.inputValue(), REVOKED);

@@ -1,4 +1,4 @@
-// Every deletion can be undone for its 10 seconds, however many there are.
+// Every deletion can be undone for 10 seconds.
 
 import assert from "node:assert/strict";
 import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -13,7 +13,7 @@ async function planted(browser) {
   await page.goto("/");
   await signIn(page, TOKEN);
   await shown(page, "Fern").waitFor();
-  // From here on no time passes but what the test lets pass.
+  // From here on the test controls the clock.
   await page.clock.pauseAt(Date.now() + 60_000);
   return page;
 }
@@ -96,7 +96,7 @@ main(() =>
     await timesOfTheirOwn(page);
     await attention(page);
 
-    // Other messages, however many, end none of them. A key that is held down deletes one plant.
+    // Other messages end none of them. A key that is held down deletes one plant.
     await remove(page, "Dill");
     await page.locator("[data-key] .name").first().focus();
     for (const type of ["keydown", "keydown", "keydown"]) {

@@ -1,4 +1,4 @@
-// The console from the first visit to the last: signing in, adding, deleting, undoing, and what goes wrong.
+// The console: signing in, adding, deleting, undoing, and errors.
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -6,7 +6,7 @@ import { add, call, dismiss, plant, reload, shown, signIn, signedIn, stored, toa
 
 const { BOB, READS_ONLY, REVOKED, WRITES_ONLY } = process.env;
 
-/// A token opens the door of one tab, and is kept nowhere else.
+/// A token signs in one tab and is stored nowhere else.
 async function signingIn(browser) {
   const page = await openPage(browser);
   page.tolerate(/status of 401/);
@@ -107,7 +107,7 @@ async function suggestedIds(browser) {
   await sent;
   assert.equal(await suggested(), "3", "it is not answered yet");
   release();
-  await until("the answer", async () => (await suggested()) === "2");
+  await until("the response", async () => (await suggested()) === "2");
   await add(page, { name: "Cedar" });
   await shown(page, "Cedar").waitFor();
   assert.equal(await stored(), '[{"id":1,"name":"Aloe","tag":"kitchen"},{"id":2,"name":"Cedar"}]');
@@ -115,7 +115,7 @@ async function suggestedIds(browser) {
   page.check();
 }
 
-/// Who has signed out sends their deletions, once, and nothing else: whatever was waited out is given up.
+/// Signing out sends the pending deletions once, and cancels everything else.
 async function signingOut(browser) {
   for (const [id, name] of [[1, "Oak"], [2, "Elm"]]) await plant(id, name, "garden");
   const page = await openPage(browser);
@@ -126,7 +126,7 @@ async function signingOut(browser) {
   await shown(page, "Elm").waitFor();
   let [isOut, sent] = [false, []];
   page.on("request", (request) => sent.push(`${request.method()} ${new URL(request.url()).pathname}`));
-  // A list, a deletion and an addition that get no answer, and a deletion that can still be undone.
+  // A list, a deletion and an addition that get no response, and a deletion that can still be undone.
   await page.route("**/plants*", (route) => route.abort());
   await page.route("**/plants/1*", (route) => (isOut ? route.continue() : route.abort()));
   await page.getByRole("button", { name: "Look again" }).click();
@@ -142,7 +142,7 @@ async function signingOut(browser) {
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Access token").waitFor();
   const before = sent.length;
-  // Longer than anything waits: for another attempt, for an answer, for somebody to undo.
+  // Longer than every timeout: of a retry, of a response, of an undo.
   await page.clock.runFor("02:00");
   await until("the deletions", async () => (await stored()) === "[]");
   const isDeletion = (request) => request.startsWith("DELETE ");
@@ -152,7 +152,7 @@ async function signingOut(browser) {
   page.check();
 }
 
-/// A browser that keeps nothing for the site: everything works as long as the page is there.
+/// A browser without storage for the site: everything works until the page is closed.
 async function withoutStorage(browser) {
   const page = await openPage(browser);
   await page.addInitScript(() => {
@@ -187,7 +187,7 @@ async function withoutStorage(browser) {
   page.check();
 }
 
-/// What the server would refuse is said at the field, by the page if it can, else by the server.
+/// Invalid input is reported at its field, by the page if it can, else by the server.
 async function refusals(browser) {
   const page = await signedIn(browser);
   page.tolerate(/status of 409/);
@@ -226,7 +226,7 @@ async function refusals(browser) {
   page.check();
 }
 
-/// Whatever a name is, it is shown as text; whatever an id is, it stays the same.
+/// Every name is shown as text, and every id is exact.
 async function strangeNames(browser) {
   const plants = [
     ["-9223372036854775808", "<script>alert(1)</script>", "<b>tag</b>"],
@@ -324,7 +324,7 @@ async function keyboardAlone(browser) {
   page.check();
 }
 
-/// The server goes away and comes back: what is known stays in sight, and nothing is done twice.
+/// The server stops and restarts: the shown plants stay, and nothing is done twice.
 async function serverAway(browser) {
   await plant(1, "Oak", "garden");
   const page = await signedIn(browser);
@@ -346,7 +346,7 @@ async function serverAway(browser) {
   await form.getByRole("button", { name: "Try now" }).click();
   await addition;
   await ask("start");
-  // By itself, if the server is back soon; else with a word, and by pressing again.
+  // Retried automatically if the server is back soon; else with a message, and by pressing again.
   await until("the plant", async () => {
     const waits = await page.getByText("Press Add again to go on").isVisible();
     if (waits) await form.getByRole("button", { name: "Add", exact: true }).click();
@@ -391,7 +391,7 @@ async function access(browser) {
     await page.getByRole("button", { name: "Look again" }).click();
     await page.getByRole("button", { name: "Delete Ivy" }).click();
     await dismiss(page, "“Ivy” deleted.");
-    await until("an answer", async () => (await stored()) === "[]" || shown(page, "Ivy").isVisible());
+    await until("a response", async () => (await stored()) === "[]" || shown(page, "Ivy").isVisible());
     return (await stored()) === "[]";
   });
   await page.getByLabel("Owner").selectOption("");
@@ -425,7 +425,7 @@ async function access(browser) {
   await writer.goto("/");
   await signIn(writer, WRITES_ONLY);
   await writer.getByText("The access token lacks the scope plants:read").waitFor();
-  assert.equal(await writer.locator("#count").textContent(), "", "nobody knows how many there are");
+  assert.equal(await writer.locator("#count").textContent(), "", "the number of plants is unknown");
   await picture(writer, "refused-list");
   await writer.getByRole("button", { name: "Use another token" }).click();
   await writer.getByLabel("Access token").waitFor();

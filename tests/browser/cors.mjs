@@ -1,11 +1,11 @@
-// Pages of other origins: one whose origin is allowed uses the service as its documents say, another one sees nothing.
+// Pages of other origins: an allowed origin uses the service as documented, another one sees nothing.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { BASE_URL, TOKEN, ask, main, openPage, withBrowser } from "./browser.mjs";
 import { stored } from "./garden.mjs";
 
-/// What a page may read beyond what it always may (docs/how-to/cors.md).
+/// Response header fields that CORS exposes to a page (docs/how-to/cors.md).
 const EXPOSED = ["ETag", "Link", "Location", "Idempotency-Replayed", "RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"];
 
 /// An empty page on an origin of its own.
@@ -15,7 +15,7 @@ async function elsewhere() {
   return `http://127.0.0.1:${server.address().port}`;
 }
 
-/// A page there, and how its scripts call the service: what they see of the answer, or of the lack of one.
+/// A page on that origin, and a function that calls the service from it and returns the visible response or error.
 async function caller(browser, origin, service) {
   const page = await openPage(browser);
   page.tolerate(/foreign request/, /status of 4\d\d/);
@@ -25,9 +25,9 @@ async function caller(browser, origin, service) {
     return page.evaluate(
       async ([address, options, exposed]) => {
         try {
-          const answer = await fetch(address, options);
-          const seen = Object.fromEntries(exposed.map((name) => [name, answer.headers.get(name)]));
-          return { status: answer.status, seen, text: await answer.text(), all: [...answer.headers.keys()] };
+          const response = await fetch(address, options);
+          const seen = Object.fromEntries(exposed.map((name) => [name, response.headers.get(name)]));
+          return { status: response.status, seen, text: await response.text(), all: [...response.headers.keys()] };
         } catch (error) {
           return { fault: error.name };
         }
@@ -103,7 +103,7 @@ main(() =>
     const [origin, other] = [await elsewhere(), await elsewhere()];
     const service = await ask(`allow ${origin}`);
     await refused(browser, other, service);
-    // A server that was not told to allow anybody.
+    // A server without allowed origins.
     await refused(browser, origin, BASE_URL);
     await allowed(browser, origin, service);
   }),

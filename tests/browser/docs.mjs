@@ -1,9 +1,9 @@
-// The interactive page: a reader authorizes, tries all three operations, and sees what the service answers.
+// The interactive page: a reader authorizes, tries all three operations, and sees the responses.
 
 import assert from "node:assert/strict";
 import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
 
-/// Opens an operation, fills in what it needs, executes it and gives back the answer that the page shows.
+/// Opens an operation, fills in what it needs, executes it and returns the response that the page shows.
 async function tryOut(page, operation, fill) {
   const block = page.locator(`#operations-plants-${operation}`);
   await block.locator(".opblock-summary-control").click();
@@ -13,11 +13,11 @@ async function tryOut(page, operation, fill) {
   const live = block.locator(".live-responses-table .response");
   await live.waitFor();
   const status = (await live.locator(".response-col_status").innerText()).trim();
-  const answer = await live.locator(".response-col_description").innerText();
+  const response = await live.locator(".response-col_description").innerText();
   await live.scrollIntoViewIfNeeded();
   await picture(page, operation);
   await block.locator(".opblock-summary-control").click();
-  return { status: Number.parseInt(status, 10), answer };
+  return { status: Number.parseInt(status, 10), response };
 }
 
 main(() =>
@@ -38,21 +38,21 @@ main(() =>
       await block.locator("textarea.body-param__text").fill('{"id": 7, "name": "Monstera", "tag": "indoor"}');
     });
     assert.equal(created.status, 200);
-    assert.match(created.answer, /"name": "Monstera"/);
-    assert.match(created.answer, /location: \/plants\/7/);
+    assert.match(created.response, /"name": "Monstera"/);
+    assert.match(created.response, /location: \/plants\/7/);
 
     const listed = await tryOut(page, "listPlants", async (block) => {
       await block.locator('[data-param-name="include"] select').selectOption("id");
     });
     assert.equal(listed.status, 200);
-    assert.match(listed.answer, /"id": 7/);
+    assert.match(listed.response, /"id": 7/);
 
     const deleted = await tryOut(page, "deletePlant", async (block) => {
       await block.locator('[data-param-name="id"] input').fill("7");
     });
     assert.equal(deleted.status, 204);
 
-    // A token is not kept: whoever comes next has to bring their own.
+    // A token is not stored: after a reload it is needed again.
     await page.reload();
     await page.locator("#operations-plants-createPlant").waitFor();
     assert.equal(await page.locator("button.authorize.locked").count(), 0);

@@ -1,4 +1,4 @@
-// The console as its tests use it: what a person does and sees, and what the server knows.
+// Actions on the console for its tests, and the state of the server.
 
 import assert from "node:assert/strict";
 import { BASE_URL, TOKEN, openPage } from "./browser.mjs";
@@ -6,9 +6,9 @@ import { BASE_URL, TOKEN, openPage } from "./browser.mjs";
 /// A call to the service that does not go through the page.
 export async function call(method, path, { token = TOKEN, body } = {}) {
   const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
-  const answer = await fetch(BASE_URL + path, { method, headers, body });
-  assert.ok(answer.ok, `${method} ${path}: ${answer.status}`);
-  return answer.text();
+  const response = await fetch(BASE_URL + path, { method, headers, body });
+  assert.ok(response.ok, `${method} ${path}: ${response.status}`);
+  return response.text();
 }
 
 export const plant = (id, name, tag) => call("POST", "/plants", { body: `{"id":${id},"name":${JSON.stringify(name)},"tag":${JSON.stringify(tag)}}` });
@@ -16,11 +16,11 @@ export const plant = (id, name, tag) => call("POST", "/plants", { body: `{"id":$
 /// The list as the server has it, as text: ids do not fit into numbers.
 export const stored = (token = TOKEN) => call("GET", "/plants?include=id", { token });
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 export async function until(what, condition) {
   const start = Date.now();
   while (!(await condition())) {
-    assert.ok(Date.now() - start < 30_000, `waited in vain for ${what}`);
+    assert.ok(Date.now() - start < 30_000, `timed out waiting for ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }

@@ -13,7 +13,7 @@ main(() =>
     await picture(page, "livez");
     page.check();
 
-    // What a page must not do is noticed.
+    // Errors of a page are reported.
     await page.evaluate("fetch('http://127.0.0.1:1/').catch(() => {})");
     assert.throws(page.check, /foreign request: http:\/\/127.0.0.1:1\//);
 

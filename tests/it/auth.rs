@@ -1,10 +1,10 @@
-//! Who may do what, and what nobody learns.
+//! Authentication and scopes, and the absence of information leaks between users.
 
 use rstest::rstest;
 
 use crate::support::{Client, Engine, Site, assert_snapshot, wait_for};
 
-/// A token of the right form that nobody was given.
+/// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
 
 fn unknown_token(number: usize) -> String {
@@ -20,7 +20,7 @@ fn unknown_token(number: usize) -> String {
 }
 
 /// Calls with this `Authorization` header.
-fn with_header(client: &Client, value: &str) -> crate::support::Answer {
+fn with_header(client: &Client, value: &str) -> crate::support::Response {
     client.call("GET", "/plants", &[("Authorization", value)], None)
 }
 
@@ -31,7 +31,7 @@ fn token_id(site: &Site, user: &str) -> String {
 }
 
 #[rstest]
-fn without_credentials(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn missing_credentials_are_rejected_with_401(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     assert_snapshot!(server.anonymous().get("/plants").wire(), @r#"
@@ -56,7 +56,7 @@ fn without_credentials(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engin
 }
 
 #[rstest]
-fn with_bad_credentials_the_answer_is_one_and_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn all_bad_credentials_get_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
@@ -64,8 +64,8 @@ fn with_bad_credentials_the_answer_is_one_and_the_same(#[values(Engine::Sqlite, 
     let revoked = site.token("bob", &[]);
     assert!(site.run(&["token", "revoke", &token_id(site, "bob")]).status.success());
     let expired = site.token("eve", &["--expires", "1ms"]);
-    let answer = with_header(&anonymous, "Bearer nonsense").wire();
-    assert_snapshot!(answer, @r#"
+    let response = with_header(&anonymous, "Bearer nonsense").wire();
+    assert_snapshot!(response, @r#"
     401 Unauthorized
     content-type: application/json
     cache-control: no-store
@@ -97,13 +97,13 @@ fn with_bad_credentials_the_answer_is_one_and_the_same(#[values(Engine::Sqlite, 
         "pst_🌵",
         &"p".repeat(5_000),
     ] {
-        assert_eq!(with_header(&anonymous, &format!("Bearer {bad}")).wire(), answer, "{bad}");
+        assert_eq!(with_header(&anonymous, &format!("Bearer {bad}")).wire(), response, "{bad}");
     }
-    assert_eq!(with_header(&anonymous, "Bearer").wire(), answer);
+    assert_eq!(with_header(&anonymous, "Bearer").wire(), response);
 }
 
 #[rstest]
-fn the_scheme_is_read_without_regard_to_case(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn scheme_is_case_insensitive(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -113,7 +113,7 @@ fn the_scheme_is_read_without_regard_to_case(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn more_than_one_authorization_header_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn more_than_one_authorization_header_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -130,15 +130,15 @@ fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] en
     let json = [("Content-Type", "application/json")];
     for (scope, allowed) in [("plants:read", 0), ("plants:write", 1), ("plants:delete", 2)] {
         let client = server.client(&site.token("ada", &["--scope", scope]));
-        let answers = [client.get("/plants"), client.call("POST", "/plants", &json, body), client.delete(1)];
-        for (operation, answer) in answers.iter().enumerate() {
+        let responses = [client.get("/plants"), client.call("POST", "/plants", &json, body), client.delete(1)];
+        for (operation, response) in responses.iter().enumerate() {
             if operation == allowed {
-                assert!(answer.status < 300, "{scope} allows {operation}: {}", answer.text());
+                assert!(response.status < 300, "{scope} allows {operation}: {}", response.text());
             } else {
-                assert_eq!(answer.error(), 40300, "{scope} does not allow {operation}");
+                assert_eq!(response.error(), 40300, "{scope} does not allow {operation}");
                 let needed = ["plants:read", "plants:write", "plants:delete"][operation];
                 let expected = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{needed}""#);
-                assert_eq!(answer.header("www-authenticate"), Some(expected.as_str()));
+                assert_eq!(response.header("www-authenticate"), Some(expected.as_str()));
             }
         }
     }
@@ -167,7 +167,7 @@ fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] en
 }
 
 #[rstest]
-fn without_a_token_every_address_looks_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn every_path_gets_the_same_response_without_a_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -211,7 +211,7 @@ fn without_a_token_every_address_looks_the_same(#[values(Engine::Sqlite, Engine:
 }
 
 #[rstest]
-fn users_neither_see_nor_block_nor_guess_each_others_plants(
+fn users_neither_see_nor_block_nor_detect_each_others_plants(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -272,11 +272,11 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     let anonymous = server.anonymous();
     let known = server.client(&site.token("ada", &[]));
     assert_eq!(known.get("/plants").status, 200);
-    let answers: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
-    assert!(answers[..20].iter().all(|answer| answer.error() == 40101), "a burst of 20 is let through");
-    let limited = answers.iter().filter(|answer| answer.status == 429).count();
+    let responses: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
+    assert!(responses[..20].iter().all(|response| response.error() == 40101), "a burst of 20 is let through");
+    let limited = responses.iter().filter(|response| response.status == 429).count();
     assert!(limited >= 10, "then it is 429, save for the few a second: {limited}");
-    let limited = &answers[20..].iter().find(|answer| answer.status == 429).expect("one of them");
+    let limited = &responses[20..].iter().find(|response| response.status == 429).expect("one of them");
     assert_eq!(limited.error(), 42900);
     assert_snapshot!(limited.wire(), @r#"
     429 Too Many Requests
@@ -294,11 +294,11 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
     let fresh = server.client(&site.token("bob", &[]));
     assert_eq!(fresh.get("/plants").status, 200, "even one that was never seen before");
-    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token fails nobody");
+    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token is not a failed authentication");
 }
 
 #[rstest]
-fn a_burst_of_100_failures_is_let_through_by_default(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn burst_of_100_failures_is_allowed_by_default(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
@@ -306,7 +306,7 @@ fn a_burst_of_100_failures_is_let_through_by_default(#[values(Engine::Sqlite, En
     let statuses: Vec<u16> = (0..150)
         .map(|_| {
             connection.send(anonymous.bytes("GET", "/plants", &[("Authorization", "Bearer nonsense")], None));
-            connection.answer(false).status
+            connection.read_response(false).status
         })
         .collect();
     assert!(statuses[..100].iter().all(|status| *status == 401), "{statuses:?}");

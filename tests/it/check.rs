@@ -1,4 +1,4 @@
-//! `plantstore check`: it finds that we keep the contract, names what a broken server breaks, and leaves nothing behind.
+//! `plantstore check`: the service passes it, each fault of a server is reported, and no test data is left behind.
 
 mod faults;
 
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::broken::{Asked, Broken, Reply, Upstream};
+use crate::support::faulty_proxy::{FaultyProxy, ProxiedRequest, Reply, Upstream};
 use crate::support::issuer::Authority;
+use crate::support::tools::external;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 
-/// What the user of a check has before it, and must have after it: also where a check would like to plant.
+/// Plants of the checked user, which must be unchanged after the check. Some have ids that a check would like to use.
 const OWN: [i64; 4] = [i64::MIN, 0, 7, i64::MAX];
 
 fn text(bytes: &[u8]) -> String {
@@ -26,7 +27,7 @@ fn command(token: &str, url: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     command.args(["check", url]);
     if !more.contains(&"--timeout") {
-        // On a machine that is busy with other tests, an answer may take its time.
+        // On a machine that is busy with other tests, a response may be slow.
         command.args(["--timeout", "60s"]);
     }
     command.args(more).env("PLANTSTORE_TOKEN", token).stdin(Stdio::null());
@@ -70,7 +71,7 @@ fn token(client: &Client) -> &str {
 }
 
 #[rstest]
-fn we_keep_the_contract(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = gardener(site, &server, "ada", &OWN);
@@ -108,7 +109,7 @@ fn we_keep_the_contract(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
 }
 
 #[rstest]
-fn a_token_that_allows_little_is_enough_for_what_it_allows(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn token_with_few_scopes_runs_the_checks_they_allow(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     for (scope, holds, not_applicable) in [
@@ -126,7 +127,7 @@ fn a_token_that_allows_little_is_enough_for_what_it_allows(#[values(Engine::Sqli
 }
 
 #[rstest]
-fn many_plants_are_not_all_read(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -151,7 +152,7 @@ fn many_plants_are_not_all_read(#[values(Engine::Sqlite, Engine::Postgres)] engi
 }
 
 #[rstest]
-fn others_may_write_meanwhile(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn check_passes_while_other_clients_write(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = gardener(site, &server, "ada", &OWN);
@@ -171,63 +172,42 @@ fn others_may_write_meanwhile(#[values(Engine::Sqlite, Engine::Postgres)] engine
 }
 
 #[rstest]
-fn a_rate_limit_is_waited_for(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
     let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// Every fault is caught, by the checks that are about it and by no others.
-#[test]
-fn a_broken_server_is_caught() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    assert!(faults::ALL.len() >= 40);
-    let queue = Mutex::new(faults::ALL.iter().enumerate());
-    let missed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                loop {
-                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
-                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
-                    if let Some(why) = faults::missed(fault, &server, &ada) {
-                        missed.lock().unwrap().push(why);
-                    }
-                }
-            });
-        }
-    });
-    let missed = missed.into_inner().unwrap();
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
-}
-
 /// The proxy of the faults itself breaks nothing.
 #[test]
-fn an_honest_proxy_keeps_the_contract() {
+fn proxy_without_a_fault_passes_every_check() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let proxy = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked)));
+    let proxy = FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
     let output = check(&site.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
 #[test]
-fn a_server_that_hangs_ends_the_check() {
+fn check_ends_when_the_server_hangs() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = gardener(&site, &server, "ada", &OWN);
-    let proxy = Broken::start(server.address(), |asked, server| {
-        if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
+    let proxy = FaultyProxy::start(server.address(), |request, server| {
+        if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "5s"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
-    // Nothing is answered any more after the first requests, which find out what the token allows.
-    let asked = AtomicUsize::new(0);
-    let proxy = Broken::start(server.address(), move |asked_now, server| {
-        if asked.fetch_add(1, Ordering::Relaxed) < 3 { Reply::Answer(server.ask(asked_now)) } else { Reply::Silence }
+    // The server stops responding after the first requests, which find out the scopes of the token.
+    let requests = AtomicUsize::new(0);
+    let proxy = FaultyProxy::start(server.address(), move |request, server| {
+        if requests.fetch_add(1, Ordering::Relaxed) < 3 {
+            Reply::Response(server.send(request))
+        } else {
+            Reply::Silence
+        }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
     assert_eq!(output.status.code(), Some(1));
@@ -247,19 +227,19 @@ fn a_server_that_hangs_ends_the_check() {
     assert_eq!(ada.ids(), OWN);
 }
 
-/// Whoever does not answer has not refused: the checks that need what it was asked for are tried.
+/// A missing response does not mean a missing scope: the checks that need the scope still run.
 #[test]
-fn silence_is_no_lack_of_a_scope() {
+fn missing_response_is_not_a_missing_scope() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = gardener(&site, &server, "ada", &OWN);
-    // The second and the third request ask what the token allows, beside the list.
-    let asked = AtomicUsize::new(0);
-    let proxy = Broken::start(server.address(), move |asked_now, server| {
-        if [1, 2].contains(&asked.fetch_add(1, Ordering::Relaxed)) {
+    // The second and the third request find out the scopes of the token, beside the list.
+    let requests = AtomicUsize::new(0);
+    let proxy = FaultyProxy::start(server.address(), move |request, server| {
+        if [1, 2].contains(&requests.fetch_add(1, Ordering::Relaxed)) {
             Reply::Cut
         } else {
-            Reply::Answer(server.ask(asked_now))
+            Reply::Response(server.send(request))
         }
     });
     let output = check(token(&ada), &proxy.url(), &["--json"]);
@@ -268,15 +248,15 @@ fn silence_is_no_lack_of_a_scope() {
     assert_eq!(ada.ids(), OWN);
 }
 
-/// A create that nobody answered is done when its plant has been looked for: it is found all the same.
+/// A create without a response may happen later: the cleanup deletes its plant all the same.
 #[test]
-fn a_create_that_comes_late_leaves_nothing() {
+fn plant_of_a_delayed_create_is_deleted() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
         let ada = gardener(&site, &server, &format!("user-{number}"), &OWN);
         let late = Late::default();
-        let proxy = Broken::start(server.address(), move |asked, server| late.carry(asked, server, after));
+        let proxy = FaultyProxy::start(server.address(), move |request, server| late.serve(request, server, after));
         let output = check(token(&ada), &proxy.url(), &["--json"]);
         assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", text(&output.stdout));
@@ -284,44 +264,44 @@ fn a_create_that_comes_late_leaves_nothing() {
     }
 }
 
-/// A proxy that gives up on one create, and hands it on when somebody looks for its plant.
+/// Proxy that drops one create and forwards it when its plant is requested.
 #[derive(Default)]
 struct Late {
-    held: Mutex<Option<Asked>>,
+    held: Mutex<Option<ProxiedRequest>>,
     looked_for: AtomicBool,
 }
 
 impl Late {
-    /// It is handed on right after the answer to the first request for `after` that follows the delete of its plant, which
+    /// It is handed on right after the response to the first request for `after` that follows the delete of its plant, which
     /// may be that delete itself.
-    fn carry(&self, asked: &Asked, server: Upstream, after: &str) -> Reply {
-        let plant = asked.json().unwrap_or_default();
+    fn serve(&self, request: &ProxiedRequest, server: Upstream, after: &str) -> Reply {
+        let plant = request.json().unwrap_or_default();
         if plant["name"].as_str().is_some_and(|name| name.ends_with(" location")) {
-            *self.held.lock().unwrap() = Some(asked.clone());
+            *self.held.lock().unwrap() = Some(request.clone());
             return Reply::Cut;
         }
-        let answer = server.ask(asked);
+        let response = server.send(request);
         let mut held = self.held.lock().unwrap();
-        let id = held.as_ref().and_then(Asked::json).map(|plant| plant["id"].to_string());
-        if id.is_some_and(|id| asked.is("DELETE", &format!("/plants/{id}"))) {
+        let id = held.as_ref().and_then(ProxiedRequest::json).map(|plant| plant["id"].to_string());
+        if id.is_some_and(|id| request.is("DELETE", &format!("/plants/{id}"))) {
             self.looked_for.store(true, Ordering::Relaxed);
         }
-        if self.looked_for.load(Ordering::Relaxed) && asked.path.starts_with(after) {
-            held.take().map(|create| server.ask(&create));
+        if self.looked_for.load(Ordering::Relaxed) && request.path.starts_with(after) {
+            held.take().map(|create| server.send(&create));
         }
-        Reply::Answer(answer)
+        Reply::Response(response)
     }
 }
 
-/// What may come even later is named.
+/// A create that may happen after the cleanup is reported with its plant.
 #[test]
-fn a_create_that_may_still_come_is_told() {
+fn create_of_unknown_outcome_is_reported() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = gardener(&site, &server, "ada", &OWN);
-    let proxy = Broken::start(server.address(), |asked, server| {
-        let never = text(&asked.body).contains(" location\"");
-        if never { Reply::Cut } else { Reply::Answer(server.ask(asked)) }
+    let proxy = FaultyProxy::start(server.address(), |request, server| {
+        let never = text(&request.body).contains(" location\"");
+        if never { Reply::Cut } else { Reply::Response(server.send(request)) }
     });
     let output = check(token(&ada), &proxy.url(), &["--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -332,15 +312,15 @@ fn a_create_that_may_still_come_is_told() {
 }
 
 #[test]
-fn what_was_created_is_deleted_after_an_interruption() {
+fn interrupted_check_deletes_its_plants() {
     for name in ["INT", "TERM"] {
         let site = Site::new(Engine::Sqlite);
         let server = site.serve(&[]);
         let ada = gardener(&site, &server, "ada", &OWN);
-        let held = |asked: &Asked, server: Upstream| {
-            if asked.method == "HEAD" { Reply::Silence } else { Reply::Answer(server.ask(asked)) }
+        let held = |request: &ProxiedRequest, server: Upstream| {
+            if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
         };
-        let proxy = Broken::start(server.address(), held);
+        let proxy = FaultyProxy::start(server.address(), held);
         let mut child = command(token(&ada), &proxy.url(), &["--json"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The bed of plants is there, and the check of lists has begun.
@@ -362,11 +342,11 @@ fn a_token_is_never_shown() {
     let server = site.serve(&[]);
     let ada = gardener(&site, &server, "ada", &OWN);
     // A server that repeats what it is sent, in its body and in a header, wherever something is wrong with it.
-    let proxy = Broken::start(server.address(), |asked, server| {
-        let bearer = asked.header("authorization").unwrap_or_default().to_owned();
-        let answer = server.ask(asked).with("location", &bearer);
-        let answer = if answer.status >= 400 { answer.with_json(&bearer.clone().into()) } else { answer };
-        Reply::Answer(answer)
+    let proxy = FaultyProxy::start(server.address(), |request, server| {
+        let bearer = request.header("authorization").unwrap_or_default().to_owned();
+        let response = server.send(request).with("location", &bearer);
+        let response = if response.status >= 400 { response.with_json(&bearer.clone().into()) } else { response };
+        Reply::Response(response)
     });
     let output = check(token(&ada), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -374,16 +354,16 @@ fn a_token_is_never_shown() {
     assert!(all.contains("Bearer (the token)"), "{all}");
     assert!(!all.contains(&token(&ada)[4..20]), "{all}");
     // And what a terminal would obey is not passed on.
-    let proxy = Broken::start(server.address(), |asked, server| {
-        let answer = server.ask(asked);
-        Reply::Answer(if answer.status >= 400 { answer.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { answer })
+    let proxy = FaultyProxy::start(server.address(), |request, server| {
+        let response = server.send(request);
+        Reply::Response(if response.status >= 400 { response.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { response })
     });
     let output = check(token(&ada), &proxy.url(), &[]);
     assert!(!text(&output.stdout).contains(['\u{1b}', '\u{9b}']));
 }
 
 #[test]
-fn where_the_token_comes_from() {
+fn check_reads_the_token_from_each_source() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -402,9 +382,9 @@ fn where_the_token_comes_from() {
     assert_eq!(run(&[&[&*url, "--token-file", "token"], &level[..]].concat(), "").0, 0);
     assert_eq!(run(&[&[&*url, "--token-file", "-"], &level[..]].concat(), &token).0, 0);
     for words in [vec![&*url, "--token", &token], vec![&*url, &token], vec![&*token]] {
-        let (code, said) = run(&words, "");
-        assert!(code == 2 && said.contains("a token does not belong on the command line"), "{said}");
-        assert!(!said.contains(&token), "{said}");
+        let (code, stderr) = run(&words, "");
+        assert!(code == 2 && stderr.contains("a token does not belong on the command line"), "{stderr}");
+        assert!(!stderr.contains(&token), "{stderr}");
     }
     for (words, code, says) in [
         (vec![&*url], 2, "no token: put it into PLANTSTORE_TOKEN"),
@@ -421,9 +401,9 @@ fn where_the_token_comes_from() {
         ),
         (vec![], 2, "<URL>"),
     ] {
-        let (found, said) = run(&words, "");
-        assert!(found == code && said.contains(says), "{words:?}: {found} {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let (found, stderr) = run(&words, "");
+        assert!(found == code && stderr.contains(says), "{words:?}: {found} {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     let output = check("pst_unknown", &url, &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -431,8 +411,9 @@ fn where_the_token_comes_from() {
 }
 
 /// Encrypted, and only with a certificate of an authority that is trusted.
-#[test]
-fn https() {
+#[rstest]
+#[case::requires_openssl()]
+fn check_verifies_certificates_over_https() {
     let site = Site::new(Engine::Sqlite);
     let authority = Authority::new();
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
@@ -446,8 +427,8 @@ fn https() {
     let stranger = Authority::new();
     let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stderr);
-    assert!(told.contains("invalid peer certificate") && told.contains("signed it with --ca"), "{told}");
+    let reported = text(&output.stderr);
+    assert!(reported.contains("invalid peer certificate") && reported.contains("signed it with --ca"), "{reported}");
     let in_clear = site.serve(&[]);
     let output = site.run(&["probe", &format!("https://{}", in_clear.address()), "--ca", &authorities]);
     assert!(text(&output.stderr).contains("it speaks plain HTTP, so write http://"), "{}", text(&output.stderr));
@@ -458,14 +439,15 @@ fn https() {
     assert!(text(&output.stderr).contains("basicConstraints=CA:FALSE"), "{}", text(&output.stderr));
 }
 
-#[test]
-fn colours_are_for_terminals() {
+#[rstest]
+#[case::requires_script()]
+fn check_uses_colours_only_on_a_terminal() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
     let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(&server));
     let on_a_terminal = |no_color: &str| {
-        let mut script = Command::new("script");
+        let mut script = external("script");
         script.args(["-qec", &words, "/dev/null"]).env("PLANTSTORE_TOKEN", &token).env("NO_COLOR", no_color);
         text(&script.stdin(Stdio::null()).output().unwrap().stdout)
     };

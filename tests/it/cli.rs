@@ -41,11 +41,11 @@ fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
     assert!(output.status.success(), "{}", errors(&output));
     assert!(errors(&output).contains("revoked"));
     let mut connection = ada.connect();
-    let refused = wait_for("the revocation", || {
+    let rejected = wait_for("the revocation", || {
         connection.send(ada.bytes("GET", "/plants", &[], None));
-        Some(connection.answer(false)).filter(|answer| answer.status != 200)
+        Some(connection.read_response(false)).filter(|response| response.status != 200)
     });
-    assert_eq!(refused.error(), 40101);
+    assert_eq!(rejected.error(), 40101);
     assert!(start.elapsed().as_secs() < 5, "the contract's 5 seconds");
     assert_eq!(tokens(site)[0]["state"], "revoked");
     let revoked = tokens(site)[0]["revoked"].clone();
@@ -101,7 +101,7 @@ fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine)
 }
 
 #[rstest]
-fn the_last_use_is_noted_by_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn last_use_of_a_token_is_stored_by_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -143,12 +143,12 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
     assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
 
     let unconfirmed = site.run(&["user", "delete", "ada"]);
-    assert_eq!(unconfirmed.status.code(), Some(1), "no answer is no confirmation");
+    assert_eq!(unconfirmed.status.code(), Some(1), "a missing response is no confirmation");
     assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
-    let confirm = |answer: &str| {
+    let confirm = |response: &str| {
         let mut child =
             site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        child.stdin.take().unwrap().write_all(response.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     };
     assert_eq!(confirm("yes\n").status.code(), Some(1));
@@ -159,7 +159,7 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
 
     assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
     assert_eq!(ada.delete(29).error(), 40101);
-    wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+    wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
     assert_eq!(bob.ids(), [1], "others keep theirs");
     let counts =
         ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
@@ -194,7 +194,7 @@ fn every_option_is_also_in_the_environment(#[values(Engine::Sqlite, Engine::Post
 }
 
 #[rstest]
-fn a_reader_that_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     for user in 0..50 {
         site.token(&format!("user-{user}"), &[]);
@@ -206,7 +206,7 @@ fn a_reader_that_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn a_token_that_nobody_got_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn token_that_could_not_be_printed_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
@@ -216,7 +216,7 @@ fn a_token_that_nobody_got_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)
 }
 
 #[test]
-fn help_and_version() {
+fn help_and_version_are_printed() {
     let site = Site::new(Engine::Sqlite);
     let version = site.run(&["--version"]);
     assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
@@ -325,7 +325,7 @@ fn a_port_alone_is_an_address_of_this_machine() {
 }
 
 #[test]
-fn thousands_are_separated_alike() {
+fn thousands_separators_are_the_same_everywhere() {
     let site = Site::new(Engine::Sqlite);
     let lines = crate::support::transfer::lines(&["ada"], 1_234);
     std::fs::write(site.directory().join("plants.ndjson"), lines).unwrap();

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Answer, Client, Engine, Site};
+use crate::support::{Client, Engine, Response, Site};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",
@@ -19,13 +19,13 @@ const ADDRESSES: [&str; 9] = [
     "/console/app.js",
 ];
 
-fn get(client: &Client, path: &str, accepted: &str) -> Answer {
+fn get(client: &Client, path: &str, accepted: &str) -> Response {
     client.call("GET", path, &[("Accept-Encoding", accepted)], None)
 }
 
-fn decompress(answer: &Answer) -> Vec<u8> {
+fn decompress(response: &Response) -> Vec<u8> {
     let mut bytes = Vec::new();
-    GzDecoder::new(answer.body.as_slice()).read_to_end(&mut bytes).expect("gzip");
+    GzDecoder::new(response.body.as_slice()).read_to_end(&mut bytes).expect("gzip");
     bytes
 }
 
@@ -43,8 +43,8 @@ fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
         assert_eq!(compressed.header("content-encoding"), Some("gzip"), "{path}");
         assert!(decompress(&compressed) == plain.body, "{path}: the same bytes");
         assert_eq!(compressed.header("content-type"), plain.header("content-type"), "{path}");
-        for answer in [&plain, &compressed] {
-            assert_eq!(answer.header("vary"), Some("Accept-Encoding"), "{path}");
+        for response in [&plain, &compressed] {
+            assert_eq!(response.header("vary"), Some("Accept-Encoding"), "{path}");
         }
         assert_ne!(compressed.header("etag"), plain.header("etag"), "{path}: each representation has its own tag");
         let length = compressed.body.len().to_string();
@@ -68,16 +68,16 @@ fn each_representation_is_revalidated_by_its_own_tag() {
             [("identity", &tags[0], 304), ("gzip", &tags[1], 304), ("identity", &tags[1], 200), ("gzip", &tags[0], 200)]
         {
             let headers = [("Accept-Encoding", accepted), ("If-None-Match", tag.as_str())];
-            let answer = client.call("GET", path, &headers, None);
-            assert_eq!(answer.status, status, "{path} as {accepted} by {tag}");
-            assert_eq!(answer.header("vary"), Some("Accept-Encoding"), "{path}");
-            assert_eq!(answer.body.is_empty(), status == 304);
+            let response = client.call("GET", path, &headers, None);
+            assert_eq!(response.status, status, "{path} as {accepted} by {tag}");
+            assert_eq!(response.header("vary"), Some("Accept-Encoding"), "{path}");
+            assert_eq!(response.body.is_empty(), status == 304);
         }
     }
 }
 
 #[test]
-fn accepted_encodings_are_weighed() {
+fn accept_encoding_weights_are_respected() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let client = server.anonymous();

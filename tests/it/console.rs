@@ -1,4 +1,4 @@
-//! The web console as bytes: who gets its files, and under which policy. What it does is in `browser.rs`.
+//! Files and headers of the web console. Its behaviour is tested in `requires_tools/browser.rs`.
 
 use insta::assert_snapshot;
 
@@ -31,7 +31,7 @@ fn addresses(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn anybody_gets_the_page_under_a_strict_policy() {
+fn console_page_is_public_and_has_a_strict_policy() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let mut page = server.anonymous().get("/");
@@ -63,21 +63,21 @@ fn every_file_that_the_page_needs_is_served() {
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
     for address in &addresses {
-        let answer = anonymous.get(address);
-        assert_eq!(answer.status, 200, "{address}");
+        let response = anonymous.get(address);
+        assert_eq!(response.status, 200, "{address}");
         let media_type = match address.rsplit('.').next() {
             Some("js") => "text/javascript; charset=utf-8",
             Some("css") => "text/css; charset=utf-8",
             Some("svg") => "image/svg+xml",
             _ => "text/html; charset=utf-8",
         };
-        assert_eq!(answer.header("content-type"), Some(media_type), "{address}");
-        assert_eq!(answer.header("content-security-policy"), Some(POLICY), "{address}");
+        assert_eq!(response.header("content-type"), Some(media_type), "{address}");
+        assert_eq!(response.header("content-security-policy"), Some(POLICY), "{address}");
 
-        let length = answer.body.len().to_string();
+        let length = response.body.len().to_string();
         let head = anonymous.call("HEAD", address, &[], None);
         assert_eq!((head.status, head.header("content-length")), (200, Some(length.as_str())), "{address}");
-        let tag = answer.header("etag").expect("a tag");
+        let tag = response.header("etag").expect("a tag");
         let again = anonymous.call("GET", address, &[("If-None-Match", tag)], None);
         assert_eq!((again.status, again.body.len(), again.header("etag")), (304, 0, Some(tag)), "{address}");
         assert_eq!(anonymous.call("GET", address, &[("If-None-Match", "\"other\"")], None).status, 200);
@@ -85,7 +85,7 @@ fn every_file_that_the_page_needs_is_served() {
 }
 
 #[test]
-fn the_rest_is_refused_as_everywhere() {
+fn unknown_console_paths_are_rejected_with_404() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -94,8 +94,8 @@ fn the_rest_is_refused_as_everywhere() {
         assert_eq!(ada.get(address).error(), 40401, "{address}");
     }
     for address in ["/", "/console/app.js"] {
-        let refused = ada.call("POST", address, &[], None);
-        assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")), "{address}");
+        let rejected = ada.call("POST", address, &[], None);
+        assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")), "{address}");
         assert_eq!(server.anonymous().call("POST", address, &[], None).error(), 40100, "{address}");
     }
     wait_for("the lines of the log", || {
@@ -105,7 +105,7 @@ fn the_rest_is_refused_as_everywhere() {
 }
 
 #[test]
-fn without_the_console_its_addresses_are_like_any_other() {
+fn disabled_console_paths_are_like_any_other() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&["--no-console"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -149,7 +149,7 @@ const NO_PAGES: [&str; 10] = [
     "/index.html",
     "/metrics",
 ];
-/// What browsers send when they open an address.
+/// `Accept` header of a browser that opens an address.
 const NAVIGATION: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8");
 

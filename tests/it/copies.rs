@@ -1,4 +1,4 @@
-//! `plantstore backup`, `restore` and `copy`: whole stores, from one moment, with nothing lost on the way and nothing half done.
+//! `plantstore backup`, `restore` and `copy`: consistent snapshots of whole stores, complete or not at all.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use rstest::rstest;
 
-use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Answer, Client, Cluster, Engine, JSON, Proxy, Site, Stop, wait_for};
+use crate::support::transfer::{export, import, lines, stderr};
+use crate::support::{Client, Cluster, Engine, JSON, Proxy, Response, Site, StopOnDrop, wait_for};
 
 fn other(engine: Engine) -> Engine {
     match engine {
@@ -20,8 +20,8 @@ fn other(engine: Engine) -> Engine {
 /// The table that a copy prints, which has the digest of each kind.
 #[track_caller]
 fn table(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    assert!(said(output).contains("; read back, and nothing differs\n"), "{}", said(output));
+    assert!(output.status.success(), "{}", stderr(output));
+    assert!(stderr(output).contains("; read back, and nothing differs\n"), "{}", stderr(output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -31,13 +31,13 @@ fn copy(from: &Site, to: &Site) -> String {
 }
 
 #[track_caller]
-fn refusal(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{}", said(output));
+fn error_of(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
     assert!(output.stdout.is_empty());
-    said(output)
+    stderr(output)
 }
 
-fn create_with_key(client: &Client) -> Answer {
+fn create_with_key(client: &Client) -> Response {
     let body = br#"{"id":77,"name":"with a key"}"#;
     client.call("POST", "/plants", &[JSON, ("Idempotency-Key", "k-1")], Some(body))
 }
@@ -61,7 +61,7 @@ fn furnish(site: &Site) -> [String; 2] {
     );
     assert_eq!(ada.delete(0).status, 204);
     assert_eq!(server.stop().code(), Some(0));
-    // Whoever has left has left something behind, as long as nobody has swept.
+    // A deleted user leaves rows behind until the next cleanup.
     site.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
     site.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
     if matches!(site.engine, Engine::Postgres) {
@@ -126,6 +126,7 @@ fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
 }
 
 #[rstest]
+#[case::requires_postgres()]
 fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = furnish(site);
@@ -151,6 +152,7 @@ fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::P
 }
 
 #[rstest]
+#[case::requires_postgres()]
 fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = furnish(site);
@@ -166,7 +168,7 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     let beside = |ending: &str| site.directory().join(format!("b.db{ending}")).exists();
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     let bytes = std::fs::read(&file).unwrap();
-    let again = refusal(&site.run(&["backup", "b.db"]));
+    let again = error_of(&site.run(&["backup", "b.db"]));
     assert!(again.contains("there is a file b.db already: name another, or move it away"), "{again}");
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let restored = Site::new(engine);
@@ -180,6 +182,7 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
 }
 
 #[rstest]
+#[case::requires_postgres()]
 fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
@@ -206,31 +209,31 @@ fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
 
 // A restore never mixes what there is with what there was.
 #[rstest]
-fn what_holds_something_is_not_overwritten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn target_that_is_not_empty_is_not_overwritten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 3));
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["bob"], 3));
     let before = export(site);
-    let told = refusal(&site.run(&["restore", source.file().to_str().unwrap()]));
+    let reported = error_of(&site.run(&["restore", source.file().to_str().unwrap()]));
     let expected = match site.engine {
         Engine::Sqlite => "already: name another, or move it away",
         Engine::Postgres => "holds users already, and is left as it is: name a store that is new or empty",
     };
-    assert!(told.contains(expected), "{told}");
+    assert!(reported.contains(expected), "{reported}");
     assert_eq!(export(site), before);
-    let told = refusal(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
-    assert_eq!(told, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
+    let reported = error_of(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
+    assert_eq!(reported, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
     let wrong = site.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(said(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", said(&wrong));
+    assert!(stderr(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", stderr(&wrong));
     assert!(!site.directory().join("new.db").exists());
 }
 
 // One worker writes for two users in turn: at every moment the first has as many plants as the second, or one more. What
 // was acknowledged before is in the copy, and what was begun after is not.
 #[rstest]
-fn a_copy_under_load_is_one_moment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--log-level", "warn"]);
     import(site, &[], &lines(&["much"], 5_000));
@@ -238,7 +241,7 @@ fn a_copy_under_load_is_one_moment(#[values(Engine::Sqlite, Engine::Postgres)] e
     let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
     let (stop, done, begun) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| {
             for id in 0.. {
                 begun.store(id + 1, Ordering::SeqCst);
@@ -305,7 +308,7 @@ fn a_killed_backup_leaves_nothing_that_looks_like_one(#[values(Engine::Sqlite, E
         (!file.exists()).then_some(())
     });
     let left = partial();
-    assert!(left.is_some(), "what is left can be told from a backup");
+    assert!(left.is_some(), "a leftover file does not look like a backup");
     table(&site.run(&["backup", "b.db"]));
     assert_eq!(partial(), left, "no later command touches it");
     let restored = Site::new(Engine::Sqlite);
@@ -336,8 +339,9 @@ fn database_with_schema() -> Site<'static> {
     site
 }
 
-/// All of a restore happens in one transaction, which ends with whoever does it.
-#[test]
+/// A restore is one transaction, which ends with its process.
+#[rstest]
+#[case::requires_postgres()]
 fn a_killed_restore_leaves_an_empty_database() {
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 5_000));
@@ -355,10 +359,11 @@ fn a_killed_restore_leaves_an_empty_database() {
     assert_eq!(export(&target), export(&source));
 }
 
-/// Where the rows come from they may have to be sorted first: a transaction that waits for them is not given up. If there is a limit
+/// The source may have to sort its rows first: a transaction that waits for them is not given up. If there is a limit
 /// for that, the trigger makes it a short one.
-#[test]
-fn a_source_that_takes_its_time_is_waited_for() {
+#[rstest]
+#[case::requires_postgres()]
+fn slow_source_is_waited_for() {
     let source = Site::new(Engine::Postgres);
     import(&source, &[], &lines(&["ada"], 3));
     let target = database_with_schema();
@@ -385,9 +390,10 @@ fn a_source_that_takes_its_time_is_waited_for() {
     assert_eq!(export(&target), export(&source));
 }
 
-/// What has arrived is read back: a database that keeps something else than it was sent is found out.
-#[test]
-fn a_copy_that_differs_is_given_up() {
+/// A copy is read back: a database that stores other data than it was sent is detected.
+#[rstest]
+#[case::requires_postgres()]
+fn copy_that_differs_from_its_source_is_rolled_back() {
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 3));
     let target = database_with_schema();
@@ -395,43 +401,45 @@ fn a_copy_that_differs_is_given_up() {
         "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.tag := 'spoilt'; RETURN NEW; END $$;
          CREATE TRIGGER spoil BEFORE INSERT ON plants FOR EACH ROW WHEN (NEW.plant_id = 2) EXECUTE FUNCTION spoil()",
     );
-    let told = refusal(&target.run(&["restore", source.file().to_str().unwrap()]));
-    assert!(told.contains("the copy differs from its source: sent 1 users"), "{told}");
+    let reported = error_of(&target.run(&["restore", source.file().to_str().unwrap()]));
+    assert!(reported.contains("the copy differs from its source: sent 1 users"), "{reported}");
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "nothing of it is left");
     target.execute("DROP TRIGGER spoil ON plants");
     target.execute(
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
          CREATE TRIGGER forget BEFORE INSERT ON plants FOR EACH ROW EXECUTE FUNCTION forget()",
     );
-    assert!(refusal(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
+    assert!(error_of(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
 }
 
 /// A log of another file, now gone, must not become part of a new one.
 #[test]
-fn what_is_left_of_another_store_is_in_the_way() {
+fn leftover_files_of_another_store_are_an_error() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 3));
     std::fs::write(site.directory().join("b.db-wal"), "left").unwrap();
-    let told = refusal(&site.run(&["backup", "b.db"]));
-    assert!(told.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{told}");
+    let reported = error_of(&site.run(&["backup", "b.db"]));
+    assert!(reported.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{reported}");
     assert!(!site.directory().join("b.db").exists());
 }
 
-#[test]
-fn a_full_disk_ends_a_backup_without_a_trace() {
+#[rstest]
+#[case::requires_unshare()]
+fn backup_to_a_full_disk_leaves_no_file() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 40_000));
     std::fs::create_dir(site.directory().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=1m tmpfs small && \"$@\" backup small/b.db; echo $?; ls -A small";
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
     let output = site.command_through(&wrapper, &[]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", said(&output));
-    assert!(said(&output).starts_with("error: writing failed: storage is full: "), "{}", said(&output));
-    assert_eq!(said(&output).matches("storage is full").count(), 1, "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", stderr(&output));
+    assert!(stderr(&output).starts_with("error: writing failed: storage is full: "), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("storage is full").count(), 1, "{}", stderr(&output));
     assert_eq!(export(&site), lines(&["ada"], 40_000));
 }
 
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn files_of_earlier_releases_are_backed_up_and_restored() {
     for release in ["0.1.0", "0.3.0"] {
         let site = Site::new(Engine::Sqlite);

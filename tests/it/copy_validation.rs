@@ -1,11 +1,11 @@
-//! `restore`, `copy` and `backup` take only what the service can read, and name the first row that it cannot.
+//! Validation in `restore`, `copy` and `backup`: the first invalid row is an error that names it.
 
 use std::process::Output;
 use std::sync::OnceLock;
 
 use rstest::rstest;
 
-use crate::support::transfer::said;
+use crate::support::transfer::stderr;
 use crate::support::{Engine, Site};
 
 /// A file with a row in every table.
@@ -40,17 +40,17 @@ fn changed_file(statements: &str) -> Site<'static> {
 
 /// Restores the file into the target, which stays empty, and returns the error.
 #[track_caller]
-fn rejection(file: &Site, target: &Site) -> String {
+fn error_of(file: &Site, target: &Site) -> String {
     let output = target.run(&["restore", file.file().to_str().unwrap()]);
     assert_rejected(&output, target);
-    said(&output)
+    stderr(&output)
 }
 
 #[track_caller]
 fn assert_rejected(output: &Output, target: &Site) {
-    assert_eq!(output.status.code(), Some(1), "{}", said(output));
-    let told = said(output);
-    assert_eq!(told.lines().filter(|line| !line.contains("the password in")).count(), 1, "{told}");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
+    let reported = stderr(output);
+    assert_eq!(reported.lines().filter(|line| !line.contains("the password in")).count(), 1, "{reported}");
     match target.engine {
         Engine::Sqlite => {
             let left: Vec<_> =
@@ -107,9 +107,9 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ),
     ];
     for (statements, expected) in cases {
-        let told = rejection(&changed_file(statements), site);
-        assert!(told.contains(expected), "{statements}: {told}");
-        assert!(!told.contains(['\u{1b}', '\u{7}']), "{told:?}");
+        let reported = error_of(&changed_file(statements), site);
+        assert!(reported.contains(expected), "{statements}: {reported}");
+        assert!(!reported.contains(['\u{1b}', '\u{7}']), "{reported:?}");
     }
     let sound = changed_file("");
     assert!(site.run(&["restore", sound.file().to_str().unwrap()]).status.success());
@@ -136,8 +136,8 @@ fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, E
         (endless, "`plants` is not a table that plantstore made"),
     ];
     for (statements, expected) in cases {
-        let told = rejection(&changed_file(statements), site);
-        assert!(told.contains(expected), "{statements}: {told}");
+        let reported = error_of(&changed_file(statements), site);
+        assert!(reported.contains(expected), "{statements}: {reported}");
     }
 }
 
@@ -152,7 +152,7 @@ fn row_that_breaks_a_rule_is_neither_copied_nor_backed_up(#[values(Engine::Sqlit
         target.run(&["backup", "new.db", "--store", &site.url()]),
     ] {
         assert_rejected(&output, &target);
-        assert!(said(&output).contains("table users, user_id 1: "), "{}", said(&output));
+        assert!(stderr(&output).contains("table users, user_id 1: "), "{}", stderr(&output));
     }
 }
 
@@ -168,7 +168,7 @@ fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres
     for command in ["user", "token", "share"] {
         let output = site.run(&[command, "list"]);
         let table = String::from_utf8(output.stdout.clone()).unwrap();
-        assert!(output.status.success(), "{command}: {}", said(&output));
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
         // A cell that is too wide goes on in the next line.
         assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
         let json = site.run(&[command, "list", "--json"]).stdout;

@@ -1,28 +1,28 @@
-//! Pages of other origins: what browsers are told, so that they let scripts call the service and read its answers.
+//! CORS: header fields that let scripts of other origins call the service and read its responses.
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
+use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
 
 const ORIGIN: (&str, &str) = ("Origin", "https://app.example");
 const OTHER: (&str, &str) = ("Origin", "https://evil.example");
 const ASKS: (&str, &str) = ("Access-Control-Request-Method", "DELETE");
 
-fn values<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
-    answer.headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+fn values<'a>(response: &'a Response, name: &str) -> Vec<&'a str> {
+    response.headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
 }
 
-fn has_cors_headers(answer: &Answer) -> bool {
-    answer.headers.iter().any(|(name, _)| name.starts_with("access-control-"))
+fn has_cors_headers(response: &Response) -> bool {
+    response.headers.iter().any(|(name, _)| name.starts_with("access-control-"))
 }
 
-/// Whether the answer says that it depends on the origin.
-fn varies(answer: &Answer) -> bool {
-    values(answer, "vary").contains(&"Origin")
+/// Returns true if the response varies by origin.
+fn varies(response: &Response) -> bool {
+    values(response, "vary").contains(&"Origin")
 }
 
-/// Answers of every kind, to requests with this header.
-fn answers(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Answer> {
+/// Responses of every kind, to requests with this header.
+fn responses(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Response> {
     let ada = server.client(&site.token("ada", &[]));
     let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
     let anonymous = server.anonymous();
@@ -31,7 +31,7 @@ fn answers(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Answer> {
     };
     let rose = Some(r#"{"id":1,"name":"Rose"}"#);
     let nonsense = || anonymous.call("GET", "/plants", &[header, ("Authorization", "Bearer nonsense")], None);
-    let answers = vec![
+    let responses = vec![
         call(&ada, "POST", "/plants", rose),
         call(&ada, "POST", "/plants", rose),
         call(&ada, "GET", "/plants", None),
@@ -47,12 +47,12 @@ fn answers(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Answer> {
         call(&anonymous, "GET", "/livez", None),
         call(&anonymous, "GET", "/plants", None),
         nonsense(),
-        (0..100).map(|_| nonsense()).find(|answer| answer.status == 429).expect("too many failures"),
+        (0..100).map(|_| nonsense()).find(|response| response.status == 429).expect("too many failures"),
         call(&ada, "GET", "/plants", None),
     ];
     let expected = [200, 409, 200, 200, 204, 400, 403, 404, 404, 405, 405, 413, 200, 401, 401, 429, 429];
-    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), expected);
-    answers
+    assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), expected);
+    responses
 }
 
 /// A server that can give all of them.
@@ -62,29 +62,29 @@ fn serve(site: &Site, options: &[&str]) -> Server {
 }
 
 #[rstest]
-fn a_listed_origin_may_read_every_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn listed_origin_may_read_every_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve(site, &["--cors-origin", "https://app.example"]);
-    for answer in answers(site, &server, ORIGIN) {
-        assert_eq!(values(&answer, "access-control-allow-origin"), ["https://app.example"], "{answer:?}");
+    for response in responses(site, &server, ORIGIN) {
+        assert_eq!(values(&response, "access-control-allow-origin"), ["https://app.example"], "{response:?}");
         assert_eq!(
-            values(&answer, "access-control-expose-headers"),
+            values(&response, "access-control-expose-headers"),
             [
                 "ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id"
             ]
         );
-        assert!(varies(&answer), "{answer:?}");
-        assert_eq!(answer.header("access-control-allow-credentials"), None);
+        assert!(varies(&response), "{response:?}");
+        assert_eq!(response.header("access-control-allow-credentials"), None);
     }
 }
 
 #[rstest]
-fn another_origin_is_served_as_always_and_may_read_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unlisted_origin_is_served_without_cors_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve(site, &["--cors-origin", "https://app.example"]);
-    for answer in answers(site, &server, OTHER) {
-        assert!(!has_cors_headers(&answer), "{answer:?}");
-        assert!(varies(&answer), "or a cache would give it to a page that may: {answer:?}");
+    for response in responses(site, &server, OTHER) {
+        assert!(!has_cors_headers(&response), "{response:?}");
+        assert!(varies(&response), "or a cache would give it to a page that may: {response:?}");
     }
     let ada = server.client(&site.token("bob", &[]));
     for origin in [
@@ -100,17 +100,17 @@ fn another_origin_is_served_as_always_and_may_read_nothing(#[values(Engine::Sqli
         "",
         "https://app.example, https://app.example",
     ] {
-        let answer = ada.call("HEAD", "/livez", &[("Origin", origin)], None);
-        assert!(answer.status == 200 && !has_cors_headers(&answer) && varies(&answer), "{origin}: {answer:?}");
+        let response = ada.call("HEAD", "/livez", &[("Origin", origin)], None);
+        assert!(response.status == 200 && !has_cors_headers(&response) && varies(&response), "{origin}: {response:?}");
     }
     let twice = ada.call("GET", "/livez", &[ORIGIN, OTHER], None);
     assert!(!has_cors_headers(&twice), "{twice:?}");
-    let nobody = ada.get("/livez");
-    assert!(!has_cors_headers(&nobody) && varies(&nobody), "{nobody:?}");
+    let without_origin = ada.get("/livez");
+    assert!(!has_cors_headers(&without_origin) && varies(&without_origin), "{without_origin:?}");
 }
 
 #[rstest]
-fn what_varies_otherwise_still_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn other_vary_fields_are_preserved(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--cors-origin", "https://app.example"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -124,13 +124,13 @@ fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine
     let site = &Site::new(engine);
     let server = site.serve(&["--cors-origin", "https://app.example"]);
     let anonymous = server.anonymous();
-    let answer = anonymous.call(
+    let response = anonymous.call(
         "OPTIONS",
         "/plants/1",
         &[ORIGIN, ASKS, ("Access-Control-Request-Headers", "authorization")],
         None,
     );
-    assert_snapshot!(answer.wire(), @r"
+    assert_snapshot!(response.wire(), @r"
     204 No Content
     access-control-allow-methods: GET, HEAD, POST, DELETE
     access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
@@ -145,7 +145,7 @@ fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine
 }
 
 #[rstest]
-fn preflights_tell_nothing_of_what_is_there(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn preflights_reveal_nothing_about_resources(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--cors-origin", "https://app.example"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -166,7 +166,7 @@ fn preflights_tell_nothing_of_what_is_there(#[values(Engine::Sqlite, Engine::Pos
             }
         }
     }
-    let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that nobody reads"));
+    let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that is not read"));
     assert_eq!(with_body.wire(), expected);
 }
 
@@ -193,11 +193,11 @@ fn only_a_preflight_from_a_listed_origin_is_one(#[values(Engine::Sqlite, Engine:
     let mut connection = Connection::open(listed.address());
     connection
         .send("OPTIONS /plants HTTP/1.1\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n\r\n");
-    assert_eq!(connection.answer(false).error(), 40007, "HTTP/1.1 asks for a Host of every request");
+    assert_eq!(connection.read_response(false).error(), 40007, "HTTP/1.1 requires a Host in every request");
 }
 
 #[rstest]
-fn preflights_are_not_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn preflights_do_not_count_against_rate_limits(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--cors-origin", "https://app.example", "--rate-limit", "1/h", "--rate-burst", "2"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -215,13 +215,13 @@ fn preflights_are_not_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine
 }
 
 #[rstest]
-fn every_origin_may_read_every_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn wildcard_lets_every_origin_read_every_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve(site, &["--cors-origin", "*"]);
-    for answer in answers(site, &server, OTHER) {
-        assert_eq!(values(&answer, "access-control-allow-origin"), ["*"], "{answer:?}");
-        assert!(answer.header("access-control-expose-headers").is_some_and(|names| names.contains("Retry-After")));
-        assert!(!varies(&answer), "{answer:?}");
+    for response in responses(site, &server, OTHER) {
+        assert_eq!(values(&response, "access-control-allow-origin"), ["*"], "{response:?}");
+        assert!(response.header("access-control-expose-headers").is_some_and(|names| names.contains("Retry-After")));
+        assert!(!varies(&response), "{response:?}");
     }
     let anonymous = server.anonymous();
     let unnamed = anonymous.get("/livez");
@@ -233,8 +233,8 @@ fn every_origin_may_read_every_answer(#[values(Engine::Sqlite, Engine::Postgres)
     assert_eq!(anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(), 40100, "no origin, no preflight");
     let mut connection = Connection::open(server.address());
     connection.send("nonsense\r\n\r\n");
-    let answer = connection.answer(false);
-    assert_eq!((answer.error(), answer.header("access-control-allow-origin")), (40007, Some("*")));
+    let response = connection.read_response(false);
+    assert_eq!((response.error(), response.header("access-control-allow-origin")), (40007, Some("*")));
 }
 
 #[rstest]
@@ -251,8 +251,8 @@ fn several_origins_may_be_listed(#[values(Engine::Sqlite, Engine::Postgres)] eng
     ]);
     for server in [&by_variable, &by_options] {
         for origin in ["https://app.example", "http://localhost:3000"] {
-            let answer = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
-            assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+            let response = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
+            assert_eq!(response.header("access-control-allow-origin"), Some(origin));
             let preflight = server.anonymous().call("OPTIONS", "/plants", &[("Origin", origin), ASKS], None);
             assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, Some(origin)));
         }
@@ -260,11 +260,11 @@ fn several_origins_may_be_listed(#[values(Engine::Sqlite, Engine::Postgres)] eng
 }
 
 #[rstest]
-fn without_the_option_not_a_byte_changes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn responses_are_unchanged_without_the_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve(site, &[]);
-    for answer in answers(site, &server, ORIGIN) {
-        assert!(!has_cors_headers(&answer) && !varies(&answer), "{answer:?}");
+    for response in responses(site, &server, ORIGIN) {
+        assert!(!has_cors_headers(&response) && !varies(&response), "{response:?}");
     }
     let anonymous = server.anonymous();
     for path in ["/livez", "/plants"] {
@@ -273,7 +273,7 @@ fn without_the_option_not_a_byte_changes(#[values(Engine::Sqlite, Engine::Postgr
 }
 
 #[test]
-fn wrong_origins_are_refused_in_one_clear_line() {
+fn invalid_origins_are_rejected_with_one_clear_line() {
     let site = Site::new(Engine::Sqlite);
     for (options, words) in [
         (

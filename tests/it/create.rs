@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::{Connection, Engine, Site, assert_snapshot};
 
 #[rstest]
-fn answers_with_the_plant_and_its_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn create_returns_the_plant_and_its_location(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -35,7 +35,7 @@ fn answers_with_the_plant_and_its_address(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn a_tag_is_shown_only_if_it_was_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn tag_is_returned_only_if_it_was_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -51,9 +51,9 @@ fn every_int64_is_an_id(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
     let ada = server.client(&site.token("ada", &[]));
     let ids = [i64::MIN, i64::MIN + 1, -9_007_199_254_740_993, -1, 0, 1, 9_007_199_254_740_993, i64::MAX - 1, i64::MAX];
     for id in ids.iter().rev() {
-        let answer = ada.post(format!(r#"{{"id":{id},"name":"n{id}"}}"#));
-        assert_eq!(answer.status, 200, "{id}: {}", answer.text());
-        assert_eq!(answer.header("location"), Some(format!("/plants/{id}").as_str()));
+        let response = ada.post(format!(r#"{{"id":{id},"name":"n{id}"}}"#));
+        assert_eq!(response.status, 200, "{id}: {}", response.text());
+        assert_eq!(response.header("location"), Some(format!("/plants/{id}").as_str()));
     }
     assert_eq!(ada.ids(), ids);
     assert_eq!(ada.post(r#"{"id": -0, "name": "again"}"#).error(), 40900, "minus zero is zero");
@@ -64,7 +64,7 @@ fn every_int64_is_an_id(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
 }
 
 #[rstest]
-fn text_is_kept_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn text_is_stored_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -96,10 +96,10 @@ fn text_is_kept_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] engi
         long.as_str(),
     ];
     for (id, name) in names.iter().enumerate() {
-        let answer =
+        let response =
             ada.post(json!({ "id": id, "name": name, "tag": name.chars().take(200).collect::<String>() }).to_string());
-        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
-        assert_eq!(answer.json()["name"], *name);
+        assert_eq!(response.status, 200, "{name}: {}", response.text());
+        assert_eq!(response.json()["name"], *name);
     }
     let listed = ada.get("/plants").json();
     for (id, name) in names.iter().enumerate() {
@@ -125,14 +125,14 @@ fn unknown_fields_are_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine
 }
 
 #[rstest]
-fn a_body_that_breaks_a_rule_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn invalid_body_is_rejected_with_its_error_code(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let long_name = json!({ "id": 1, "name": "ä".repeat(1_001) }).to_string();
     let long_tag = json!({ "id": 1, "name": "a", "tag": "🌵".repeat(201) }).to_string();
     let both = json!({ "id": 1, "name": format!("{}\u{7}", "x".repeat(1_001)) }).to_string();
-    let refused: &[(&str, i64, &str)] = &[
+    let rejected: &[(&str, i64, &str)] = &[
         // Not one JSON value.
         (" ", 40000, "not JSON"),
         ("{", 40000, "not JSON"),
@@ -210,35 +210,35 @@ fn a_body_that_breaks_a_rule_is_refused(#[values(Engine::Sqlite, Engine::Postgre
             "`name` must have 1 to 1000 characters, has 0; `tag` must be a string",
         ),
     ];
-    for (body, number, words) in refused {
-        let answer = ada.post(body);
-        assert_eq!(answer.error(), *number, "{body}: {}", answer.text());
-        assert!(answer.message().contains(words), "{body}: {}", answer.text());
+    for (body, number, words) in rejected {
+        let response = ada.post(body);
+        assert_eq!(response.error(), *number, "{body}: {}", response.text());
+        assert!(response.message().contains(words), "{body}: {}", response.text());
     }
     for bytes in [&b"\xff\xfe{\x00}"[..], b"{\"id\":1,\"name\":\"\xff\"}", b"{\"id\":1,\"name\":\"a\",\"x\":\"\xc3\"}"]
     {
         assert_eq!(ada.post(bytes).error(), 40000);
     }
     let repeated: Vec<String> = (0..900).flat_map(|key| [key, key]).map(|key| format!(r#""k{key}":1"#)).collect();
-    let answer = ada.post(format!("{{{}}}", repeated.join(",")));
-    assert_eq!(answer.error(), 40001);
-    assert!(answer.body.len() < 500, "an answer does not grow with the fault: {}", answer.text());
+    let response = ada.post(format!("{{{}}}", repeated.join(",")));
+    assert_eq!(response.error(), 40001);
+    assert!(response.body.len() < 500, "the response does not grow with the error: {}", response.text());
     assert_eq!(ada.get("/plants").text(), "[]", "nothing of all that was stored");
 }
 
 #[rstest]
-fn the_longest_texts_fit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn longest_texts_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let (name, tag) = ("🌵".repeat(1_000), "🌵".repeat(200));
-    let answer = ada.post(json!({ "id": 1, "name": name, "tag": tag }).to_string());
-    assert_eq!(answer.json(), json!({ "name": name, "tag": tag }));
+    let response = ada.post(json!({ "id": 1, "name": name, "tag": tag }).to_string());
+    assert_eq!(response.json(), json!({ "name": name, "tag": tag }));
     assert_eq!(ada.get("/plants").json(), json!([{ "name": name, "tag": tag }]));
 }
 
 #[rstest]
-fn without_a_body_it_is_a_400_whatever_its_type(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn missing_body_is_rejected_with_400_whatever_its_type(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -249,7 +249,7 @@ fn without_a_body_it_is_a_400_whatever_its_type(#[values(Engine::Sqlite, Engine:
 }
 
 #[rstest]
-fn only_json_is_taken(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -269,7 +269,7 @@ fn only_json_is_taken(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
         assert_eq!(post(&[("Content-Type", accepted)]).status, 200, "{accepted}");
     }
     assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Encoding", "identity")]).status, 200);
-    for refused in [
+    for rejected in [
         "",
         "text/plain",
         "application/jsonx",
@@ -281,7 +281,7 @@ fn only_json_is_taken(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
         "application/json, text/plain",
         "\u{e9}",
     ] {
-        assert_eq!(post(&[("Content-Type", refused)]).error(), 41500, "{refused}");
+        assert_eq!(post(&[("Content-Type", rejected)]).error(), 41500, "{rejected}");
     }
     assert_eq!(post(&[]).error(), 41500);
     assert_eq!(post(&[("Content-Type", "application/json"), ("Content-Type", "text/plain")]).error(), 41500);
@@ -300,7 +300,7 @@ fn only_json_is_taken(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
 }
 
 #[rstest]
-fn a_body_of_16_kib_is_the_largest(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn body_larger_than_16_kib_is_rejected_with_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -317,8 +317,8 @@ fn a_body_of_16_kib_is_the_largest(#[values(Engine::Sqlite, Engine::Postgres)] e
         [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 1_000_000, 413), (5, 100, 200)]
     {
         connection.send(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
-        let answer = connection.answer(false);
-        assert_eq!(answer.status, status, "{length} bytes on the same connection: {}", answer.text());
+        let response = connection.read_response(false);
+        assert_eq!(response.status, status, "{length} bytes on the same connection: {}", response.text());
     }
     let chunked = |length: usize| {
         let body = body(9, length);
@@ -332,22 +332,22 @@ fn a_body_of_16_kib_is_the_largest(#[values(Engine::Sqlite, Engine::Postgres)] e
         bytes
     };
     connection.send(chunked(16_385));
-    assert_eq!(connection.answer(false).error(), 41300);
+    assert_eq!(connection.read_response(false).error(), 41300);
     connection.send(chunked(16_384));
-    assert_eq!(connection.answer(false).status, 200, "the connection stays usable");
+    assert_eq!(connection.read_response(false).status, 200, "the connection stays usable");
     assert_eq!(ada.ids(), [1, 2, 5, 9]);
 }
 
 #[rstest]
-fn gigabytes_are_refused_before_they_are_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn oversized_body_is_rejected_before_it_is_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "5368709120"), ("Expect", "100-continue")];
     connection.send(ada.bytes("POST", "/plants", &headers, None));
-    let answer = connection.answer(false);
-    assert_snapshot!(answer.wire(), @r#"
+    let response = connection.read_response(false);
+    assert_snapshot!(response.wire(), @r#"
     413 Payload Too Large
     content-type: application/json
     cache-control: no-store
@@ -363,36 +363,38 @@ fn gigabytes_are_refused_before_they_are_sent(#[values(Engine::Sqlite, Engine::P
     let mut asking = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "16385"), ("Expect", "100-continue")];
     asking.send(ada.bytes("POST", "/plants", &headers, None));
-    assert_eq!(asking.answer(false).error(), 41300, "whoever asks first is told at once");
+    assert_eq!(asking.read_response(false).error(), 41300, "100-continue is not sent for a body that is too large");
     let mut fitting = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
     fitting.send(ada.bytes("POST", "/plants", &headers, None));
-    assert_eq!(fitting.answer(false).status, 100);
+    assert_eq!(fitting.read_response(false).status, 100);
     fitting.send(r#"{"id":1,"name":"a"}"#);
-    assert_eq!(fitting.answer(false).status, 200);
+    assert_eq!(fitting.read_response(false).status, 200);
 }
 
 #[rstest]
-fn a_client_that_goes_on_sending_still_gets_its_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn client_that_goes_on_sending_gets_the_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
     connection.send(ada.bytes("POST", "/plants", &headers, None));
-    // It may be cut while sending: what counts is that the answer arrives.
+    // It may be cut while sending: what counts is that the response arrives.
     let _ = connection.try_send(vec![b' '; 900_000]);
-    assert_eq!(connection.answer(false).error(), 41300);
+    assert_eq!(connection.read_response(false).error(), 41300);
 }
 
 #[rstest]
-fn a_duplicate_is_refused_and_the_stored_plant_untouched(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn duplicate_id_is_rejected_with_409_and_the_plant_unchanged(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "first");
-    let answer = ada.post(r#"{"id":1,"name":"second","tag":"t"}"#);
-    assert_snapshot!(answer.wire(), @r#"
+    let response = ada.post(r#"{"id":1,"name":"second","tag":"t"}"#);
+    assert_snapshot!(response.wire(), @r#"
     409 Conflict
     content-type: application/json
     cache-control: no-store
@@ -409,7 +411,7 @@ fn a_duplicate_is_refused_and_the_stored_plant_untouched(#[values(Engine::Sqlite
 }
 
 #[rstest]
-fn of_many_creates_of_one_id_exactly_one_wins_and_its_neighbours_are_unharmed(
+fn exactly_one_of_many_concurrent_creates_of_one_id_succeeds(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -435,7 +437,7 @@ fn of_many_creates_of_one_id_exactly_one_wins_and_its_neighbours_are_unharmed(
 }
 
 #[rstest]
-fn the_answer_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn response_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -445,5 +447,5 @@ fn the_answer_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] eng
     for byte in bytes {
         connection.send([byte]);
     }
-    assert_eq!(connection.answer(false).text(), r#"{"name":"slow"}"#);
+    assert_eq!(connection.read_response(false).text(), r#"{"name":"slow"}"#);
 }

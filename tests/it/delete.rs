@@ -5,7 +5,7 @@ use rstest::rstest;
 use crate::support::{Engine, Site, assert_snapshot};
 
 #[rstest]
-fn answers_with_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn delete_returns_204_without_a_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -32,7 +32,9 @@ fn answers_with_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
 }
 
 #[rstest]
-fn somebody_elses_plant_is_the_very_same_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn plant_of_another_user_gets_the_same_404_as_a_missing_one(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -43,7 +45,7 @@ fn somebody_elses_plant_is_the_very_same_404(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn an_id_in_the_path_is_an_integer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn id_in_the_path_that_is_no_integer_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -70,8 +72,8 @@ fn an_id_in_the_path_is_an_integer(#[values(Engine::Sqlite, Engine::Postgres)] e
         "-01",
         "%00",
     ] {
-        let answer = ada.delete(wrong);
-        assert_eq!(answer.error(), 40005, "{wrong}: {}", answer.text());
+        let response = ada.delete(wrong);
+        assert_eq!(response.error(), 40005, "{wrong}: {}", response.text());
     }
     assert_snapshot!(ada.delete("abc").wire(), @r#"
     400 Bad Request
@@ -90,7 +92,7 @@ fn an_id_in_the_path_is_an_integer(#[values(Engine::Sqlite, Engine::Postgres)] e
 }
 
 #[rstest]
-fn a_body_is_ignored_and_does_not_swallow_the_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn body_of_a_delete_is_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -104,12 +106,12 @@ fn a_body_is_ignored_and_does_not_swallow_the_answer(#[values(Engine::Sqlite, En
             None,
         ));
         let _ = connection.try_send(vec![b'x'; length]);
-        assert_eq!(connection.answer(false).status, 204, "{length} bytes");
+        assert_eq!(connection.read_response(false).status, 204, "{length} bytes");
     }
 }
 
 #[rstest]
-fn of_many_deletes_of_one_id_exactly_one_wins(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn exactly_one_of_many_concurrent_deletes_succeeds(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));

@@ -1,4 +1,4 @@
-//! What operators run the service with: the systemd unit, the image, the probe.
+//! Deployment files: the systemd unit, the image, the probe.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 
 use rstest::rstest;
 
-use crate::support::broken::{Broken, Reply};
-use crate::support::{CLOSED_ADDRESS, Engine, PATIENCE, Server, Site, wait_for};
+use crate::support::faulty_proxy::{FaultyProxy, Reply};
+use crate::support::tools::external;
+use crate::support::{CLOSED_ADDRESS, Engine, Server, Site, TIMEOUT, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// The most that `systemd-analyze security` may find exposed.
@@ -22,11 +23,12 @@ fn file(path: &str) -> String {
 }
 
 fn systemd_analyze(arguments: &[&str]) -> Output {
-    Command::new("systemd-analyze").args(arguments).output().expect("systemd-analyze, of the package systemd")
+    external("systemd-analyze").args(arguments).output().expect("systemd-analyze, of the package systemd")
 }
 
-#[test]
-fn the_unit_exposes_little() {
+#[rstest]
+#[case::requires_systemd()]
+fn unit_has_a_low_exposure_score() {
     let output = systemd_analyze(&["security", "--no-pager", "--offline=true", UNIT]);
     let found = text(&output.stdout);
     let line = found.lines().find(|line| line.contains("Overall exposure level")).expect("a verdict");
@@ -34,7 +36,8 @@ fn the_unit_exposes_little() {
     assert!(level <= EXPOSURE_MAX, "{found}");
 }
 
-#[test]
+#[rstest]
+#[case::requires_systemd()]
 fn the_unit_is_well_formed() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("plantstore.service");
@@ -83,6 +86,7 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
 }
 
 #[rstest]
+#[case::requires_strace()]
 fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let allowed = allowed_by(&file("deploy/plantstore.service"));
@@ -109,11 +113,11 @@ fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgr
         .collect();
     assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
     // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
-    let refused: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
-    assert!(refused.is_empty(), "the unit forbids {refused:?}");
+    let rejected: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
+    assert!(rejected.is_empty(), "the unit forbids {rejected:?}");
 }
 
-/// Whatever is set in the files that people start from is an option that there is.
+/// Every variable in the example files is an existing option.
 #[test]
 fn variables_in_deploy_are_options() {
     let serve = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(["serve", "--help"]).output().unwrap();
@@ -143,9 +147,9 @@ fn variables_in_deploy_are_options() {
     assert!(found > 5);
 }
 
-/// A server that is told to tell, and the messages in the order in which they come.
+/// Server that notifies a supervisor, and its messages in order.
 fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) -> Vec<String> {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", watchdog);
     let mut server = Server::start(command);
@@ -169,7 +173,7 @@ fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) ->
 }
 
 #[test]
-fn a_supervisor_is_told() {
+fn supervisor_is_notified_of_start_and_stop() {
     let site = Site::new(Engine::Sqlite);
     let path = site.directory().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -190,29 +194,30 @@ fn a_supervisor_with_an_abstract_address_is_told() {
     assert_eq!(supervised(&site, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);
 }
 
-/// One that cannot be told does not keep the service from its work.
+/// A supervisor that cannot be notified does not stop the service.
 #[test]
-fn a_supervisor_that_is_not_there_is_no_fault() {
+fn missing_supervisor_is_no_error() {
     let site = Site::new(Engine::Sqlite);
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-    command.env("NOTIFY_SOCKET", site.directory().join("nobody"));
+    command.env("NOTIFY_SOCKET", site.directory().join("missing"));
     let mut server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
 }
 
 #[test]
-fn a_probe_tells_whether_a_server_is_ready() {
+fn probe_reports_readiness() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
-    let unready = Broken::start(server.address(), |asked, server| Reply::Answer(server.ask(asked).with_status(503)));
-    let nobody = format!("http://{CLOSED_ADDRESS}");
-    let silent = Broken::start(server.address(), |_, _| Reply::Silence);
+    let unready =
+        FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request).with_status(503)));
+    let closed = format!("http://{CLOSED_ADDRESS}");
+    let silent = FaultyProxy::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
-        (nobody, "30s", "error: cannot connect to http://127.0.0.1:"),
+        (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
         (silent.url(), "100ms", "error: no whole answer within 100ms\n"),
     ] {
         let output = site.run(&["probe", &url, "--timeout", timeout]);

@@ -1,8 +1,8 @@
-//! The interactive page about the interface.
+//! The interactive page of the API documentation.
 
 use rstest::rstest;
 
-use crate::support::{Engine, Script, Site, assert_snapshot};
+use crate::support::{BrowserScript, Engine, Site, assert_snapshot};
 
 #[rstest]
 fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
@@ -50,9 +50,10 @@ fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, E
 }
 
 #[rstest]
+#[case::requires_chromium()]
 fn all_three_operations_can_be_tried_in_a_browser(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let engine = format!("docs-{:?}", site.engine).to_lowercase();
-    Script::new("docs", &engine, &server, &site.token("ada", &[])).run();
+    BrowserScript::new("docs", &engine, &server, &site.token("ada", &[])).run();
 }

@@ -1,4 +1,4 @@
-//! What was acknowledged stays, whatever happens to the process and the disk under it.
+//! Durability: acknowledged writes survive the loss of the process and errors of the disk.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -8,31 +8,32 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stop, wait_for};
+use crate::support::tools::external;
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, StopOnDrop, wait_for};
 
 /// Options for what is not about time, on a machine that is busy with other tests.
-const PATIENT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
+const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
 
-/// Kills in the suite; a campaign asks for more.
+/// Number of kills in the suite; `scripts/crash` sets a larger one.
 fn kills() -> usize {
     #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
     std::env::var("PLANTSTORE_KILLS").map_or(30, |kills| kills.parse().expect("a number of kills"))
 }
 
-/// What is known of one id: the name that was last acknowledged, if it has one, and what was sent and not answered.
+/// Known state of one id: the last acknowledged name, if it has one, and the write without a response.
 #[derive(Clone, Default, Debug)]
 struct Known {
     acknowledged: Option<String>,
-    pending: Option<Sent>,
+    pending: Option<PendingWrite>,
 }
 
-/// What a write leaves behind: a name, or nothing.
+/// Result of a write: a name, or nothing.
 #[derive(Clone, Debug, PartialEq)]
-struct Sent(Option<String>);
+struct PendingWrite(Option<String>);
 
-/// Creates and deletes its own ids until the server goes away; nobody else touches them, so every answer is foreseeable.
+/// Creates and deletes its own ids until the server ends. No other client uses them, so every response is predictable.
 fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, done: &AtomicUsize, stop: &AtomicBool) {
     let Ok(mut connection) = Connection::try_open(client.address) else { return };
     let first = i64::try_from(worker).expect("small") * IDS_PER_WORKER;
@@ -49,15 +50,22 @@ fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, don
             let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
             (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
         };
-        known.lock().unwrap().get_mut(&id).unwrap().pending = Some(Sent(after.clone()));
-        let Ok(answer) = connection.try_send(bytes).and_then(|()| connection.try_answer(false)) else { return };
-        assert_eq!(answer.status, if after.is_some() { 200 } else { 204 }, "{id} was {before:?}: {}", answer.text());
+        known.lock().unwrap().get_mut(&id).unwrap().pending = Some(PendingWrite(after.clone()));
+        let Ok(response) = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)) else {
+            return;
+        };
+        assert_eq!(
+            response.status,
+            if after.is_some() { 200 } else { 204 },
+            "{id} was {before:?}: {}",
+            response.text()
+        );
         *known.lock().unwrap().get_mut(&id).unwrap() = Known { acknowledged: after, pending: None };
         done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Compares the list with what is known, and takes over what became of the writes that were not answered.
+/// Compares the list with the known state, and resolves the outcome of writes without a response.
 fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
     let listed: BTreeMap<i64, String> = client
         .get("/plants?include=id")
@@ -68,10 +76,10 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
         .map(|plant| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap().to_owned()))
         .collect();
     let mut known = known.lock().unwrap();
-    assert!(listed.keys().all(|id| known.contains_key(id)), "nothing that nobody created");
+    assert!(listed.keys().all(|id| known.contains_key(id)), "only created plants are listed");
     for (id, known) in known.iter_mut() {
         let found = listed.get(id).cloned();
-        let possible = found == known.acknowledged || known.pending == Some(Sent(found.clone()));
+        let possible = found == known.acknowledged || known.pending == Some(PendingWrite(found.clone()));
         assert!(possible, "{id}: found {found:?}, known {known:?}");
         *known = Known { acknowledged: found, pending: None };
     }
@@ -97,12 +105,12 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
     for kill in 0..kills() {
-        let mut server = site.serve(PATIENT);
+        let mut server = site.serve(LONG_TIMEOUT);
         let ada = server.client(&token);
         settle(&ada, &known);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
+            let _stop = StopOnDrop(&stop);
             for worker in 0..WORKERS {
                 let (ada, known, done, stop) = (&ada, &known, &done, &stop);
                 scope.spawn(move || work(ada, worker, known, done, stop));
@@ -117,33 +125,34 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     settle(&site.serve(&[]).client(&token), &known);
 }
 
-/// Makes system calls of a running server fail, from now on, as the description for strace says.
+/// Makes system calls of a running server fail from now on, as described for strace.
 struct Tracer(Child);
 
 impl Tracer {
     fn attach(server: &Server, inject: &str) -> Self {
-        let mut child = Command::new("strace")
+        let mut child = external("strace")
             .args(["-f", "-o/dev/null", "-e", inject, "-p", &server.id().to_string()])
             .stderr(Stdio::piped())
             .spawn()
             .expect("strace, which scripts/test installs, runs");
-        let mut said = String::new();
-        BufReader::new(child.stderr.as_mut().expect("its output")).read_line(&mut said).expect("its first line");
-        assert!(said.contains("attached"), "{said}");
+        let mut stderr = String::new();
+        BufReader::new(child.stderr.as_mut().expect("its output")).read_line(&mut stderr).expect("its first line");
+        assert!(stderr.contains("attached"), "{stderr}");
         Self(child)
     }
 }
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // Asked, and not killed: it has to let go of the server.
+        // Stopped with a signal, not killed: it has to detach from the server.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
 /// After a failed sync the pages are lost and marked clean: the process ends, and recovers from what is on disk.
-#[test]
+#[rstest]
+#[case::requires_strace()]
 fn a_failed_sync_ends_the_process() {
     for failing in 1..=4 {
         let site = Site::new(Engine::Sqlite);
@@ -156,9 +165,9 @@ fn a_failed_sync_ends_the_process() {
             let mut connection = ada.connect();
             let body = format!(r#"{{"id":{id},"name":"n"}}"#);
             let sent = connection.try_send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-            match sent.and_then(|()| connection.try_answer(false)) {
-                Ok(answer) if answer.status == 200 => acknowledged.push(id),
-                Ok(answer) => panic!("neither success nor silence: {}", answer.text()),
+            match sent.and_then(|()| connection.try_read_response(false)) {
+                Ok(response) if response.status == 200 => acknowledged.push(id),
+                Ok(response) => panic!("neither success nor silence: {}", response.text()),
                 Err(_) => break,
             }
         }
@@ -171,8 +180,9 @@ fn a_failed_sync_ends_the_process() {
     }
 }
 
-/// An error at any write: the request fails or succeeds, and says which truthfully.
-#[test]
+/// An error at any write: the request fails or succeeds, and its response is correct.
+#[rstest]
+#[case::requires_strace()]
 fn a_failed_write_is_never_acknowledged() {
     for (error, number) in [("EIO", 50300), ("ENOSPC", 50700)] {
         for failing in 1..=12 {
@@ -184,11 +194,11 @@ fn a_failed_write_is_never_acknowledged() {
                 Tracer::attach(&server, &format!("inject=pwrite64:error={error}:when={failing}..{}", failing + 2));
             let mut expected = Vec::new();
             for id in 0..8 {
-                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
-                if answer.status == 200 {
+                let response = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                if response.status == 200 {
                     expected.push(id);
                 } else {
-                    assert_eq!(answer.error(), number, "{error} at {failing}: {}", answer.text());
+                    assert_eq!(response.error(), number, "{error} at {failing}: {}", response.text());
                 }
             }
             assert!(expected.contains(&7), "{error} at {failing}: it heals by itself");
@@ -202,7 +212,8 @@ fn a_failed_write_is_never_acknowledged() {
 }
 
 /// A disk that is really full: a small file system of its own.
-#[test]
+#[rstest]
+#[case::requires_unshare()]
 fn a_full_disk_is_a_507_and_heals_by_itself() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
@@ -215,12 +226,12 @@ fn a_full_disk_is_a_507_and_heals_by_itself() {
     let mut stored = Vec::new();
     let full = wait_for("the disk to be full", || {
         let id = i64::try_from(stored.len()).unwrap();
-        let answer = ada.post(body(id));
-        if answer.status == 200 {
+        let response = ada.post(body(id));
+        if response.status == 200 {
             stored.push(id);
             return None;
         }
-        Some(answer)
+        Some(response)
     });
     assert_eq!(full.error(), 50700);
     assert_eq!(full.message(), "storage is full, nothing was done: tell the operator of this service");
@@ -236,7 +247,7 @@ fn a_full_disk_is_a_507_and_heals_by_itself() {
     assert_eq!(server.stop().code(), Some(0));
 }
 
-/// The write-ahead log is started afresh under load without a pause, and so stays bounded.
+/// The write-ahead log is reset under continuous load, and so stays bounded.
 #[test]
 fn the_wal_stays_bounded_under_load() {
     let site = Site::new(Engine::Sqlite);
@@ -248,7 +259,7 @@ fn the_wal_stays_bounded_under_load() {
     let length = || std::fs::metadata(&wal).map_or(0, |file| file.len());
     let mut largest = 0;
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         for worker in 0..WORKERS {
             let (ada, stop, written) = (server.client(&token), &stop, &written);
             scope.spawn(move || fill(&ada, worker, stop, written));
@@ -266,7 +277,7 @@ fn the_wal_stays_bounded_under_load() {
     assert_eq!(Server::log(&server), "", "and nothing to complain about");
 }
 
-/// Creates large plants of random ids until told to stop.
+/// Creates large plants of random ids until it is stopped.
 fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize) {
     let mut connection = client.connect();
     let name = "x".repeat(1_000);
@@ -275,7 +286,7 @@ fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize
         id = id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
         connection.send(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
         written.fetch_add(1, Ordering::Relaxed);
     }
 }

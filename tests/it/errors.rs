@@ -1,4 +1,4 @@
-//! One shape for everything that goes wrong, whoever notices it.
+//! One shape for every error, whichever layer reports it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::support::{Connection, Engine, Site, assert_snapshot, wait_for};
 
 #[rstest]
-fn an_unknown_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -30,7 +30,7 @@ fn an_unknown_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
 }
 
 #[rstest]
-fn a_wrong_method_names_the_right_ones(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -42,11 +42,11 @@ fn a_wrong_method_names_the_right_ones(#[values(Engine::Sqlite, Engine::Postgres
         ("/", "GET,HEAD"),
     ] {
         for method in ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"] {
-            let answer = ada.call(method, path, &[], None);
-            assert_eq!(answer.error(), 40500, "{method} {path}");
-            assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
+            let response = ada.call(method, path, &[], None);
+            assert_eq!(response.error(), 40500, "{method} {path}");
+            assert_eq!(response.header("allow"), Some(allow), "{method} {path}");
             let named = allow.replace(',', ", ");
-            assert_eq!(answer.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
+            assert_eq!(response.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
         }
     }
     assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");
@@ -55,13 +55,13 @@ fn a_wrong_method_names_the_right_ones(#[values(Engine::Sqlite, Engine::Postgres
 }
 
 #[rstest]
-fn a_request_id_is_the_clients_if_it_is_sane(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
     let id_for = |sent: &str| {
-        let answer = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
-        answer.header("x-request-id").expect("an id").to_owned()
+        let response = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
+        response.header("x-request-id").expect("an id").to_owned()
     };
     let longest = "x".repeat(128);
     for sane in ["a", "0123-abc_DEF.x:y/z+=@", longest.as_str()] {
@@ -82,7 +82,7 @@ fn a_request_id_is_the_clients_if_it_is_sane(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn requests_that_are_not_http_are_answered_in_our_shape(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn malformed_http_gets_an_error_in_the_common_shape(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -103,14 +103,14 @@ fn requests_that_are_not_http_are_answered_in_our_shape(#[values(Engine::Sqlite,
     ] {
         let mut connection = Connection::open(server.address());
         connection.send(&bytes);
-        let answer = connection.answer(false);
-        assert_eq!(answer.error(), 40007, "{bytes}");
-        assert_eq!(answer.header("connection"), Some("close"));
+        let response = connection.read_response(false);
+        assert_eq!(response.error(), 40007, "{bytes}");
+        assert_eq!(response.header("connection"), Some("close"));
         assert!(connection.is_closed_by_server(), "{bytes}");
     }
     let mut connection = Connection::open(server.address());
     connection.send("nonsense\r\n\r\n");
-    assert_snapshot!(connection.answer(false).wire(), @r#"
+    assert_snapshot!(connection.read_response(false).wire(), @r#"
     400 Bad Request
     content-type: application/json
     cache-control: no-store
@@ -125,7 +125,9 @@ fn requests_that_are_not_http_are_answered_in_our_shape(#[values(Engine::Sqlite,
 }
 
 #[rstest]
-fn what_was_asked_before_nonsense_is_answered_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_before_malformed_http_get_their_responses_first(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -135,23 +137,23 @@ fn what_was_asked_before_nonsense_is_answered_first(#[values(Engine::Sqlite, Eng
     bytes.extend(ada.bytes("DELETE", "/plants/1", &[], None));
     bytes.extend(b"nonsense\r\n\r\n");
     connection.send(bytes);
-    assert_eq!(connection.answer(false).text(), r#"[{"name":"Rose"}]"#);
-    assert_eq!(connection.answer(false).status, 204);
-    assert_eq!(connection.answer(false).error(), 40007);
+    assert_eq!(connection.read_response(false).text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(connection.read_response(false).status, 204);
+    assert_eq!(connection.read_response(false).error(), 40007);
     assert!(connection.is_closed_by_server());
 }
 
 #[rstest]
-fn nonsense_after_http_1_0_is_answered_in_our_shape_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn malformed_http_after_http_1_0_gets_the_common_shape(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let many = format!("GET /livez HTTP/1.0\r\n{}\r\n", "X: y\r\n".repeat(150));
     for (nonsense, number) in [("nonsense\r\n\r\n", 40007), (many.as_str(), 43100)] {
         let mut connection = Connection::open(server.address());
         connection.send("GET /livez HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
         connection.send(nonsense);
-        assert_eq!(connection.answer(false).error(), number);
+        assert_eq!(connection.read_response(false).error(), number);
     }
 }
 
@@ -171,11 +173,11 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
         let bytes = of_size(size);
         assert_eq!(bytes.len(), size);
         let _ = connection.try_send(bytes);
-        let answer = connection.answer(false);
+        let response = connection.read_response(false);
         if fits {
-            assert_eq!(answer.status, 200, "{size}");
+            assert_eq!(response.status, 200, "{size}");
         } else {
-            assert_eq!(answer.error(), 43100, "{size}");
+            assert_eq!(response.error(), 43100, "{size}");
             assert!(connection.is_closed_by_server());
         }
     }
@@ -204,7 +206,7 @@ fn http_1_1_needs_exactly_one_host(#[values(Engine::Sqlite, Engine::Postgres)] e
     let send = |head: &str| {
         let mut connection = Connection::open(server.address());
         connection.send(format!("GET /plants {head}\r\n\r\n"));
-        connection.answer(false)
+        connection.read_response(false)
     };
     let authorization = format!("Authorization: Bearer {token}");
     assert_eq!(send(&format!("HTTP/1.1\r\n{authorization}")).error(), 40007);
@@ -214,14 +216,14 @@ fn http_1_1_needs_exactly_one_host(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\n{authorization}")).text(), "[]");
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\n\r\n");
-    assert_eq!(connection.answer(false).error(), 40007);
+    assert_eq!(connection.read_response(false).error(), 40007);
     let mut absolute = Connection::open(server.address());
     absolute.send(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"));
-    assert_eq!(absolute.answer(false).text(), "[]", "the absolute form is understood");
+    assert_eq!(absolute.read_response(false).text(), "[]", "the absolute form is understood");
 }
 
 #[rstest]
-fn odd_targets_find_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unusual_request_targets_are_not_found(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
@@ -229,13 +231,13 @@ fn odd_targets_find_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
         for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
             let mut connection = Connection::open(server.address());
             connection.send(format!("{line}\r\nHost: x\r\n{authorization}\r\n"));
-            assert_eq!(connection.answer(false).error(), number, "{line}");
+            assert_eq!(connection.read_response(false).error(), number, "{line}");
         }
     }
 }
 
 #[rstest]
-fn readiness_is_that_of_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn readiness_follows_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     assert_eq!(server.anonymous().get("/readyz").status, 200);

@@ -1,26 +1,26 @@
-//! Entity tags: whoever has a list already is told so, and nobody is ever told so wrongly.
+//! Entity tags: an unchanged list is a 304, and a changed one never is.
 
 use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Engine, History, Site, Workload, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, History, Response, Site, Workload, assert_snapshot, wait_for};
 
-/// A list that the client asks for with the tags it has.
+/// Requests a list with these tags in `If-None-Match`.
 #[track_caller]
-fn get(client: &Client, path: &str, known: &str) -> Answer {
+fn get(client: &Client, path: &str, known: &str) -> Response {
     client.call("GET", path, &[("If-None-Match", known)], None)
 }
 
 #[track_caller]
 fn tag(client: &Client, path: &str) -> String {
-    let answer = client.get(path);
-    assert_eq!(answer.status, 200, "{}", answer.wire());
-    answer.header("etag").expect("every list has a tag").to_owned()
+    let response = client.get(path);
+    assert_eq!(response.status, 200, "{}", response.wire());
+    response.header("etag").expect("every list has a tag").to_owned()
 }
 
 #[rstest]
-fn a_list_that_is_known_is_not_sent_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn matching_if_none_match_gets_304(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -44,7 +44,7 @@ fn a_list_that_is_known_is_not_sent_again(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn tags_are_compared_as_http_says(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn tags_are_compared_by_the_rules_of_http(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -77,7 +77,7 @@ fn every_change_moves_the_tag_and_nothing_else_does(#[values(Engine::Sqlite, Eng
         assert_eq!(ada.delete(1).status, 204);
         seen.push(tag(&ada, "/plants"));
     }
-    assert_eq!(tag(&ben, "/plants"), seen[1], "somebody else's changes are not ben's");
+    assert_eq!(tag(&ben, "/plants"), seen[1], "changes of another user do not move ben's tag");
     assert_eq!(ada.post("{}").status, 400);
     assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a refusal changes nothing");
     let all = seen.len();
@@ -101,7 +101,7 @@ fn pages_and_views_have_the_tag_of_the_collection(#[values(Engine::Sqlite, Engin
             assert_eq!(get(&ada, path, &known).status, 304, "{path}");
         }
     }
-    // Each view is remembered as what it is.
+    // Each view is cached separately.
     for _ in 0..2 {
         assert_eq!(first.ids(), [1, 2]);
         let page = ada.get(&second);
@@ -123,8 +123,8 @@ fn a_streamed_list_has_a_tag_too(#[values(Engine::Sqlite, Engine::Postgres)] eng
     let known = tag(&ada, "/plants");
     assert_eq!(get(&ada, "/plants", &known).status, 304);
     ada.plant(151, &name);
-    let answer = get(&ada, "/plants?include=id", &known);
-    assert_eq!((answer.status, answer.ids().len()), (200, 151));
+    let response = get(&ada, "/plants?include=id", &known);
+    assert_eq!((response.status, response.ids().len()), (200, 151));
 }
 
 #[rstest]
@@ -140,7 +140,7 @@ fn a_tag_survives_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
 }
 
 #[rstest]
-fn writes_of_other_processes_are_seen_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn writes_of_other_processes_are_visible_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let servers = [site.serve(&[]), site.serve(&[])];
     let token = site.token("ada", &[]);
@@ -148,14 +148,14 @@ fn writes_of_other_processes_are_seen_at_once(#[values(Engine::Sqlite, Engine::P
     for id in 1..=50 {
         let before = tag(&here, "/plants?include=id");
         there.plant(id, "by another");
-        let answer = get(&here, "/plants?include=id", &before);
-        assert_eq!((answer.status, answer.ids().len()), (200, usize::try_from(id).expect("few")));
-        assert_eq!(get(&there, "/plants", answer.header("etag").expect("a tag")).status, 304, "and they agree");
+        let response = get(&here, "/plants?include=id", &before);
+        assert_eq!((response.status, response.ids().len()), (200, usize::try_from(id).expect("few")));
+        assert_eq!(get(&there, "/plants", response.header("etag").expect("a tag")).status, 304, "and they agree");
     }
 }
 
 #[rstest]
-fn a_user_who_is_made_again_has_other_tags(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn user_created_again_has_new_tags(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -179,8 +179,8 @@ fn documented_statement_moves_the_version_after_a_change_by_hand(
     site.execute(&documented_statement(site.engine, "UPDATE plants"));
     assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone is not noticed");
     site.execute(&documented_statement(site.engine, "SET version"));
-    let answer = get(&ada, "/plants", &before);
-    assert_eq!((answer.status, answer.text()), (200, r#"[{"name":"Monstera"}]"#));
+    let response = get(&ada, "/plants", &before);
+    assert_eq!((response.status, response.text()), (200, r#"[{"name":"Monstera"}]"#));
     let moved = tag(&ada, "/plants");
     ada.plant(2, "Fern");
     assert_eq!(get(&ada, "/plants", &moved).status, 200, "versions go on from there");
@@ -188,7 +188,7 @@ fn documented_statement_moves_the_version_after_a_change_by_hand(
 
 // Few writes and many readers, so that nearly all lists come from memory or are not sent at all.
 #[rstest]
-fn remembered_lists_are_never_out_of_date(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
     let servers = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
@@ -236,7 +236,7 @@ fn a_restored_store_never_gives_a_tag_a_second_meaning() {
 }
 
 #[test]
-fn lists_are_remembered_within_bounds() {
+fn list_cache_is_bounded() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&["--list-cache-bytes", "1000000"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -248,11 +248,11 @@ fn lists_are_remembered_within_bounds() {
     let mut list = |limit: usize, cursor: &str, include: &str| {
         let path = format!("/plants?limit={limit}&after={cursor}{include}");
         connection.send(ada.bytes("GET", &path, &[], None));
-        assert_eq!(connection.answer(false).json().as_array().expect("a list").len(), limit);
+        assert_eq!(connection.read_response(false).json().as_array().expect("a list").len(), limit);
     };
     (1..=60).for_each(|limit| list(limit, &cursors[0], ""));
     let before = server.resident();
-    // 2,400 views of some 30 KB each: seventy times what is to be remembered.
+    // 2,400 views of some 30 KB each: seventy times the size of the cache.
     for cursor in &cursors {
         for include in ["", "&include=id", "&include=owner", "&include=id,owner"] {
             (1..=60).for_each(|limit| list(limit, cursor, include));

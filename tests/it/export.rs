@@ -1,4 +1,4 @@
-//! `plantstore export`: plants as lines of JSON, all of one moment.
+//! `plantstore export`: plants as lines of JSON, from one snapshot.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -8,16 +8,17 @@ use std::process::Stdio;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::transfer::{export, import, lines, said};
+use crate::support::tools::assert_declared;
+use crate::support::transfer::{export, import, lines, stderr};
 use crate::support::{Engine, Site};
 
-// Owners in the order of their bytes, whatever language a database was set up for; then ids, as numbers.
+// Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
 #[rstest]
-fn every_plant_is_a_line_just_as_it_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn every_plant_is_exported_as_a_line_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&site.token(user, &[])));
-    site.token("nobody", &[]);
+    site.token("carl", &[]);
     if matches!(site.engine, Engine::Postgres) {
         site.execute(r#"ALTER TABLE users ALTER COLUMN name TYPE text COLLATE "en-x-icu""#);
     }
@@ -44,12 +45,12 @@ fn every_plant_is_a_line_just_as_it_is_stored(#[values(Engine::Sqlite, Engine::P
     );
     let one = site.run(&["export", "--user", "Zoe"]);
     assert_eq!(String::from_utf8_lossy(&one.stdout), "{\"owner\":\"Zoe\",\"id\":1,\"name\":\"Zoe's\"}\n");
-    assert!(said(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", said(&one));
-    let none = site.run(&["export", "--user", "nobody"]);
-    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "somebody without plants");
+    assert!(stderr(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", stderr(&one));
+    let none = site.run(&["export", "--user", "carl"]);
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "a user without plants");
     let unknown = site.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(said(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", said(&unknown));
+    assert!(stderr(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", stderr(&unknown));
     assert_eq!(
         std::fs::read_dir(site.directory())
             .unwrap()
@@ -60,33 +61,33 @@ fn every_plant_is_a_line_just_as_it_is_stored(#[values(Engine::Sqlite, Engine::P
 }
 
 #[rstest]
-fn a_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn export_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 10));
     let file = site.directory().join("plants.ndjson");
     let output = site.run(&["export", "--output", "plants.ndjson"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "plants are private");
     import(site, &[], &lines(&["bob"], 10));
-    let refused = site.run(&["export", "--output", "plants.ndjson"]);
-    assert_eq!(refused.status.code(), Some(1));
+    let rejected = site.run(&["export", "--output", "plants.ndjson"]);
+    assert_eq!(rejected.status.code(), Some(1));
     assert!(
-        said(&refused).contains("there is a file plants.ndjson already: name another, or use --force"),
+        stderr(&rejected).contains("there is a file plants.ndjson already: name another, or use --force"),
         "{}",
-        said(&refused)
+        stderr(&rejected)
     );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "it is as it was");
     assert!(site.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
     let nowhere = site.run(&["export", "--output", "no/such/place"]);
     assert_eq!(nowhere.status.code(), Some(1));
-    assert!(said(&nowhere).contains("cannot write no/such/place"), "{}", said(&nowhere));
+    assert!(stderr(&nowhere).contains("cannot write no/such/place"), "{}", stderr(&nowhere));
 }
 
 // As `export | head` has it.
 #[rstest]
-fn a_reader_who_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 20_000));
     let mut child = site.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -94,17 +95,19 @@ fn a_reader_who_has_seen_enough_is_no_failure(#[values(Engine::Sqlite, Engine::P
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert!(first.starts_with(br#"{"owner":"ada","id":0,"name":"plant 0""#));
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "an output that fails is one");
-    assert_eq!(said(&output), "error: cannot write: No space left on device\n");
+    assert_eq!(stderr(&output), "error: cannot write: No space left on device\n");
 }
 
 #[rstest]
-fn a_terminal_shows_how_far_it_has_come(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+#[case::requires_script()]
+fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 10_000));
+    assert_declared("script");
     let script = r#"script --quiet --return --command "$1 export > /dev/null" /dev/null"#;
     let output = site.command_through(&["sh", "-c", script, "sh"], &[]).stdin(Stdio::null()).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
@@ -116,7 +119,7 @@ fn a_terminal_shows_how_far_it_has_come(#[values(Engine::Sqlite, Engine::Postgre
     );
 }
 
-/// A file is read as it is, of whichever release.
+/// A file of any earlier release is exported without a migration.
 #[test]
 fn files_of_earlier_releases_are_exported_unchanged() {
     for release in ["0.1.0", "0.3.0"] {
@@ -141,14 +144,18 @@ fn files_of_earlier_releases_are_exported_unchanged() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn file_that_is_no_store_is_rejected() {
     let site = Site::new(Engine::Sqlite);
     let missing = site.run(&["export"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(said(&missing).contains("there is no store at sqlite:"), "{}", said(&missing));
+    assert!(stderr(&missing).contains("there is no store at sqlite:"), "{}", stderr(&missing));
     assert!(!site.file().exists(), "and none is made");
     std::fs::write(site.file(), "not a database, but long enough to be looked at as if it were one").unwrap();
     let foreign = site.run(&["export"]);
     assert_eq!(foreign.status.code(), Some(1));
-    assert!(said(&foreign).contains("is not a plantstore file (it is not an SQLite database)"), "{}", said(&foreign));
+    assert!(
+        stderr(&foreign).contains("is not a plantstore file (it is not an SQLite database)"),
+        "{}",
+        stderr(&foreign)
+    );
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::support::{Engine, Server, Site, Terminal, Traced};
+use rstest::rstest;
+
+use crate::support::{Engine, Server, Site, Terminal, TracedCommand};
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
 
@@ -27,7 +29,7 @@ fn tokens(site: &Site) -> Vec<Value> {
 }
 
 #[test]
-fn a_new_embedded_store_comes_with_a_token() {
+fn new_embedded_store_gets_a_first_token() {
     let site = Site::new(Engine::Sqlite);
     let serve = || Server::start(site.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
     let mut server = serve();
@@ -73,16 +75,17 @@ fn a_first_token_that_cannot_be_written_is_not_issued() {
     std::fs::create_dir(file(&site)).unwrap();
     let output = site.run(&[&SERVE[..], &["--log-level", "error"]].concat());
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("cannot write the first token to"), "{said}");
-    assert!(said.contains("issue one with `plantstore token create --user gardener"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot write the first token to"), "{stderr}");
+    assert!(stderr.contains("issue one with `plantstore token create --user gardener"), "{stderr}");
     assert_eq!(tokens(&site).len(), 0);
     std::fs::remove_dir(file(&site)).unwrap();
     let server = Server::start(site.command(&SERVE));
     assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200, "the next start makes it");
 }
 
-#[test]
+#[rstest]
+#[case::requires_script()]
 fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve(&site, &[]);
@@ -100,7 +103,7 @@ fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
 
 /// Cuts a first start short at one of its system calls; false when it makes fewer of them.
 fn cut_short(site: &Site, call: &str, number: usize) -> bool {
-    let mut traced = Traced::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
+    let mut traced = TracedCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
     let mut announced = String::new();
     let output = traced.child().stdout.as_mut().expect("its output");
     BufReader::new(output).read_line(&mut announced).expect("the address, or the end");
@@ -112,9 +115,10 @@ fn cut_short(site: &Site, call: &str, number: usize) -> bool {
     !started
 }
 
-/// Whatever of the store, the file and the token is there by then.
-#[test]
-fn a_first_start_that_is_cut_short_anywhere_is_completed_by_the_next() {
+/// The store, the file and the token may each exist or be missing by then.
+#[rstest]
+#[case::requires_strace()]
+fn interrupted_first_start_is_completed_by_the_next() {
     let mut cuts = 0;
     for call in ["fsync", "fdatasync", "rename", "renameat2", "pwrite64", "unlink"] {
         for number in 1.. {
@@ -124,8 +128,8 @@ fn a_first_start_that_is_cut_short_anywhere_is_completed_by_the_next() {
             }
             cuts += 1;
             let server = Server::start(site.command(&SERVE));
-            let answer = server.client(&stored_token(&site)).get("/plants");
-            assert_eq!(answer.status, 200, "after a cut at {call} {number}: {}", answer.text());
+            let response = server.client(&stored_token(&site)).get("/plants");
+            assert_eq!(response.status, 200, "after a cut at {call} {number}: {}", response.text());
         }
     }
     assert!(cuts > 5, "{cuts} cuts");

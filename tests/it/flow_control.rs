@@ -1,4 +1,4 @@
-//! HTTP/2 clients that do not read what they ask for, or send frames without end: they cost little, and others go on.
+//! HTTP/2 clients that do not read their responses, or send frames without end: other clients are served meanwhile.
 
 use rstest::rstest;
 

@@ -1,9 +1,9 @@
-//! Header fields that decide where a request ends, which host it is for and how its body is encoded.
+//! Header fields that frame a request: body length, host and encoding.
 
 use rstest::rstest;
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Answer, Client, Connection, Engine, JSON, Site};
+use crate::support::{Client, Connection, Engine, JSON, Response, Site};
 
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
@@ -12,13 +12,13 @@ const PROTOCOL_ERROR: u32 = 1;
 
 /// Sends a create with these header lines and body bytes; returns the connection and the response.
 #[track_caller]
-fn create(client: &Client, headers: &[(&str, &str)], body: &str) -> (Connection, Answer) {
+fn create(client: &Client, headers: &[(&str, &str)], body: &str) -> (Connection, Response) {
     let mut connection = client.connect();
     let mut bytes = client.bytes("POST", "/plants", &[&[JSON], headers].concat(), None);
     bytes.extend_from_slice(body.as_bytes());
     connection.send(bytes);
-    let answer = connection.answer(false);
-    (connection, answer)
+    let response = connection.read_response(false);
+    (connection, response)
 }
 
 #[rstest]
@@ -28,17 +28,17 @@ fn largest_content_length_is_rejected_with_413(#[values(Engine::Sqlite, Engine::
     let ada = server.client(&site.token("ada", &[]));
     for length in [LARGEST, "18446744073709551614", "18446744073709551613", "9223372036854775808"] {
         for body in ["", r#"{"id":1,"name":"Rose"}"#] {
-            let (mut connection, answer) = create(&ada, &[("Content-Length", length)], body);
-            assert_eq!(answer.error(), 41300, "{length}: {}", answer.text());
-            assert_eq!(answer.header("connection"), Some("close"), "{length}");
+            let (mut connection, response) = create(&ada, &[("Content-Length", length)], body);
+            assert_eq!(response.error(), 41300, "{length}: {}", response.text());
+            assert_eq!(response.header("connection"), Some("close"), "{length}");
             assert!(connection.is_closed_by_server(), "{length}");
         }
     }
     let mut second = ada.connect();
     second.send(ada.bytes("GET", "/plants", &[], None));
-    assert_eq!(second.answer(false).text(), "[]");
+    assert_eq!(second.read_response(false).text(), "[]");
     second.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", LARGEST)], None));
-    assert_eq!(second.answer(false).error(), 41300, "also behind another request");
+    assert_eq!(second.read_response(false).error(), 41300, "also behind another request");
     let (_, oversized_head) = create(&ada, &[("Content-Length", LARGEST), ("X-Filler", &"x".repeat(17_000))], "");
     assert_eq!(oversized_head.error(), 43100, "a head that is too large remains one");
     assert_eq!(server.anonymous().call("GET", "/livez", &[("Content-Length", LARGEST)], None).error(), 41300);
@@ -70,15 +70,15 @@ fn malformed_host_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres
     let ask = |path: &str, host: &str| {
         let mut connection = Connection::open(server.address());
         connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"));
-        connection.answer(false)
+        connection.read_response(false)
     };
     let malformed =
         ["a b", "a/b", "a\tb", "user@a", "a:b", "a:80:90", "a?b", "a#b", "a\\b", "<a>", "é", "[::1", "::1", "[a b]"];
     for host in malformed {
         for path in ["/plants", "/livez", "/nothing"] {
-            let answer = ask(path, host);
-            assert_eq!(answer.error(), 40007, "{path} of {host:?}");
-            assert!(answer.message().contains("`Host`"), "{}", answer.message());
+            let response = ask(path, host);
+            assert_eq!(response.error(), 40007, "{path} of {host:?}");
+            assert!(response.message().contains("`Host`"), "{}", response.message());
         }
     }
     let well_formed = [
@@ -131,8 +131,8 @@ fn every_content_encoding_line_counts(#[values(Engine::Sqlite, Engine::Postgres)
     ];
     for lines in encoded {
         let headers: Vec<_> = [JSON].into_iter().chain(lines.iter().map(|line| ("Content-Encoding", *line))).collect();
-        let answer = ada.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#));
-        assert_eq!(answer.error(), 41500, "{lines:?}");
+        let response = ada.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#));
+        assert_eq!(response.error(), 41500, "{lines:?}");
     }
     let plain: [&[&str]; 4] = [&["identity"], &["Identity"], &["identity", "identity"], &["identity, IDENTITY"]];
     for (id, lines) in plain.into_iter().enumerate() {
@@ -174,9 +174,9 @@ fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(
     ];
     for lines in rejected {
         let headers: Vec<_> = lines.iter().map(|line| ("Transfer-Encoding", *line)).collect();
-        let (mut connection, answer) = create(&ada, &headers, body);
-        assert_eq!(answer.error(), 40007, "{lines:?}");
-        assert_eq!(answer.header("connection"), Some("close"), "{lines:?}");
+        let (mut connection, response) = create(&ada, &headers, body);
+        assert_eq!(response.error(), 40007, "{lines:?}");
+        assert_eq!(response.header("connection"), Some("close"), "{lines:?}");
         assert!(connection.is_closed_by_server(), "{lines:?}");
     }
     let without_token = server.anonymous().call("GET", "/livez", &[("Transfer-Encoding", "gzip, chunked")], None);
@@ -184,10 +184,10 @@ fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(
     assert_eq!(ada.ids(), [0_i64; 0]);
     for (id, coding) in ["chunked", "Chunked", " CHUNKED "].into_iter().enumerate() {
         let body = format!("16\r\n{{\"id\":{id},\"name\":\"Rose\"}}\r\n0\r\n\r\n");
-        let (mut connection, answer) = create(&ada, &[("Transfer-Encoding", coding)], &body);
-        assert_eq!(answer.status, 200, "{coding}");
+        let (mut connection, response) = create(&ada, &[("Transfer-Encoding", coding)], &body);
+        assert_eq!(response.status, 200, "{coding}");
         connection.send(ada.bytes("GET", "/plants?limit=0", &[], None));
-        assert_eq!(connection.answer(false).text(), "[]", "the connection stays usable");
+        assert_eq!(connection.read_response(false).text(), "[]", "the connection stays usable");
     }
 }
 

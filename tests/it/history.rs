@@ -1,4 +1,4 @@
-//! The checker of histories catches what it is there for, and nothing else; and the service passes it under load.
+//! Tests of the linearizability checker, and of the service under load with it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::support::Outcome::{Denied, Done, Refused, Unknown};
+use crate::support::Outcome::{Denied, Done, Rejected, Unknown};
 use crate::support::{Action, Engine, History, Operation, Outcome, Random, Site, Summary, Workload, wait_for};
 
 const ID: i64 = 7;
@@ -40,20 +40,20 @@ fn accepts(operations: &[Operation]) {
     history(operations).check().expect("there is an order that explains this");
 }
 
-/// Refuses the operations and names the last of them as the one that cannot be.
+/// Checks that the history is rejected because of its last operation.
 #[track_caller]
 fn catches(operations: &[Operation]) -> String {
     let violation = history(operations).check().expect_err("no order explains this");
     assert_eq!((violation.user, violation.id), (0, ID));
-    let told = violation.to_string();
-    let offending = told.lines().filter(|line| line.starts_with('>')).collect::<Vec<_>>();
+    let reported = violation.to_string();
+    let offending = reported.lines().filter(|line| line.starts_with('>')).collect::<Vec<_>>();
     let last = operations.last().expect("some operations");
-    assert!(offending.len() == 1 && offending[0].contains(&format!("{:?} to", last.called)), "{told}");
-    told
+    assert!(offending.len() == 1 && offending[0].contains(&format!("{:?} to", last.called)), "{reported}");
+    reported
 }
 
 #[test]
-fn one_after_the_other_is_explained() {
+fn sequential_history_is_accepted() {
     accepts(&[
         list(0, 1, None),
         delete(2, 3, Denied),
@@ -63,15 +63,15 @@ fn one_after_the_other_is_explained() {
         delete(10, 11, Done),
         list(12, 13, None),
         create(14, 15, "c", Done),
-        create(16, 17, "d", Refused),
-        delete(18, 19, Refused),
+        create(16, 17, "d", Rejected),
+        delete(18, 19, Rejected),
         operation(20, 21, Action::List(None)),
         list(22, 23, Some("c")),
     ]);
 }
 
 #[test]
-fn what_overlaps_may_have_happened_in_any_order() {
+fn overlapping_operations_may_happen_in_any_order() {
     for shown in [None, Some("a")] {
         accepts(&[create(0, 10, "a", Done), list(5, 6, shown), list(11, 12, Some("a"))]);
         accepts(&[create(0, 1, "a", Done), delete(2, 10, Done), list(3, 9, shown), list(11, 12, None)]);
@@ -112,14 +112,14 @@ fn an_unknown_write_may_have_happened_once_at_any_time_after_its_call_or_never()
 
 #[test]
 fn an_unknown_write_happens_once_at_the_most_and_not_before_its_call() {
-    let told = catches(&[
+    let reported = catches(&[
         create(0, 1, "a", Unknown),
         list(2, 3, Some("a")),
         delete(4, 5, Done),
         list(6, 7, None),
         list(8, 9, Some("a")),
     ]);
-    assert!(told.contains("create \"a\": unknown") && told.contains("plant 7 of user 0"), "{told}");
+    assert!(reported.contains("create \"a\": unknown") && reported.contains("plant 7 of user 0"), "{reported}");
     catches(&[create(0, 1, "a", Unknown), delete(2, 3, Done), list(4, 5, None), delete(6, 7, Done)]);
     catches(&[
         create(0, 1, "a", Done),
@@ -159,8 +159,8 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
 }
 
 #[test]
-fn the_last_write_is_certain_unless_another_may_have_come_after_it() {
-    let told = |operations: &[Operation], settled: &[u64]| {
+fn last_write_is_certain_unless_another_may_follow() {
+    let reported = |operations: &[Operation], settled: &[u64]| {
         let history = history(operations);
         for at in settled {
             history.settle(Duration::from_millis(*at));
@@ -170,26 +170,26 @@ fn the_last_write_is_certain_unless_another_may_have_come_after_it() {
         certain.into_values().next().map(|(called, name)| (called.as_millis(), name))
     };
     let a = Some("a".to_owned());
-    assert_eq!(told(&[create(0, 1, "a", Done)], &[]), Some((0, a.clone())));
-    assert_eq!(told(&[delete(2, 3, Done), create(0, 1, "x", Done)], &[]), Some((2, None)));
+    assert_eq!(reported(&[create(0, 1, "a", Done)], &[]), Some((0, a.clone())));
+    assert_eq!(reported(&[delete(2, 3, Done), create(0, 1, "x", Done)], &[]), Some((2, None)));
     assert_eq!(
-        told(&[create(0, 1, "a", Done), delete(2, 3, Denied), delete(4, 5, Refused)], &[]),
+        reported(&[create(0, 1, "a", Done), delete(2, 3, Denied), delete(4, 5, Rejected)], &[]),
         Some((0, a.clone()))
     );
-    assert_eq!(told(&[create(0, 1, "x", Denied), list(2, 3, Some("x"))], &[]), None);
+    assert_eq!(reported(&[create(0, 1, "x", Denied), list(2, 3, Some("x"))], &[]), None);
     // At the same time, and so in any order.
-    assert_eq!(told(&[create(0, 3, "a", Done), delete(2, 5, Done)], &[]), None);
+    assert_eq!(reported(&[create(0, 3, "a", Done), delete(2, 5, Done)], &[]), None);
     // An unknown write may have come later, unless all was settled before the last one was called.
     let unknown = [delete(0, 1, Unknown), create(4, 5, "a", Done)];
-    assert_eq!(told(&unknown, &[]), None);
-    assert_eq!(told(&unknown, &[6]), None);
-    assert_eq!(told(&unknown, &[3, 6]), Some((4, a)));
+    assert_eq!(reported(&unknown, &[]), None);
+    assert_eq!(reported(&unknown, &[6]), None);
+    assert_eq!(reported(&unknown, &[3, 6]), Some((4, a)));
 }
 
 #[test]
-fn a_lost_write_is_caught() {
-    let told = catches(&[create(0, 1, "a", Done), list(2, 3, Some("a")), list(4, 5, None)]);
-    insta::assert_snapshot!(told, @r#"
+fn lost_write_is_found() {
+    let reported = catches(&[create(0, 1, "a", Done), list(2, 3, Some("a")), list(4, 5, None)]);
+    insta::assert_snapshot!(reported, @r#"
     no order explains what happened to plant 7 of user 0:
                  0ns to            1ms  create "a": created
                  2ms to            3ms  list with "a"
@@ -200,7 +200,7 @@ fn a_lost_write_is_caught() {
 }
 
 #[test]
-fn a_stale_list_is_caught() {
+fn stale_list_is_found() {
     catches(&[create(0, 1, "a", Done), delete(2, 3, Done), list(4, 5, Some("a"))]);
     catches(&[create(0, 1, "a", Done), list(2, 3, None)]);
     // Two lists that overlap a create and not each other: the second may not be older.
@@ -208,7 +208,7 @@ fn a_stale_list_is_caught() {
 }
 
 #[test]
-fn a_false_conflict_and_a_false_not_found_are_caught() {
+fn false_conflict_and_false_not_found_are_found() {
     catches(&[create(0, 1, "a", Denied)]);
     catches(&[create(0, 1, "a", Done), delete(2, 3, Done), create(4, 5, "b", Denied)]);
     catches(&[create(0, 1, "a", Done), delete(2, 3, Denied)]);
@@ -216,21 +216,21 @@ fn a_false_conflict_and_a_false_not_found_are_caught() {
 }
 
 #[test]
-fn two_successes_where_one_is_possible_are_caught() {
+fn two_successes_where_one_is_possible_are_found() {
     catches(&[create(0, 10, "a", Done), create(0, 11, "b", Done)]);
     catches(&[create(0, 1, "a", Done), delete(2, 10, Done), delete(2, 11, Done)]);
 }
 
 #[test]
-fn a_refused_write_that_shows_up_is_caught() {
-    catches(&[create(0, 1, "a", Refused), list(2, 3, Some("a"))]);
-    catches(&[create(0, 1, "a", Refused), delete(2, 3, Done)]);
-    catches(&[create(0, 1, "a", Done), create(2, 3, "b", Denied), delete(4, 5, Refused), list(6, 7, None)]);
+fn visible_rejected_write_is_found() {
+    catches(&[create(0, 1, "a", Rejected), list(2, 3, Some("a"))]);
+    catches(&[create(0, 1, "a", Rejected), delete(2, 3, Done)]);
+    catches(&[create(0, 1, "a", Done), create(2, 3, "b", Denied), delete(4, 5, Rejected), list(6, 7, None)]);
     catches(&[create(0, 1, "a", Done), create(2, 3, "b", Denied), delete(4, 5, Done), list(6, 7, Some("b"))]);
 }
 
 #[test]
-fn plants_and_users_do_not_mix() {
+fn plants_and_users_are_independent() {
     let at = |user, id, from| Operation {
         user,
         action: Action::Create(id, format!("{user} {id}"), Done),
@@ -253,7 +253,7 @@ fn plants_and_users_do_not_mix() {
     catches(&with(seen(0, 6, &[(8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "1 7"), (8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "0 8"), (8, "0 8")])));
-    let violation = history(&with(seen(1, 6, &[(ID, "1 7"), (9, "x")]))).check().expect_err("nobody created it");
+    let violation = history(&with(seen(1, 6, &[(ID, "1 7"), (9, "x")]))).check().expect_err("it was never created");
     assert_eq!((violation.user, violation.id), (1, 9));
 }
 
@@ -282,9 +282,9 @@ fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -
 }
 
 #[test]
-fn the_checker_agrees_with_trying_every_order() {
+fn checker_agrees_with_exhaustive_search() {
     const LONGEST: u64 = 8;
-    let outcomes = prop_oneof![4 => Just(Done), 2 => Just(Denied), 2 => Just(Unknown), 1 => Just(Refused)];
+    let outcomes = prop_oneof![4 => Just(Done), 2 => Just(Denied), 2 => Just(Unknown), 1 => Just(Rejected)];
     let one = (0..5_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
     let several = proptest::collection::vec(one, 1..usize::try_from(LONGEST).unwrap());
     let settled = proptest::collection::vec((0..22_u64).prop_map(Duration::from_millis), 0..3);
@@ -301,7 +301,7 @@ fn the_checker_agrees_with_trying_every_order() {
                 _ => list(*from, from + length, Some(&format!("{shown}"))),
             })
             .collect();
-        let happened: Vec<_> = operations.iter().filter(|one| one.action.outcome() != Some(Refused)).collect();
+        let happened: Vec<_> = operations.iter().filter(|one| one.action.outcome() != Some(Rejected)).collect();
         let expected = has_an_order(None, &happened, &settled);
         verdicts[usize::from(expected)].fetch_add(1, Ordering::Relaxed);
         let history = history(&operations);
@@ -312,24 +312,24 @@ fn the_checker_agrees_with_trying_every_order() {
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    let [refused, accepted] = verdicts.map(AtomicU64::into_inner);
-    assert!(refused > 2_000 && accepted > 2_000, "{refused} refused, {accepted} accepted: both were tried");
+    let [rejected, accepted] = verdicts.map(AtomicU64::into_inner);
+    assert!(rejected > 2_000 && accepted > 2_000, "{rejected} rejected, {accepted} accepted: both occurred");
 }
 
 /// A store of one mutex, and the clients of a bad network in front of it.
 #[derive(Default)]
 struct Simulated {
-    plants: Mutex<Plants>,
+    plants: Mutex<MutexStore>,
 }
 
 #[derive(Default)]
-struct Plants {
+struct MutexStore {
     present: BTreeMap<(usize, i64), String>,
     /// Writes of unknown outcome that are still on their way.
     late: Vec<(usize, i64, Option<String>)>,
 }
 
-impl Plants {
+impl MutexStore {
     /// Creates with a name, deletes without.
     fn write(&mut self, user: usize, id: i64, name: Option<String>) -> Outcome {
         match (name, self.present.contains_key(&(user, id))) {
@@ -356,7 +356,7 @@ impl Simulated {
             return;
         }
         let outcome = match random.below(40) {
-            0 => Refused,
+            0 => Rejected,
             1 if unknown => {
                 let _ = plants.write(user, id, name.clone());
                 Unknown
@@ -382,8 +382,8 @@ impl Simulated {
 
 const THREADS: u64 = 16;
 
-/// So many operations by each of the threads; in the middle the store does what `fault` says.
-fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut Plants)) -> Result<Summary, String> {
+/// Runs this many operations on each thread; in the middle `fault` is applied to the store.
+fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut MutexStore)) -> Result<Summary, String> {
     let (store, history) = (Simulated::default(), History::new());
     let run = |seed: u64| {
         std::thread::scope(|scope| {
@@ -401,24 +401,24 @@ fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut Plants)) -
 }
 
 #[test]
-fn a_long_history_of_a_store_that_is_right_is_explained() {
+fn long_history_of_a_correct_store_is_accepted() {
     let summary = simulate(3_126, true, |_| {}).expect("it is right");
     assert_eq!(summary.operations, 50_016);
-    assert!(summary.acknowledged > 10_000 && summary.unknown > 500 && summary.refused > 500, "{summary:?}");
+    assert!(summary.acknowledged > 10_000 && summary.unknown > 500 && summary.rejected > 500, "{summary:?}");
 }
 
 #[test]
-fn one_fault_in_a_long_history_is_caught() {
+fn one_fault_in_a_long_history_is_found() {
     let lost = simulate(1_000, false, |plants| drop(plants.present.pop_first().expect("some plant")));
     assert!(lost.expect_err("a plant is lost").contains("no order explains"));
     let changed = simulate(1_000, true, |plants| {
-        plants.present.values_mut().for_each(|name| name.push_str(" of somebody else"));
+        plants.present.values_mut().for_each(|name| name.push_str(" of another user"));
     });
-    assert!(changed.expect_err("plants have changed").contains("of somebody else"));
+    assert!(changed.expect_err("plants have changed").contains("of another user"));
 }
 
 #[test]
-fn the_service_passes_under_load() {
+fn service_is_linearizable_under_load() {
     let site = Site::new(Engine::Sqlite);
     let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
     let (mut one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
@@ -428,7 +428,7 @@ fn the_service_passes_under_load() {
     let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
     let ((), report) = workload.run(&history, || {
         some(300);
-        // Whoever was connected to it does not know what became of their last request.
+        // Clients that were connected to it do not know the outcome of their last request.
         one.kill();
         some(history.acknowledged() + 300);
     });

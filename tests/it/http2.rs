@@ -1,4 +1,4 @@
-//! HTTP/2: the same contract, many requests at a time, and clients that misuse it.
+//! HTTP/2: the same contract as HTTP/1.1, concurrent requests on a connection, and misuse.
 
 mod misuse;
 
@@ -35,7 +35,7 @@ fn serves_others(server: &Server) {
 }
 
 #[rstest]
-fn the_three_operations(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn three_operations_work_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -77,7 +77,7 @@ fn the_three_operations(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
 }
 
 #[rstest]
-fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn both_protocols_give_the_same_responses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--cors-origin", "https://app.example"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -97,7 +97,7 @@ fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Pos
         ("POST", "/plants", &[JSON], None),
         ("POST", "/plants", &[], Some("{}")),
         ("DELETE", "/plants/7", &[], None),
-        ("PUT", "/plants", &[], Some("nobody reads this")),
+        ("PUT", "/plants", &[], Some("not read")),
         ("GET", "/nothing", &[], None),
         ("HEAD", "/nothing", &[], None),
         ("OPTIONS", "/plants", &preflight, None),
@@ -108,9 +108,9 @@ fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Pos
             let body = body.map(str::as_bytes);
             let first = client.call(method, path, headers, body);
             let second = Http2::open(client).call(method, path, headers, body);
-            let plain = |answer: &crate::support::Answer| {
+            let plain = |response: &crate::support::Response| {
                 // What is about the connection is HTTP/1.1's alone.
-                let mut headers = answer.headers.clone();
+                let mut headers = response.headers.clone();
                 headers.retain(|(name, _)| {
                     !["date", "x-request-id", "connection", "transfer-encoding"].contains(&name.as_str())
                 });
@@ -126,7 +126,7 @@ fn what_one_protocol_answers_the_other_does(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(ada.ids(), [1]);
     let asked_first =
         Http2::open(&ada).call("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(br#"{"id":2,"name":"n"}"#));
-    assert_eq!(asked_first.status, 200, "whoever asks whether to send may send");
+    assert_eq!(asked_first.status, 200, "100-continue lets the client send");
 }
 
 #[rstest]
@@ -145,9 +145,7 @@ fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] 
 }
 
 #[rstest]
-fn more_at_work_on_one_connection_are_refused_and_may_be_sent_again(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -156,8 +154,8 @@ fn more_at_work_on_one_connection_are_refused_and_may_be_sent_again(
     for number in 0..101 {
         connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
     }
-    let refused = connection.next_of(RST_STREAM);
-    assert_eq!((refused.stream, refused.reason()), (201, REFUSED_STREAM));
+    let rejected = connection.next_of(RST_STREAM);
+    assert_eq!((rejected.stream, rejected.reason()), (201, REFUSED_STREAM));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"n"}"#);
     assert_eq!(connection.body(1), r#"{"name":"n"}"#, "those before go on");
     connection.send(HEADERS, WHOLE, 203, &head(&ada, "GET", "/plants", &[]));
@@ -167,7 +165,7 @@ fn more_at_work_on_one_connection_are_refused_and_may_be_sent_again(
 // A connection of HTTP/1.1 has one request at work. So that many on each of many connections need no more room than
 // that, all of them together are as many as there may be connections.
 #[rstest]
-fn requests_at_work_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_in_flight_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--max-connections", "4"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -190,15 +188,15 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
     let ada = server.client(&site.token("ada", &[]));
     let of_size = |size: usize| Http2::open(&ada).call("GET", "/plants", &[("X-Filler", &"x".repeat(size))], None);
     for (size, fits) in [(16_000, true), (16_384, false), (40_000, false), (60_000, false)] {
-        let answer = of_size(size);
+        let response = of_size(size);
         if fits {
-            assert_eq!(answer.status, 200, "{size}");
+            assert_eq!(response.status, 200, "{size}");
         } else {
-            assert_eq!(answer.error(), 43100, "{size}");
+            assert_eq!(response.error(), 43100, "{size}");
         }
     }
     let far_too_large = of_size(100_000);
-    assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library answers it");
+    assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library responds to it");
     let of_number = |number: usize| {
         // The authority, which stands for Host, and Authorization are there already.
         let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
@@ -214,7 +212,9 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn a_slow_body_is_a_408_and_the_connection_goes_on(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&["--request-timeout", "300ms"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -229,7 +229,7 @@ fn a_slow_body_is_a_408_and_the_connection_goes_on(#[values(Engine::Sqlite, Engi
 }
 
 #[rstest]
-fn a_request_that_is_taken_back_is_no_longer_waited_for(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -243,14 +243,14 @@ fn a_request_that_is_taken_back_is_no_longer_waited_for(#[values(Engine::Sqlite,
     let line = wait_for("its line in the log", || {
         server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
     });
-    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "nobody answers it: {line}");
+    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "it gets no response: {line}");
     drop(held);
     connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
     assert!(connection.body(5).contains("live"), "and the connection goes on");
 }
 
 #[rstest]
-fn the_authority_stands_for_the_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -279,7 +279,7 @@ fn the_authority_stands_for_the_host(#[values(Engine::Sqlite, Engine::Postgres)]
 
 // It is handed over as far as the client makes room, and waits in the store, not in memory.
 #[rstest]
-fn a_long_list_is_sent_as_the_client_takes_it(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     site.plant_many(100_000, "a plant of this name and number ");
@@ -333,7 +333,7 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn an_answer_that_finds_no_room_is_abandoned(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn response_blocked_by_flow_control_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--write-timeout", "1s"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -354,7 +354,7 @@ fn an_answer_that_finds_no_room_is_abandoned(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn what_is_in_flight_at_the_end_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -366,7 +366,7 @@ fn what_is_in_flight_at_the_end_is_finished(#[values(Engine::Sqlite, Engine::Pos
     server.signal("TERM");
     assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "no more are wanted");
     let ping = connection.next_of(PING);
-    // Sent before the client could know: it is answered, too.
+    // Sent before the client could know: it gets a response, too.
     connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/readyz", &[]));
     assert!(connection.body(5).contains("50300"));
     connection.send(PING, ACK, 0, &ping.payload);
@@ -377,16 +377,14 @@ fn what_is_in_flight_at_the_end_is_finished(#[values(Engine::Sqlite, Engine::Pos
     connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);
     assert_eq!(connection.body(1), r#"{"name":"in flight"}"#);
     while let Some(frame) = connection.next() {
-        assert_ne!(frame.stream, 7, "it was told that nothing is done of this one");
+        assert_ne!(frame.stream, 7, "GOAWAY says that it was not processed");
     }
     assert_eq!(server.wait().code(), Some(0));
     assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
 }
 
 #[rstest]
-fn connections_that_do_not_agree_to_the_end_do_not_hold_it_up(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let mut stubborn = Frames::open(server.address(), &[]);
@@ -398,9 +396,9 @@ fn connections_that_do_not_agree_to_the_end_do_not_hold_it_up(
     assert_eq!((stubborn.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
 }
 
-/// It never confirms that it was told to send no more. Before it is left behind, it learns for good what was not done.
+/// It never acknowledges the shutdown. Before the connection is closed, GOAWAY names the last processed stream.
 #[test]
-fn whoever_does_not_agree_to_the_end_is_told_what_was_done() {
+fn client_that_ignores_goaway_learns_the_last_processed_stream() {
     let site = site();
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let mut stubborn = Frames::open(server.address(), &[]);
@@ -409,23 +407,23 @@ fn whoever_does_not_agree_to_the_end_is_told_what_was_done() {
         assert!(stubborn.body(stream).contains("live"));
     }
     server.signal("TERM");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(frame) = stubborn.next() {
         if frame.kind == GOAWAY {
-            told.push((u32::from_be_bytes(frame.payload[..4].try_into().unwrap()), frame.reason()));
+            reported.push((u32::from_be_bytes(frame.payload[..4].try_into().unwrap()), frame.reason()));
         }
     }
-    assert_eq!(told, [(u32::MAX >> 1, NO_ERROR), (3, NO_ERROR)]);
+    assert_eq!(reported, [(u32::MAX >> 1, NO_ERROR), (3, NO_ERROR)]);
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// What no store has a part in.
+/// Tests without a store.
 fn site() -> Site<'static> {
     Site::new(crate::support::Engine::Sqlite)
 }
 
 #[test]
-fn the_protocol_is_known_by_the_first_bytes_that_differ() {
+fn protocol_is_detected_by_the_first_different_bytes() {
     let server = site().serve(&[]);
     let ask = |pieces: &[&[u8]]| {
         let mut stream = TcpStream::connect(server.address()).unwrap();
@@ -435,9 +433,9 @@ fn the_protocol_is_known_by_the_first_bytes_that_differ() {
             // The service takes each by itself, most of the time.
             std::thread::yield_now();
         }
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        String::from_utf8_lossy(&response).into_owned()
     };
     let rest = b" /plants HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let close = "Connection: close";
@@ -447,8 +445,8 @@ fn the_protocol_is_known_by_the_first_bytes_that_differ() {
         &[b"PRI", rest],
         &[b"P", b"R", b"I", b" ", b"*", b" HTTP/1.1\r\nHost: x\r\n", close.as_bytes(), b"\r\n\r\n"],
     ] {
-        let answer = ask(pieces);
-        assert!(answer.starts_with("HTTP/1.1 401 "), "{pieces:?}: {answer}");
+        let response = ask(pieces);
+        assert!(response.starts_with("HTTP/1.1 401 "), "{pieces:?}: {response}");
     }
     assert!(ask(&[b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n"]).contains("40007"));
     // The preface in pieces, with what follows in one piece with its end.

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: what is sent again with its key is not done again, and gets its first answer again.
+//! `Idempotency-Key`: a retry with the same key has no effect and gets the first response again.
 
 mod nodes;
 mod storage;
@@ -8,35 +8,35 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, JSON, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Response, Site, assert_snapshot, wait_for};
 
 /// For requests that wait for a lock longer than a request should.
-const PATIENT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
+const LONG_TIMEOUT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
 
 fn plant(id: i64, name: &str) -> String {
     format!(r#"{{"id":{id},"name":"{name}"}}"#)
 }
 
 #[track_caller]
-fn post(client: &Client, key: &str, body: &str) -> Answer {
+fn post(client: &Client, key: &str, body: &str) -> Response {
     client.call("POST", "/plants", &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()))
 }
 
 #[track_caller]
-fn delete(client: &Client, key: &str, id: impl std::fmt::Display) -> Answer {
+fn delete(client: &Client, key: &str, id: impl std::fmt::Display) -> Response {
     client.call("DELETE", &format!("/plants/{id}"), &[("Idempotency-Key", key)], None)
 }
 
-fn is_replayed(answer: &Answer) -> bool {
-    answer.header("idempotency-replayed").is_some_and(|value| {
+fn is_replayed(response: &Response) -> bool {
+    response.header("idempotency-replayed").is_some_and(|value| {
         assert_eq!(value, "true");
         true
     })
 }
 
-/// The same answer, but for the header that says so.
+/// The same response, except for the header field of a replay.
 #[track_caller]
-fn assert_replays(first: &Answer, again: &Answer) {
+fn assert_replays(first: &Response, again: &Response) {
     assert!(!is_replayed(first), "{}", first.wire());
     assert!(is_replayed(again), "{}", again.wire());
     assert_eq!(again.wire().replace("idempotency-replayed: true\n", ""), first.wire());
@@ -47,7 +47,7 @@ fn names(client: &Client) -> String {
     client.get("/plants").text().to_owned()
 }
 
-/// Sends the same bytes over two connections while nobody can write: one is refused because the other is in flight, and
+/// Sends the same bytes over two connections while writes are blocked: one is rejected because the other is in flight, and
 /// that other one is given back.
 fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -> Connection {
     let mut connections = [one, other].map(|client| {
@@ -56,11 +56,11 @@ fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -
         connection.send(bytes(client));
         connection
     });
-    let refused = wait_for("the refusal of one of them", || {
-        connections.iter_mut().position(|connection| match connection.try_answer(false) {
-            Ok(answer) => {
-                assert_eq!(answer.error(), 40901, "{}", answer.wire());
-                assert_eq!(answer.header("retry-after"), Some("1"));
+    let rejected = wait_for("the refusal of one of them", || {
+        connections.iter_mut().position(|connection| match connection.try_read_response(false) {
+            Ok(response) => {
+                assert_eq!(response.error(), 40901, "{}", response.wire());
+                assert_eq!(response.header("retry-after"), Some("1"));
                 true
             }
             Err(error) => {
@@ -70,8 +70,8 @@ fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -
         })
     });
     let [first, second] = connections;
-    let waits = if refused == 0 { second } else { first };
-    waits.stream().set_read_timeout(Some(crate::support::PATIENCE)).expect("a patient connection");
+    let waits = if rejected == 0 { second } else { first };
+    waits.stream().set_read_timeout(Some(crate::support::TIMEOUT)).expect("a read timeout");
     waits
 }
 
@@ -79,27 +79,29 @@ fn create_bytes(key: &'static str, body: String) -> impl Fn(&Client) -> Vec<u8> 
     move |client| client.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()))
 }
 
-/// Waits until there is another answer than that the first is in flight.
+/// Waits until there is another response than that the first is in flight.
 #[track_caller]
-fn after_flight(call: impl Fn() -> Answer) -> Answer {
-    wait_for("the end of the first", || Some(call()).filter(|answer| answer.status != 409 || answer.error() != 40901))
+fn after_flight(call: impl Fn() -> Response) -> Response {
+    wait_for("the end of the first", || {
+        Some(call()).filter(|response| response.status != 409 || response.error() != 40901)
+    })
 }
 
-/// Waits until there is another answer than that nothing was done.
+/// Waits until there is another response than that nothing was done.
 #[track_caller]
-fn once_well(call: impl Fn() -> Answer) -> Answer {
+fn once_well(call: impl Fn() -> Response) -> Response {
     wait_for("the store", || {
-        Some(call()).filter(|answer| answer.status < 400 || !matches!(answer.error(), 40901 | 50300))
+        Some(call()).filter(|response| response.status < 400 || !matches!(response.error(), 40901 | 50300))
     })
 }
 
 /// One of many that meet on few plants: a delete of those that are there, a create of the others, three of four with a key.
-struct Request {
+struct KeyedRequest {
     id: i64,
     number: i64,
 }
 
-impl Request {
+impl KeyedRequest {
     fn has_key(&self) -> bool {
         self.number % 4 != 0
     }
@@ -118,7 +120,7 @@ impl Request {
     }
 }
 
-const KEPT: &str = "SELECT count(*) FROM idempotency_keys";
+const STORED_KEYS: &str = "SELECT count(*) FROM idempotency_keys";
 const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (
                      SELECT oid FROM pg_database WHERE datname = current_database())";
 
@@ -149,7 +151,7 @@ fn a_create_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     assert_replays(&first, &post(&ada, "k1", body));
     assert_eq!(ada.ids(), [0_i64; 0], "what was deleted is not made again");
     assert_eq!(post(&ada, "k2", body).status, 200, "with a new key it is");
-    assert_eq!(site.rows(KEPT), [2]);
+    assert_eq!(site.rows(STORED_KEYS), [2]);
 }
 
 #[rstest]
@@ -176,7 +178,7 @@ fn a_delete_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
 }
 
 #[rstest]
-fn a_refusal_stays_a_refusal(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejection_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -207,7 +209,7 @@ fn a_refusal_stays_a_refusal(#[values(Engine::Sqlite, Engine::Postgres)] engine:
 }
 
 #[rstest]
-fn so_does_the_refusal_of_a_bad_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejection_of_an_invalid_request_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -238,7 +240,7 @@ fn so_does_the_refusal_of_a_bad_request(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn another_request_with_the_key_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn key_of_another_request_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -293,7 +295,7 @@ fn another_request_with_the_key_is_refused(#[values(Engine::Sqlite, Engine::Post
 }
 
 #[rstest]
-fn keys_are_a_users_own(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn keys_are_separate_for_each_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [first, second] = [site.token("ada", &[]), site.token("ada", &["--scope", "plants:write"])];
@@ -309,7 +311,7 @@ fn keys_are_a_users_own(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
 
 // A request that is allowed the next time, or that finds the service available again, is served.
 #[rstest]
-fn what_depends_on_the_caller_or_the_moment_is_not_kept(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn transient_and_authentication_errors_are_not_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--store-timeout", "500ms"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -323,25 +325,25 @@ fn what_depends_on_the_caller_or_the_moment_is_not_kept(#[values(Engine::Sqlite,
     assert_eq!(unavailable.error(), 50300);
     assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "nor is it known what the key is for");
     drop(held);
-    assert_eq!(site.rows(KEPT), [0]);
+    assert_eq!(site.rows(STORED_KEYS), [0]);
     let first = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(first.status == 200 && !is_replayed(&first), "{}", first.wire());
     assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
 }
 
 #[rstest]
-fn a_body_that_does_not_arrive_leaves_the_key_free(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn incomplete_body_leaves_the_key_unused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--request-timeout", "300ms"]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None));
-    assert_eq!(connection.answer(false).error(), 40800);
+    assert_eq!(connection.read_response(false).error(), 40800);
     assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
 }
 
 #[rstest]
-fn a_key_is_printable_bare_or_quoted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -381,9 +383,10 @@ fn a_key_is_printable_bare_or_quoted(#[values(Engine::Sqlite, Engine::Postgres)]
         &too_long,
         &too_long_quoted,
     ] {
-        for answer in [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
+        for response in
+            [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
         {
-            assert_eq!(answer.error(), 40007, "{wrong}");
+            assert_eq!(response.error(), 40007, "{wrong}");
         }
     }
     assert_snapshot!(post(&ada, "", "{}").text(), @r#"{"error":40007,"message":"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941"}"#);
@@ -400,7 +403,7 @@ fn a_key_is_printable_bare_or_quoted(#[values(Engine::Sqlite, Engine::Postgres)]
 #[rstest]
 fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(PATIENT);
+    let server = site.serve(LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.ids(), [0_i64; 0]);
     let held = site.hold_writes();
@@ -417,22 +420,20 @@ fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine:
 
     {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
     "#);
-    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "whatever it asks");
+    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "for any request");
     assert_eq!(post(&ada, "k1", "nonsense").error(), 40901);
     assert_eq!(delete(&ada, "k1", 1).error(), 40901);
     drop(held);
-    let answer = first.answer(false);
-    assert_eq!(answer.status, 200);
-    assert_replays(&answer, &post(&ada, "k1", &plant(1, "Rose")));
+    let response = first.read_response(false);
+    assert_eq!(response.status, 200);
+    assert_replays(&response, &post(&ada, "k1", &plant(1, "Rose")));
     assert_eq!(post(&ada, "k1", &plant(2, "Fern")).error(), 42200);
 }
 
 #[rstest]
-fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn client_that_disconnects_gets_its_response_on_retry(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(PATIENT);
+    let server = site.serve(LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
     let held = site.hold_writes();
@@ -440,9 +441,9 @@ fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
     drop(first);
     assert_eq!(delete(&ada, "k1", 1).error(), 40901, "it is still to be done");
     drop(held);
-    let answer = after_flight(|| delete(&ada, "k1", 1));
-    assert_eq!(answer.status, 204, "{}", answer.wire());
-    assert!(is_replayed(&answer));
+    let response = after_flight(|| delete(&ada, "k1", 1));
+    assert_eq!(response.status, 204, "{}", response.wire());
+    assert!(is_replayed(&response));
     assert_eq!(ada.ids(), [0_i64; 0]);
     if matches!(site.engine, Engine::Postgres) {
         wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
@@ -451,12 +452,12 @@ fn a_client_that_goes_away_finds_its_answer_when_it_comes_back(
 
 // With keys or without, in one commit: of all requests for one id exactly one wins, and every retry gets the same response.
 #[rstest]
-fn those_who_share_a_commit_are_told_apart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(PATIENT);
+    let server = site.serve(LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     (0..3).for_each(|id| ada.plant(id, "before"));
-    let requests: Vec<Request> = (0..24).map(|number| Request { id: number % 6, number }).collect();
+    let requests: Vec<KeyedRequest> = (0..24).map(|number| KeyedRequest { id: number % 6, number }).collect();
     let held = site.hold_writes();
     let mut connections: Vec<Connection> = requests
         .iter()
@@ -471,27 +472,27 @@ fn those_who_share_a_commit_are_told_apart(#[values(Engine::Sqlite, Engine::Post
         assert_eq!(server.anonymous().get("/livez").status, 200);
     }
     drop(held);
-    let answers: Vec<Answer> = connections.iter_mut().map(|connection| connection.answer(false)).collect();
+    let responses: Vec<Response> = connections.iter_mut().map(|connection| connection.read_response(false)).collect();
     let done = |id: i64| {
-        requests.iter().zip(&answers).filter(move |(request, answer)| request.id == id && answer.status < 300)
+        requests.iter().zip(&responses).filter(move |(request, response)| request.id == id && response.status < 300)
     };
     assert!((0..6).all(|id| done(id).count() == 1), "each once");
     let created = (3..6).map(|id| done(id).next().unwrap().0.name()).collect::<Vec<_>>();
     let listed = ada.get("/plants").json();
     let listed: Vec<&str> = listed.as_array().unwrap().iter().map(|plant| plant["name"].as_str().unwrap()).collect();
-    assert_eq!(listed, created, "the plants of those who were told so");
-    for (request, answer) in requests.iter().zip(&answers).filter(|(request, _)| request.has_key()) {
+    assert_eq!(listed, created, "the plants of the successful requests");
+    for (request, response) in requests.iter().zip(&responses).filter(|(request, _)| request.has_key()) {
         let mut connection = ada.connect();
         connection.send(request.bytes(&ada));
-        assert_replays(answer, &connection.answer(false));
+        assert_replays(response, &connection.read_response(false));
     }
     assert_eq!(ada.ids(), [3, 4, 5]);
 }
 
 #[rstest]
-fn of_many_with_one_key_one_is_done(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn exactly_one_of_many_requests_with_one_key_is_done(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(PATIENT);
+    let server = site.serve(LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     for round in 0..20 {
         let key = format!("round {round}");
@@ -501,9 +502,9 @@ fn of_many_with_one_key_one_is_done(#[values(Engine::Sqlite, Engine::Postgres)] 
             racers
                 .into_iter()
                 .map(|racer| racer.join().expect("a racer"))
-                .filter(|answer| {
-                    assert_eq!(answer.status, 200, "{}", answer.wire());
-                    !is_replayed(answer)
+                .filter(|response| {
+                    assert_eq!(response.status, 200, "{}", response.wire());
+                    !is_replayed(response)
                 })
                 .count()
         });

@@ -1,4 +1,4 @@
-//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and through kills.
+//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and with kills.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rstest::rstest;
 
-use crate::support::transfer::{export, feed, import, lines, said};
-use crate::support::{Cluster, Engine, Proxy, Site, Stop, assert_snapshot, signal, wait_for};
+use crate::support::transfer::{export, feed, import, lines, stderr};
+use crate::support::{Cluster, Engine, Proxy, Site, StopOnDrop, assert_snapshot, signal, wait_for};
 
-/// What an import of these bytes says, which fails.
+/// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
-fn refusal(site: &Site, arguments: &[&str], input: &[u8]) -> String {
+fn error_of(site: &Site, arguments: &[&str], input: &[u8]) -> String {
     let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    said(&output)
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    stderr(&output)
 }
 
 /// The number of plants, 0 as long as there is no store.
@@ -34,7 +34,7 @@ fn stored(site: &Site) -> i64 {
 }
 
 #[rstest]
-fn a_dash_is_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn dash_means_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada"], 3);
     assert!(import(site, &["-"], &text).ends_with("stored 3 plants, created 1 user\n"));
@@ -43,29 +43,30 @@ fn a_dash_is_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres
 }
 
 #[rstest]
-fn an_input_that_ends_before_its_first_line_is_a_mistake(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn empty_input_is_an_error(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada"], 3);
-    let told = refusal(site, &["--from-line", "5"], text.as_bytes());
-    assert!(told.contains("the input ends after 3 lines, before the one that --from-line names"), "{told}");
-    assert!(refusal(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
+    let reported = error_of(site, &["--from-line", "5"], text.as_bytes());
+    assert!(reported.contains("the input ends after 3 lines, before the one that --from-line names"), "{reported}");
+    assert!(error_of(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
     assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
-    assert!(refusal(site, &["."], b"").contains("cannot read .: it is a directory"));
+    assert!(error_of(site, &["."], b"").contains("cannot read .: it is a directory"));
 }
 
 #[rstest]
+#[case::requires_postgres()]
 fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
-    let told = import(site, &[], &text);
-    assert!(told.ends_with("stored 9,000 plants, created 3 users\n"), "{told}");
+    let reported = import(site, &[], &text);
+    assert!(reported.ends_with("stored 9,000 plants, created 3 users\n"), "{reported}");
     assert_eq!(export(site), text);
     let file = site.directory().join("plants.ndjson");
     std::fs::write(&file, export(site)).unwrap();
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let other = Site::new(engine);
         let output = other.run(&["import", "--create", file.to_str().unwrap()]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(export(&other), text);
         let server = other.serve(&[]);
         let ada = server.client(&other.token("ada", &[]));
@@ -74,9 +75,9 @@ fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres
     }
 }
 
-// Fields in any order, with white space, escapes and others that say nothing; any end of line, and none.
+// Fields in any order, with white space, escapes and unknown fields; any line ending, and none.
 #[rstest]
-fn lines_are_read_as_bodies_are(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn lines_follow_the_rules_of_bodies(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(
         site,
@@ -91,7 +92,7 @@ fn lines_are_read_as_bodies_are(#[values(Engine::Sqlite, Engine::Postgres)] engi
 
 // The last batch is not full, and waits for more lines: it is not stored.
 #[rstest]
-fn an_interrupted_import_says_what_is_stored_and_how_to_go_on(
+fn interrupted_import_reports_its_progress_and_how_to_resume(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -112,41 +113,45 @@ fn an_interrupted_import_says_what_is_stored_and_how_to_go_on(
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
         drop(stdin);
-        assert_eq!(output.status.code(), Some(code), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         let range = if before == 0 { "up to 4096".to_owned() } else { format!("from {} to {through}", before + 1) };
-        let (next, said) = (through + 1, said(&output));
+        let (next, stderr) = (through + 1, stderr(&output));
         let expected = format!(
             "error: interrupted by SIG{name}: all lines {range} are stored, and none after; go on with --from-line {next}\n"
         );
-        assert!(said.contains("stored 4,096 plants"), "{said}");
-        assert!(said.ends_with(&expected), "{said}");
+        assert!(stderr.contains("stored 4,096 plants"), "{stderr}");
+        assert!(stderr.ends_with(&expected), "{stderr}");
     }
     import(site, &["--from-line", "8193"], &text);
     assert_eq!(export(site), text);
 }
 
 #[rstest]
-fn what_is_said_after_skipped_lines_is_true(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 3));
     let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
     let skip = ["--from-line", "2", "--on-conflict", "skip"];
-    let told = refusal(site, &skip, text.as_bytes());
+    let reported = error_of(site, &skip, text.as_bytes());
     assert!(
-        told.ends_with(
+        reported.ends_with(
             "stored 2 plants, skipped 1 that exist already, skipped 1 that exist with another name or tag\n\
          error: 1 invalid line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
          correct them and go on with --from-line 6 --on-conflict skip\n"
         ),
-        "{told}"
+        "{reported}"
     );
-    let told = refusal(site, &["--from-line", "4"], text.as_bytes());
-    assert!(told.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"), "{told}");
-    let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
-    let told = refusal(site, &["--from-line", "2"], more.as_bytes());
+    let reported = error_of(site, &["--from-line", "4"], text.as_bytes());
     assert!(
-        told.contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
-        "{told}"
+        reported.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"),
+        "{reported}"
+    );
+    let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
+    let reported = error_of(site, &["--from-line", "2"], more.as_bytes());
+    assert!(
+        reported
+            .contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
+        "{reported}"
     );
 }
 
@@ -156,12 +161,12 @@ fn a_byte_order_mark_at_the_start_is_accepted(#[values(Engine::Sqlite, Engine::P
     let text = lines(&["ada"], 2);
     import(site, &[], &format!("\u{feff}{text}"));
     assert_eq!(export(site), text);
-    let told = refusal(site, &[], format!("\n\u{feff}{text}").as_bytes());
-    assert!(told.contains("line 2: it is not JSON"), "only at the start: {told}");
+    let reported = error_of(site, &[], format!("\n\u{feff}{text}").as_bytes());
+    assert!(reported.contains("line 2: it is not JSON"), "only at the start: {reported}");
 }
 
 #[rstest]
-fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
+fn errors_name_their_line_and_nothing_after_the_first_is_stored(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -188,9 +193,10 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
         br#"{"owner":"ada","id":6,"name":"cut of"#,
     ];
     let input = input.join(&b'\n');
-    let told = refusal(site, &[], &input);
-    let told = told.lines().filter(|line| !line.starts_with("created a new store")).collect::<Vec<_>>().join("\n");
-    assert_snapshot!(told, @r#"
+    let reported = error_of(site, &[], &input);
+    let reported =
+        reported.lines().filter(|line| !line.starts_with("created a new store")).collect::<Vec<_>>().join("\n");
+    assert_snapshot!(reported, @r#"
     line 4: `name` is required
     line 6: `owner` is required; `id` must be an integer such as 42 or -7, without leading zeros, fraction or exponent; `name` must have 1 to 1000 characters, has 0; `tag` must be a string
     line 7: `owner`: a user name holds no white space, no control characters and no invisible ones
@@ -212,9 +218,9 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
         export(site),
         "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n"
     );
-    let few = refusal(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
+    let few = error_of(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
     assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
-    let first = refusal(site, &["--from-line", "4"], &input);
+    let first = error_of(site, &["--from-line", "4"], &input);
     assert!(
         first.contains("14 invalid lines: nothing was stored; correct them and go on with --from-line 4"),
         "{first}"
@@ -225,26 +231,26 @@ fn faults_are_told_by_line_and_nothing_after_the_first_is_stored(
         .collect::<Vec<_>>()
         .join("\n")
         .replace(r#""id":3"#, r#""id":3,"name":"c""#);
-    let told = import(site, &["--from-line", "4"], &corrected);
-    assert_eq!(told, "stored 2 plants\n");
+    let reported = import(site, &["--from-line", "4"], &corrected);
+    assert_eq!(reported, "stored 2 plants\n");
     assert_eq!(stored(site), 4);
 }
 
 #[rstest]
-fn what_is_there_ends_it_or_is_skipped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 5_000));
     let more = lines(&["ada"], 10_000);
     // Those that are there stand in the middle of a batch, among new ones.
     let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
-    let told = refusal(site, &[], turned.as_bytes());
+    let reported = error_of(site, &[], turned.as_bytes());
     assert_eq!(
-        told,
+        reported,
         "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n"
     );
     assert_eq!(export(site), more);
-    let told = import(site, &["--on-conflict", "skip"], &more);
-    assert_eq!(told, "stored 0 plants, skipped 10,000 that exist already\n");
+    let reported = import(site, &["--on-conflict", "skip"], &more);
+    assert_eq!(reported, "stored 0 plants, skipped 10,000 that exist already\n");
     // Another name, another tag, none, and one that is new.
     let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
 {"owner":"ada","id":2,"name":"plant 2","tag":"other"}
@@ -253,9 +259,9 @@ fn what_is_there_ends_it_or_is_skipped(#[values(Engine::Sqlite, Engine::Postgres
 {"owner":"ada","id":10000,"name":"new"}
 {"owner":"ada","id":10000,"name":"newer"}
 "#;
-    let told = import(site, &["--on-conflict", "skip"], changed);
+    let reported = import(site, &["--on-conflict", "skip"], changed);
     assert_eq!(
-        told,
+        reported,
         "line 1: skipped: ada has a plant 1 with another name or tag
 line 2: skipped: ada has a plant 2 with another name or tag
 line 3: skipped: ada has a plant 3 with another name or tag
@@ -264,21 +270,21 @@ stored 1 plant, skipped 1 that exist already, skipped 4 that exist with another 
     );
     assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
     let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
-    let told = refusal(site, &[], twice.as_bytes());
-    assert!(told.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{told}");
+    let reported = error_of(site, &[], twice.as_bytes());
+    assert!(reported.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{reported}");
 }
 
-// Those after the first conflict are in one batch with it, and those of a user who is new are among them.
+// Lines after the first conflict are in one batch with it, and some of them belong to a new user.
 #[rstest]
 fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada", "bob"], 2_000);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
     import(site, &[], all[1_234]);
-    let told = refusal(site, &[], text.as_bytes());
+    let reported = error_of(site, &[], text.as_bytes());
     assert!(
-        told.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"),
-        "{told}"
+        reported.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"),
+        "{reported}"
     );
     assert_eq!(export(site), all[..=1_234].concat());
     assert_eq!(site.texts("SELECT name FROM users"), ["ada"]);
@@ -289,19 +295,19 @@ fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     let site = &Site::new(engine);
     let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
     assert_eq!(
-        (output.status.code(), said(&output).as_str()),
+        (output.status.code(), stderr(&output).as_str()),
         (Some(0), "5,000 plants, no invalid lines; nothing was stored\n")
     );
-    let told = refusal(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
+    let reported = error_of(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
     assert_eq!(
-        told,
+        reported,
         "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 invalid line; nothing was stored\n"
     );
     let users = site.run(&["user", "list"]);
-    assert!(said(&users).contains("there is no store"), "not even a store was made: {}", said(&users));
+    assert!(stderr(&users).contains("there is no store"), "not even a store was made: {}", stderr(&users));
 }
 
-// Whatever was committed stays; what was not comes with the next run, and nothing twice.
+// Committed batches stay; the rest is imported by the next run, and nothing twice.
 #[rstest]
 fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -329,14 +335,14 @@ fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Post
     }
     let left = stored(site);
     assert!((before..30_000).contains(&left), "{left} of 30000");
-    let told = import(site, &["--on-conflict", "skip"], &text);
-    assert!(told.replace(',', "").contains(&format!("skipped {left} that exist already")), "{told}");
+    let reported = import(site, &["--on-conflict", "skip"], &text);
+    assert!(reported.replace(',', "").contains(&format!("skipped {left} that exist already")), "{reported}");
     assert_eq!(export(site), text);
 }
 
-// A server goes on writing, and its remembered lists see what an import brings.
+// A server keeps writing, and its cached lists show the imported plants.
 #[rstest]
-fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--log-level", "warn"]);
     let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
@@ -345,7 +351,7 @@ fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(ada.get("/plants?include=id").body, before.body);
     let stop = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         let writer = scope.spawn(|| {
             let mut connection = bob.connect();
             let mut id = 0;
@@ -357,8 +363,8 @@ fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)]
                     &[("Content-Type", "application/json")],
                     Some(body.as_bytes()),
                 ));
-                let answer = connection.answer(false);
-                assert_eq!(answer.status, 200, "{}", answer.text());
+                let response = connection.read_response(false);
+                assert_eq!(response.status, 200, "{}", response.text());
                 id += 1;
             }
             id
@@ -375,10 +381,11 @@ fn a_server_goes_on_beside_an_import(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(server.log(), "", "and nothing to complain about");
 }
 
-/// Those before a conflict are stored by a second attempt. If somebody takes one of them in between, that is a conflict, too, and
-/// what comes after it is not stored either.
-#[test]
-fn nothing_after_a_conflict_that_comes_in_between_is_stored() {
+/// Lines before a conflict are stored by a second attempt. If another client takes one of their ids meanwhile, that is a
+/// conflict, too, and nothing after it is stored.
+#[rstest]
+#[case::requires_postgres()]
+fn nothing_after_a_concurrent_conflict_is_stored() {
     let site = Site::new(Engine::Postgres);
     let text = lines(&["ada"], 10);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
@@ -388,27 +395,27 @@ fn nothing_after_a_conflict_that_comes_in_between_is_stored() {
     proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
     let slow = site.through(&proxy);
     std::thread::scope(|scope| {
-        let importing = scope.spawn(|| refusal(&slow, &[], text.as_bytes()));
+        let importing = scope.spawn(|| error_of(&slow, &[], text.as_bytes()));
         wait_for("the end of the first attempt", || proxy.is_frozen().then(|| proxy.heal()));
         wait_for("the begin of the second", || proxy.is_frozen().then_some(()));
         import(&site, &[], all[3]);
         proxy.heal();
-        let told = importing.join().unwrap();
+        let reported = importing.join().unwrap();
         assert!(
-            told.contains("line 4: ada has a plant 3 already: all lines up to 3 are stored, and none after"),
-            "{told}"
+            reported.contains("line 4: ada has a plant 3 already: all lines up to 3 are stored, and none after"),
+            "{reported}"
         );
     });
     assert_eq!(export(&site), [&all[..=3], &all[7..8]].concat().concat());
 }
 
-/// However long a line is, no more of it is kept than a line may have.
+/// The memory for a line is bounded by the largest valid line.
 #[test]
-fn an_endless_line_is_refused_in_bounded_memory() {
+fn endless_line_is_rejected_in_bounded_memory() {
     let site = Site::new(Engine::Sqlite);
     let script = "ulimit -v 400000; head -c 600000000 /dev/zero | tr '\\0' x | \"$@\" import --check";
     let output = site.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
-    assert_eq!(said(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
+    assert_eq!(stderr(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
 }
 
 /// After an import without a server, the one file is the whole store.
@@ -427,7 +434,7 @@ fn a_second_signal_ends_an_import_at_once() {
     import(site, &[], &lines(&["ada"], 3));
     let held = site.hold_writes();
     // The first signal may come before the commit, and then one is enough.
-    let said = wait_for("an import that waits for its commit", || {
+    let stderr = wait_for("an import that waits for its commit", || {
         let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
         wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
@@ -436,12 +443,12 @@ fn a_second_signal_ends_an_import_at_once() {
             child.try_wait().unwrap()
         });
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", said(&output));
-        Some(said(&output)).filter(|said| said.contains("a second time"))
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        Some(stderr(&output)).filter(|stderr| stderr.contains("a second time"))
     });
     drop(held);
     assert_eq!(
-        said,
+        stderr,
         "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n"
     );
 }

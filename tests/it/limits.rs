@@ -1,4 +1,4 @@
-//! Everything has a limit, and every limit really ends something.
+//! Limits of time, size and number, each with the effect of exceeding it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::thread;
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, TIMEOUT, assert_snapshot, wait_for};
 
 /// A connection from one of this machine's addresses.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
@@ -14,7 +14,7 @@ fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
     rustix::net::bind(&socket, &SocketAddr::from((client, 0))).unwrap();
     rustix::net::connect(&socket, &server).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -34,13 +34,13 @@ fn ask(stream: &mut TcpStream) -> String {
 }
 
 #[rstest]
-fn a_head_that_does_not_arrive_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn missing_head_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
-    let answer = connection.answer(false);
-    assert_snapshot!(answer.wire(), @r#"
+    let response = connection.read_response(false);
+    assert_snapshot!(response.wire(), @r#"
     408 Request Timeout
     content-type: application/json
     cache-control: no-store
@@ -66,25 +66,25 @@ fn a_head_that_arrives_byte_by_byte_is_cut_off(#[values(Engine::Sqlite, Engine::
     let dripping = thread::spawn(move || {
         wait_for("the server to hang up", || std::io::Write::write_all(&mut &stream, b"x").is_err().then_some(()));
     });
-    assert_eq!(connection.answer(false).error(), 40800);
+    assert_eq!(connection.read_response(false).error(), 40800);
     drop(connection);
     dripping.join().expect("hung up");
 }
 
 #[rstest]
-fn a_second_head_on_a_connection_is_cut_off_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn incomplete_second_head_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(connection.answer(false).status, 200);
+    assert_eq!(connection.read_response(false).status, 200);
     connection.send("GET /livez HTTP/1.1\r\nHo");
-    assert_eq!(connection.answer(false).error(), 40800);
+    assert_eq!(connection.read_response(false).error(), 40800);
     assert!(connection.is_closed_by_server());
 }
 
 #[rstest]
-fn a_silent_connection_is_closed_without_a_word(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn silent_connection_is_closed_without_a_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
@@ -92,26 +92,26 @@ fn a_silent_connection_is_closed_without_a_word(#[values(Engine::Sqlite, Engine:
     let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(connection.answer(false).status, 200);
+    assert_eq!(connection.read_response(false).status, 200);
     assert!(connection.is_closed_by_server());
 }
 
 #[rstest]
-fn a_body_that_does_not_arrive_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn missing_body_is_rejected_with_408(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--request-timeout", "300ms"]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     connection.send(r#"{"id":1,"#);
-    let answer = connection.answer(false);
-    assert_eq!(answer.error(), 40800);
-    assert_eq!(answer.header("connection"), Some("close"));
+    let response = connection.read_response(false);
+    assert_eq!(response.error(), 40800);
+    assert_eq!(response.header("connection"), Some("close"));
     assert!(connection.is_closed_by_server());
     let mut chunked = ada.connect();
     chunked.send(ada.bytes("POST", "/plants", &[JSON, ("Transfer-Encoding", "chunked")], None));
     chunked.send("5\r\n{\"id\"");
-    assert_eq!(chunked.answer(false).error(), 40800);
+    assert_eq!(chunked.read_response(false).error(), 40800);
     assert_eq!(ada.ids(), [0_i64; 0]);
 }
 
@@ -133,12 +133,7 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
     let site = &Site::new(engine);
     let server = site.serve(&["--write-timeout", "300ms", "--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
-    let body = |id: i64| serde_json::json!({ "id": id, "name": "x".repeat(1_000) }).to_string();
-    let mut connection = ada.connect();
-    for id in 0..12_000 {
-        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body(id).as_bytes())));
-        assert_eq!(connection.answer(false).status, 200);
-    }
+    site.plant_many(12_000, &"x".repeat(990));
     let mut lazy = ada.connect();
     lazy.send(ada.bytes("GET", "/plants", &[], None));
     wait_for("the end of its request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
@@ -148,7 +143,7 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn pipelined_requests_are_answered_in_order(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn pipelined_requests_get_responses_in_order(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -162,50 +157,50 @@ fn pipelined_requests_are_answered_in_order(#[values(Engine::Sqlite, Engine::Pos
     bytes.extend(ada.bytes("GET", "/plants?include=id", &[], None));
     connection.send(bytes);
     for id in 0..200 {
-        assert_eq!(connection.answer(false).text(), format!(r#"{{"name":"n{id}"}}"#));
-        assert_eq!(connection.answer(false).status, if id == 0 { 404 } else { 204 });
+        assert_eq!(connection.read_response(false).text(), format!(r#"{{"name":"n{id}"}}"#));
+        assert_eq!(connection.read_response(false).status, if id == 0 { 404 } else { 204 });
     }
-    assert_eq!(connection.answer(false).ids(), [199]);
+    assert_eq!(connection.read_response(false).ids(), [199]);
 }
 
 #[rstest]
-fn a_client_that_stops_sending_still_gets_its_answer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn client_that_half_closes_gets_its_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"a"}"#)));
     connection.stream().shutdown(std::net::Shutdown::Write).expect("half closed");
-    assert_eq!(connection.answer(false).status, 200);
+    assert_eq!(connection.read_response(false).status, 200);
     assert!(connection.is_closed_by_server());
 }
 
 #[rstest]
-fn connections_beyond_the_limit_are_turned_away(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn connections_beyond_the_limit_are_rejected_with_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--max-connections", "3"]);
     let ask = |connection: &mut Connection| {
         connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
-        connection.try_answer(false)
+        connection.try_read_response(false)
     };
     let mut open: Vec<Connection> = (0..3).map(|_| Connection::open(server.address())).collect();
     for connection in &mut open {
-        assert_eq!(ask(connection).expect("an answer").status, 200);
+        assert_eq!(ask(connection).expect("a response").status, 200);
     }
     let mut fourth = Connection::open(server.address());
-    let answer = fourth.answer(false);
-    assert_eq!(answer.error(), 50300);
-    assert_eq!(answer.header("retry-after"), Some("1"));
+    let response = fourth.read_response(false);
+    assert_eq!(response.error(), 50300);
+    assert_eq!(response.header("retry-after"), Some("1"));
     assert!(fourth.is_closed_by_server());
-    assert_eq!(ask(&mut open[0]).expect("an answer").status, 200, "those that are open go on");
+    assert_eq!(ask(&mut open[0]).expect("a response").status, 200, "those that are open go on");
     open.pop();
     wait_for("a free place", || {
-        ask(&mut Connection::open(server.address())).is_ok_and(|answer| answer.status == 200).then_some(())
+        ask(&mut Connection::open(server.address())).is_ok_and(|response| response.status == 200).then_some(())
     });
 }
 
 #[rstest]
-fn connections_of_one_address_beyond_its_limit_are_turned_away(
+fn connections_of_one_address_beyond_its_limit_are_rejected(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -230,7 +225,7 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away(
 
 // What waits for a writer that is held up is bounded; the rest is rejected with `Retry-After`, and nothing is lost.
 #[rstest]
-fn a_full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--write-queue", "2", "--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -238,14 +233,14 @@ fn a_full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engin
     ada.plant(0, "first");
     site.wait_for_note_of_use();
     let held = site.hold_writes();
-    let answers: Vec<_> = thread::scope(|scope| {
+    let responses: Vec<_> = thread::scope(|scope| {
         let writers: Vec<_> = (1..=20)
             .map(|id| {
                 let ada = &ada;
                 scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
             })
             .collect();
-        // At most two are with each of two writers and two wait: the others are turned away at once.
+        // At most two are with each of two writers and two wait: the others are rejected at once.
         wait_for("refusals", || (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(()));
         assert_eq!(ada.ids(), [0], "reading goes on");
         assert_eq!(server.anonymous().get("/readyz").status, 200);
@@ -253,12 +248,12 @@ fn a_full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engin
         writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
     });
     let mut stored = vec![0];
-    for (id, answer) in &answers {
-        if answer.status == 200 {
+    for (id, response) in &responses {
+        if response.status == 200 {
             stored.push(*id);
         } else {
-            assert_eq!(answer.error(), 50300);
-            assert_eq!(answer.header("retry-after"), Some("1"));
+            assert_eq!(response.error(), 50300);
+            assert_eq!(response.header("retry-after"), Some("1"));
         }
     }
     assert!(stored.len() > 2, "what waited in the queue was done: {stored:?}");
@@ -277,9 +272,9 @@ fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
     let full = FullWriteQueue::new(site, &mut server, &ada);
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-    let answer = connection.answer(false);
-    assert_eq!(answer.error(), 50300);
-    assert_eq!(answer.header("retry-after"), Some("1"));
+    let response = connection.read_response(false);
+    assert_eq!(response.error(), 50300);
+    assert_eq!(response.header("retry-after"), Some("1"));
     assert_eq!(ada.delete(0).error(), 50300);
     assert_eq!(ada.get("/plants").status, 200, "lists are served");
     full.release();
@@ -297,17 +292,17 @@ fn repeated_rejections_on_one_connection_are_delayed(#[values(Engine::Sqlite, En
     let start = std::time::Instant::now();
     for _ in 0..4 {
         connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":98,"name":"n"}"#)));
-        assert_eq!(connection.answer(false).error(), 50300);
+        assert_eq!(connection.read_response(false).error(), 50300);
     }
     assert!(start.elapsed().as_millis() >= 700, "100, 200 and 400 ms");
     full.release();
     wait_for("write capacity", || {
         connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":99,"name":"n"}"#)));
-        (connection.answer(false).status == 200).then_some(())
+        (connection.read_response(false).status == 200).then_some(())
     });
 }
 
-// A writer that another process holds up for too long gives up on all that wait, and says that nothing was done.
+// A writer that another process blocks for too long fails all waiting writes, without effect.
 #[rstest]
 fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -319,9 +314,9 @@ fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)
         for id in 2..=12 {
             let ada = &ada;
             scope.spawn(move || {
-                let answer = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
-                assert_eq!(answer.error(), 50300, "{}", answer.text());
-                assert_eq!(answer.header("retry-after"), Some("1"));
+                let response = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
+                assert_eq!(response.error(), 50300, "{}", response.text());
+                assert_eq!(response.header("retry-after"), Some("1"));
             });
         }
         assert_eq!(ada.delete(1).error(), 50300);
@@ -358,7 +353,7 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
 
 // The grace holds even when the store does not move.
 #[rstest]
-fn a_store_that_stays_locked_does_not_hold_up_the_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn locked_store_does_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "500ms"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -369,7 +364,7 @@ fn a_store_that_stays_locked_does_not_hold_up_the_end(#[values(Engine::Sqlite, E
     server.signal("TERM");
     let start = std::time::Instant::now();
     assert_eq!(server.wait().code(), Some(0));
-    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own patience");
+    assert!(start.elapsed().as_secs() < 5, "it did not wait for the store's own timeout");
     drop(held);
     assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
 }
@@ -406,7 +401,7 @@ impl FullWriteQueue {
     fn release(self) {
         drop(self.held);
         for mut connection in self.waiting {
-            assert_eq!(connection.answer(false).status, 200);
+            assert_eq!(connection.read_response(false).status, 200);
         }
     }
 }

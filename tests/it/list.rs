@@ -6,47 +6,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Connection, Engine, Server, Site, Stop, assert_snapshot, wait_for};
+use crate::support::transfer::import;
+use crate::support::{Client, Connection, Engine, Response, Server, Site, StopOnDrop, assert_snapshot, wait_for};
 
 /// Follows `next` to the end.
-fn pages(client: &Client, first: &str) -> Vec<Answer> {
+fn pages(client: &Client, first: &str) -> Vec<Response> {
     let mut pages = vec![client.get(first)];
-    while let Some(next) = pages.last().and_then(Answer::next) {
+    while let Some(next) = pages.last().and_then(Response::next) {
         pages.push(client.get(&next));
         assert!(pages.len() < 10_000, "paging ends");
     }
     pages
 }
 
-fn ids(pages: &[Answer]) -> Vec<i64> {
-    pages.iter().flat_map(Answer::ids).collect()
+fn ids(pages: &[Response]) -> Vec<i64> {
+    pages.iter().flat_map(Response::ids).collect()
 }
 
 /// Options of a server that waits for a database on a busy machine: these tests store thousands of plants.
-const PATIENT: [&str; 2] = ["--store-timeout", "20s"];
+const LONG_TIMEOUT: [&str; 2] = ["--store-timeout", "20s"];
 
-/// Puts plants into the store as fast as it goes, with names of `length` characters.
-fn fill(client: &Client, ids: impl Iterator<Item = i64>, length: usize) {
-    let mut connection = client.connect();
-    let json = ("Content-Type", "application/json");
-    let mut sent = 0;
-    for id in ids {
-        let body = json!({ "id": id, "name": "x".repeat(length) }).to_string();
-        connection.send(client.bytes("POST", "/plants", &[json], Some(body.as_bytes())));
-        sent += 1;
-        // Pipelined, a few at a time.
-        if sent == 50 {
-            (0..sent).for_each(|_| assert_eq!(connection.answer(false).status, 200));
-            sent = 0;
-        }
-    }
-    (0..sent).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+/// Imports plants with names of `length` characters.
+fn fill(site: &Site, owner: &str, ids: impl Iterator<Item = i64>, length: usize) {
+    let name = "x".repeat(length);
+    let lines = ids.map(|id| json!({ "owner": owner, "id": id, "name": name }).to_string() + "\n");
+    import(site, &[], &lines.collect::<String>());
 }
 
 #[rstest]
-fn lists_in_the_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn plants_are_listed_in_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     assert_snapshot!(ada.get("/plants").wire(), @r"
     200 OK
@@ -84,7 +74,7 @@ fn lists_in_the_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine:
 #[rstest]
 fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
     ada.plant(2, "Fern");
@@ -102,15 +92,15 @@ fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
 #[rstest]
 fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     for id in 1..=3 {
         ada.plant(id, "x");
     }
     for (limit, count) in [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("4", 3), ("2147483647", 3), ("%33", 3)] {
-        let answer = ada.get(&format!("/plants?limit={limit}"));
-        assert_eq!(answer.json().as_array().map(Vec::len), Some(count), "{limit}");
-        assert_eq!(answer.header("link").is_some(), (1..3).contains(&count), "{limit}");
+        let response = ada.get(&format!("/plants?limit={limit}"));
+        assert_eq!(response.json().as_array().map(Vec::len), Some(count), "{limit}");
+        assert_eq!(response.header("link").is_some(), (1..3).contains(&count), "{limit}");
     }
     for wrong in [
         "",
@@ -132,8 +122,8 @@ fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] eng
         "1&limit=1",
         "&limit=2",
     ] {
-        let answer = ada.get(&format!("/plants?limit={wrong}"));
-        assert_eq!(answer.error(), 40004, "{wrong}: {}", answer.text());
+        let response = ada.get(&format!("/plants?limit={wrong}"));
+        assert_eq!(response.error(), 40004, "{wrong}: {}", response.text());
     }
     assert_eq!(ada.get("/plants?limit").error(), 40004);
     assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, written otherwise");
@@ -143,9 +133,9 @@ fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] eng
 }
 
 #[rstest]
-fn head_answers_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn head_returns_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     for id in 1..=3 {
         ada.plant(id, "x");
@@ -154,20 +144,20 @@ fn head_answers_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] eng
         let mut head = ada.call("HEAD", path, &[], None);
         let mut get = ada.get(path);
         get.body.clear();
-        for answer in [&mut head, &mut get] {
-            answer.headers.retain(|(name, _)| name != "x-request-id" && name != "date");
+        for response in [&mut head, &mut get] {
+            response.headers.retain(|(name, _)| name != "x-request-id" && name != "date");
         }
         assert_eq!(head, get, "{path}");
     }
 }
 
 #[rstest]
-fn following_next_visits_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn following_next_lists_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
-    fill(&ada, all.iter().copied(), 3);
+    fill(site, "ada", all.iter().copied(), 3);
     for limit in [1, 2, 7, 40, 41, 42, 1_000] {
         let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
@@ -176,13 +166,13 @@ fn following_next_visits_every_plant_once(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let bob = server.client(&site.token("bob", &[]));
-    fill(&ada, 1..=6, 3);
-    fill(&bob, 3..=4, 3);
+    fill(site, "ada", 1..=6, 3);
+    fill(site, "bob", 3..=4, 3);
     let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
     assert_eq!(ada.delete(3).status, 204);
     assert_eq!(ada.delete(4).status, 204);
@@ -202,7 +192,7 @@ fn a_cursor_outlives_its_plant_and_reveals_nobody_elses(#[values(Engine::Sqlite,
 #[rstest]
 fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(i64::MAX, "last");
     ada.plant(i64::MIN, "first");
@@ -215,11 +205,11 @@ fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engi
 }
 
 #[rstest]
-fn a_malformed_cursor_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=2, 3);
+    fill(site, "ada", 1..=2, 3);
     let next = ada.get("/plants?limit=1").next().expect("a next page");
     let cursor = next.split("after=").nth(1).expect("a cursor");
     let changed = cursor.replace('1', "2");
@@ -245,27 +235,28 @@ fn a_malformed_cursor_is_refused(#[values(Engine::Sqlite, Engine::Postgres)] eng
 #[rstest]
 fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=2_000, 100);
-    // The last bytes of a stream must not be taken for an answer of the HTTP library's own.
+    fill(site, "ada", 1..=2_000, 100);
+    // The last bytes of a stream must not be taken for a response of the HTTP library's own.
     ada.plant(2_001, "HTTP/1.1 400 Bad Request");
-    let answer = ada.get("/plants?include=id");
-    assert_eq!(answer.header("transfer-encoding"), Some("chunked"));
-    assert_eq!(answer.ids(), (1..=2_001).collect::<Vec<_>>());
-    assert_eq!(answer.json()[2_000]["name"], "HTTP/1.1 400 Bad Request");
+    let response = ada.get("/plants?include=id");
+    assert_eq!(response.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(response.ids(), (1..=2_001).collect::<Vec<_>>());
+    assert_eq!(response.json()[2_000]["name"], "HTTP/1.1 400 Bad Request");
     let head = ada.call("HEAD", "/plants", &[], None);
     assert_eq!(head.status, 200);
     assert_eq!(head.body, b"");
 }
 
 #[rstest]
-fn long_lists_and_pages_hold_nobody_elses_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
-    let users = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
-    for (offset, user) in (0..).zip(&users) {
-        fill(user, (0..1_500).map(|number| number * 2 + offset), 100);
+    let server = site.serve(&LONG_TIMEOUT);
+    let names = ["ada", "bob"];
+    let users = names.map(|user| server.client(&site.token(user, &[])));
+    for (offset, name) in (0..).zip(names) {
+        fill(site, name, (0..1_500).map(|number| number * 2 + offset), 100);
     }
     for (offset, user) in (0..).zip(&users) {
         let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
@@ -279,10 +270,10 @@ fn long_lists_and_pages_hold_nobody_elses_plants(#[values(Engine::Sqlite, Engine
 #[rstest]
 fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
-    fill(&ada, all.iter().copied(), 200);
+    fill(site, "ada", all.iter().copied(), 200);
     for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
         let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
@@ -292,15 +283,15 @@ fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn pages_stay_exact_while_others_come_and_go(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&PATIENT);
+    let server = site.serve(&LONG_TIMEOUT);
     let ada = server.client(&site.token("ada", &[]));
     let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
-    fill(&ada, steady.iter().copied(), 200);
+    fill(site, "ada", steady.iter().copied(), 200);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -327,7 +318,7 @@ fn pages_stay_exact_while_others_come_and_go(#[values(Engine::Sqlite, Engine::Po
 fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client, Connection) {
     let server = site.serve(arguments);
     let ada = server.client(&site.token("ada", &[]));
-    fill(&ada, 1..=20_000, 1_000);
+    fill(site, "ada", 1..=20_000, 1_000);
     let mut connection = ada.connect();
     connection.send(ada.bytes("GET", "/plants", &[], None));
     connection.stream().read_exact(&mut [0; 1]).expect("the first byte");
@@ -358,9 +349,9 @@ fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)]
     }
 }
 
-// A user who is deleted while their list is being sent: what is left of their plants is not the list.
+// A user is deleted while their list is being sent: a part of their plants must not look like a whole list.
 #[rstest]
-fn a_list_whose_user_is_deleted_meanwhile_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn list_whose_user_is_deleted_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (server, _ada, connection) = a_list_that_is_being_sent(site, &[]);
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
@@ -370,7 +361,7 @@ fn a_list_whose_user_is_deleted_meanwhile_is_cut(#[values(Engine::Sqlite, Engine
 
 // Breaks the store under a list that is being sent: the client must notice.
 #[rstest]
-fn a_list_that_cannot_be_finished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn list_that_cannot_be_finished_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (server, ada, connection) = a_list_that_is_being_sent(site, &[]);
     site.execute("ALTER TABLE plants RENAME TO gone");

@@ -1,4 +1,4 @@
-//! The log: one line a request, and never a secret.
+//! The log: one line for each request, and never a secret.
 
 use rstest::rstest;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::support::{Connection, Engine, Server, Site, wait_for};
 
 // The log is not read and its pipe is full: the service goes on, also with errors, and stops on a signal.
 #[rstest]
-fn a_log_that_nobody_reads_does_not_stop_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
@@ -16,7 +16,7 @@ fn a_log_that_nobody_reads_does_not_stop_the_service(#[values(Engine::Sqlite, En
     // Several times what a pipe holds.
     for _ in 0..2_000 {
         connection.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
     }
     site.execute("ALTER TABLE plants RENAME TO gone");
     for _ in 0..20 {
@@ -66,7 +66,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     }
     let mut broken = Connection::open(server.address());
     broken.send("nonsense\r\n\r\n");
-    let id = broken.answer(false).header("x-request-id").expect("an id").to_owned();
+    let id = broken.read_response(false).header("x-request-id").expect("an id").to_owned();
     wait_for("a line for what is no request", || server.log().contains(&id).then_some(()));
 }
 
@@ -94,7 +94,7 @@ fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Pos
     );
     let mut broken = Connection::open(server.address());
     broken.send(format!("GET /secret-path HTTP/1.1\r\nAuthorization: Bearer {token}\r\nsecret header\r\n\r\n"));
-    assert_eq!(broken.answer(false).status, 400);
+    assert_eq!(broken.read_response(false).status, 400);
     server.stop();
     let log = server.log();
     assert!(log.lines().filter(|line| line.contains(r#""message":"request""#)).count() >= 8, "{log}");
@@ -103,7 +103,7 @@ fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[rstest]
-fn the_level_and_the_look_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn log_level_and_format_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut quiet = site.serve(&["--log-level", "warn"]);
     quiet.anonymous().get("/livez");

@@ -70,13 +70,13 @@ fn create_until_the_end(client: &Client, first: i64, created: &AtomicI64, lost: 
         let was_lost = lost.load(Ordering::SeqCst);
         let body = format!(r#"{{"id":{id},"name":"n"}}"#);
         let sent = connection.try_send(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-        match sent.and_then(|()| connection.try_answer(false)) {
-            Ok(answer) if answer.status == 200 => {
+        match sent.and_then(|()| connection.try_read_response(false)) {
+            Ok(response) if response.status == 200 => {
                 assert!(!was_lost, "{id} was acknowledged although the file was gone before it was sent");
                 acknowledged.push(id);
                 created.fetch_add(1, Ordering::SeqCst);
             }
-            Ok(answer) => assert_eq!(answer.status, 503, "{}", answer.text()),
+            Ok(response) => assert_eq!(response.status, 503, "{}", response.text()),
             Err(_) => break,
         }
     }
@@ -132,7 +132,7 @@ fn deleted_database_file_makes_the_server_unready() {
     let ready = || {
         let mut connection = Connection::try_open(anyone.address).ok()?;
         connection.try_send(anyone.bytes("GET", "/readyz", &[], None)).ok()?;
-        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+        connection.try_read_response(false).ok().filter(|response| response.status == 200)
     };
     wait_for("the server to be unready", || ready().is_none().then_some(()));
     assert_eq!(ready(), None, "it stays unready");

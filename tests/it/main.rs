@@ -1,24 +1,18 @@
-//! The service as its users meet it: the real binary, real sockets, real files. Files mirror routes and capabilities;
-//! every test that touches a store runs on every engine from one body.
+//! Integration tests of the real binary with real sockets and real files. Files mirror routes and capabilities. Every
+//! test that uses a store runs on every engine from one body.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod support;
 
 mod auth;
-mod browser;
 mod check;
 mod cli;
-mod clients;
-mod cluster;
 mod compression;
 mod console;
 mod copies;
 mod copy_validation;
 mod cors;
 mod create;
-mod database;
-mod database_start;
-mod dates;
 mod delete;
 mod deploy;
 mod docs;
@@ -26,7 +20,6 @@ mod durability;
 mod errors;
 mod etags;
 mod export;
-mod faults;
 mod first_token;
 mod flow_control;
 mod framing;
@@ -44,14 +37,13 @@ mod model;
 mod monitoring;
 mod new_files;
 mod oidc;
-mod oidc_provider;
 mod openapi;
 mod outgoing;
 mod package;
 mod probes;
 mod proxy;
 mod rate_limit;
-mod readme;
+mod requires_tools;
 mod retries;
 mod scale;
 mod sharing;
@@ -59,7 +51,6 @@ mod shutdown;
 mod slow_readers;
 mod store_file;
 mod tidy;
-mod tls;
 mod traces;
 mod user_names;
 mod workflow;

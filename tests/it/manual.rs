@@ -1,6 +1,10 @@
-//! What shells and manuals know of the commands: made from the options themselves, so all of them.
+//! Shell completions and manual pages: generated from the options, so they are complete.
 
 use std::process::{Command, Stdio};
+
+use rstest::rstest;
+
+use crate::support::tools::external;
 
 fn plantstore(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
@@ -27,7 +31,7 @@ fn options(command: &[&str]) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// What bash offers for the last of these words.
+/// Returns bash's completions of the last of these words.
 fn completed(words: &[&str]) -> Vec<String> {
     let script = format!(
         "source /dev/stdin; COMP_WORDS=({}); COMP_CWORD={}; _plantstore plantstore '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
@@ -60,12 +64,12 @@ fn bash_completes_commands_and_options() {
     }
 }
 
-/// What fish offers for this line: the words, without what it says of them.
+/// Returns fish's completions of this line, without their descriptions.
 fn offered_by_fish(line: &str) -> Vec<String> {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("plantstore.fish");
     std::fs::write(&file, plantstore(&["completions", "fish"])).unwrap();
-    let mut fish = Command::new("fish");
+    let mut fish = external("fish");
     fish.args(["--no-config", "--command", "source $argv[1]; complete --do-complete=$argv[2]"]).arg(&file).arg(line);
     let output = fish.env("HOME", home.path()).output().expect("fish");
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -91,13 +95,13 @@ zle-line-init() { BUFFER=$TYPED CURSOR=$#BUFFER; zle offer; exit }
 zle -N zle-line-init
 "#;
 
-/// What zsh offers for this line. It completes on a terminal alone, so it gets one.
+/// Returns zsh's completions of this line. It completes only on a terminal, so it gets one.
 fn offered_by_zsh(line: &str) -> Vec<String> {
     let home = tempfile::tempdir().unwrap();
     let file = |name: &str| home.path().join(name);
     std::fs::write(file("_plantstore"), plantstore(&["completions", "zsh"])).unwrap();
     std::fs::write(file(".zshrc"), ZSHRC).unwrap();
-    let mut script = Command::new("script");
+    let mut script = external("script");
     script.args(["-qec", "zsh -d -i", "/dev/null"]).stdin(Stdio::null());
     script.env("HOME", home.path()).env("ZDOTDIR", home.path()).env("TYPED", line).env("TERM", "dumb");
     let output = script.output().expect("script, of bsdutils");
@@ -106,12 +110,14 @@ fn offered_by_zsh(line: &str) -> Vec<String> {
     offered.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-#[test]
+#[rstest]
+#[case::requires_fish()]
 fn fish_completes_commands_and_options() {
     completes_commands_and_options(offered_by_fish);
 }
 
-#[test]
+#[rstest]
+#[case::requires_zsh()]
 fn zsh_completes_commands_and_options() {
     completes_commands_and_options(offered_by_zsh);
 }
@@ -136,7 +142,7 @@ fn completes_commands_and_options(offered: impl Fn(&str) -> Vec<String>) {
 
 /// A heading of options lasts until the next, and so what follows must have one of its own.
 #[test]
-fn options_stand_under_the_right_heading() {
+fn options_are_listed_under_the_right_heading() {
     let help = plantstore(&["serve", "--help"]);
     let under = |heading: &str| {
         let block = help.split(&format!("\n{heading}:\n")).nth(1).and_then(|rest| rest.split("\n\n").next());
@@ -150,7 +156,8 @@ fn options_stand_under_the_right_heading() {
     assert_eq!(under("Options")[..general.len()], general);
 }
 
-#[test]
+#[rstest]
+#[case::requires_zsh()]
 fn every_shell_knows_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = plantstore(&["completions", shell]);
@@ -168,7 +175,8 @@ fn for_every_command(path: &[&str], check: &mut impl FnMut(&[&str])) {
     }
 }
 
-#[test]
+#[rstest]
+#[case::requires_groff()]
 fn help_of_every_command_ends_with_examples() {
     let mut seen = 0;
     for_every_command(&[], &mut |path| {
@@ -201,18 +209,18 @@ fn examples_are_commands_that_the_parser_accepts() {
             let words = command.split_whitespace().take_while(|word| !["|", ">"].contains(word));
             let words: Vec<&str> = words.chain(["--no-such-option"]).collect();
             let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(&words).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{line}");
-            assert!(said.contains("unexpected argument '--no-such-option'"), "{line}: {said}");
+            assert!(stderr.contains("unexpected argument '--no-such-option'"), "{line}: {stderr}");
             tried += 1;
         }
     });
     assert!(tried > 30, "{tried}");
 }
 
-/// Renders a page and gives its text, without what makes letters bold; whatever groff has to say is a fault.
+/// Renders a page as text without bold letters; every message of groff is an error.
 fn rendered(page: &str) -> String {
-    let mut groff = Command::new("groff");
+    let mut groff = external("groff");
     groff.args(["-man", "-ww", "-Tascii", "-P-c", "-P-b", "-P-u", "-P-o", "-rLL=1000n"]);
     let mut child = groff
         .stdin(Stdio::piped())
@@ -245,7 +253,8 @@ fn check_page(path: &[&str], pages: &mut Vec<String>) {
     pages.push(format!("{}.1", shown.trim_end().replace(' ', "-")));
 }
 
-#[test]
+#[rstest]
+#[case::requires_groff()]
 fn every_command_and_option_is_in_the_manual() {
     let mut pages = Vec::new();
     check_page(&[], &mut pages);
@@ -266,15 +275,15 @@ fn every_command_and_option_is_in_the_manual() {
 }
 
 #[test]
-fn an_unknown_page_or_directory_is_told() {
+fn unknown_page_or_directory_is_an_error() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, said) = run(&["man", "token", "make"]);
-    assert!(code == 2 && said.contains("`token` has no command `make`; there are: create, list, revoke"), "{said}");
-    let (code, said) = run(&["man", "--output", "/dev/null/man"]);
-    assert!(code == 1 && said.contains("cannot write the manual into /dev/null/man"), "{said}");
-    let (code, said) = run(&["completions", "tcsh"]);
-    assert!(code == 2 && said.contains("possible values: bash, elvish, fish, powershell, zsh"), "{said}");
+    let (code, stderr) = run(&["man", "token", "make"]);
+    assert!(code == 2 && stderr.contains("`token` has no command `make`; there are: create, list, revoke"), "{stderr}");
+    let (code, stderr) = run(&["man", "--output", "/dev/null/man"]);
+    assert!(code == 1 && stderr.contains("cannot write the manual into /dev/null/man"), "{stderr}");
+    let (code, stderr) = run(&["completions", "tcsh"]);
+    assert!(code == 2 && stderr.contains("possible values: bash, elvish, fish, powershell, zsh"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! The second listener: what is counted is what happened, nobody is named, and nothing holds it up.
+//! Metrics: they count what happened, name no user, and are served on a listener of their own.
 
 mod exposition;
 mod listener;
@@ -16,7 +16,7 @@ use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, wa
 const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
 #[rstest]
-fn what_is_counted_is_what_happened(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -40,7 +40,7 @@ fn what_is_counted_is_what_happened(#[values(Engine::Sqlite, Engine::Postgres)] 
     assert_eq!(server.anonymous().get("/livez").status, 200);
     let mut broken = Connection::open(server.address());
     broken.send("nonsense\r\n\r\n");
-    assert_eq!(broken.answer(false).status, 400);
+    assert_eq!(broken.read_response(false).status, 400);
     metrics.wait_for("plantstore_http_requests_total", &[], 12);
     let scrape = metrics.scrape();
     let requests = |method, route, status| {
@@ -104,9 +104,9 @@ fn requests_over_http2_are_counted_alike(#[values(Engine::Sqlite, Engine::Postgr
     let too_large = [("X-Filler", &*"x".repeat(16_384))];
     let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
     let listed = connection.get("/plants");
-    let refused = connection.call("GET", "/plants", &too_large, None);
-    assert_eq!((created.status, listed.status, refused.error()), (200, 200, 43100));
-    for (headers, whole) in [(&[][..], &listed), (&too_large[..], &refused)] {
+    let rejected = connection.call("GET", "/plants", &too_large, None);
+    assert_eq!((created.status, listed.status, rejected.error()), (200, 200, 43100));
+    for (headers, whole) in [(&[][..], &listed), (&too_large[..], &rejected)] {
         let head = connection.call("HEAD", "/plants", headers, None);
         let length = whole.body.len().to_string();
         assert_eq!((head.status, head.header("content-length"), head.text()), (whole.status, Some(&*length), ""));
@@ -139,7 +139,7 @@ fn requests_over_http2_are_counted_alike(#[values(Engine::Sqlite, Engine::Postgr
     is(
         "plantstore_http_response_bytes_total",
         &[],
-        [created, listed, refused].iter().map(|answer| answer.body.len()).sum(),
+        [created, listed, rejected].iter().map(|response| response.body.len()).sum(),
     );
     is("plantstore_http_connections_accepted_total", &[], 1);
 }
@@ -183,7 +183,7 @@ fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[rstest]
-fn who_is_refused_is_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let options =
         ["--rate-limit", "3/h", "--auth-failure-burst", "2", "--auth-failure-rate", "1", "--max-connections", "4"];
@@ -205,7 +205,7 @@ fn who_is_refused_is_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     metrics.wait_for("plantstore_http_connections", &[], 0);
     let open: Vec<Connection> = (0..4).map(|_| Connection::open(server.address())).collect();
     metrics.wait_for("plantstore_http_connections", &[], 4);
-    assert_eq!(Connection::open(server.address()).answer(false).status, 503);
+    assert_eq!(Connection::open(server.address()).read_response(false).status, 503);
     metrics.wait_for("plantstore_http_connections_rejected_total", &[], 1);
     drop(open);
     metrics.wait_for("plantstore_http_connections", &[], 0);
@@ -237,11 +237,11 @@ fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn nobody_is_named(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
-    let token = site.token("somebody", &[]);
+    let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
     client.plant(98_765, "a secret name");
     client.get("/plants?limit=1&secret=1");
@@ -250,13 +250,13 @@ fn nobody_is_named(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     client.call("DELETE", "/plants/98765", &[("Idempotency-Key", "secret")], None);
     metrics.wait_for("plantstore_http_requests_total", &[], 5);
     let text = metrics.scrape().text;
-    for hidden in ["somebody", "secret", "SECRET", "98765", "pst_", &token] {
+    for hidden in ["wilhelmina", "secret", "SECRET", "98765", "pst_", &token] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 }
 
 #[test]
-fn a_remembered_list_is_a_hit() {
+fn cached_list_is_counted_as_a_hit() {
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -284,7 +284,7 @@ fn a_remembered_list_is_a_hit() {
 }
 
 #[test]
-fn the_wal_is_watched() {
+fn wal_size_is_reported() {
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -294,7 +294,7 @@ fn the_wal_is_watched() {
     for id in 0..4_000 {
         let body = serde_json::json!({ "id": id * 1_000_003 % 7_919, "name": "x".repeat(1_000) }).to_string();
         connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
         if id % 50 == 49 {
             let scrape = metrics.scrape();
             let wal = scrape.value("plantstore_wal_bytes", &[]);
@@ -313,8 +313,9 @@ fn the_wal_is_watched() {
     assert!(pending < largest, "what is in the file already is not pending: {pending} {largest}");
 }
 
-#[test]
-fn a_database_that_is_down_is_told() {
+#[rstest]
+#[case::requires_postgres()]
+fn unreachable_database_is_reported() {
     let cluster = Cluster::start(&["fsync=off"]);
     let site = Site::on(&cluster);
     let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "500ms"]].concat());
@@ -340,7 +341,7 @@ fn a_database_that_is_down_is_told() {
 }
 
 #[test]
-fn the_keys_of_an_issuer_are_watched() {
+fn key_fetches_of_an_issuer_are_reported() {
     let key = SigningKey::ed25519("key");
     let mut issuer = Issuer::start(&[&key]);
     let site = Site::new(Engine::Sqlite);
@@ -353,7 +354,7 @@ fn the_keys_of_an_issuer_are_watched() {
     let now = now() as i64;
     assert!((now - 120..=now).contains(&last), "{last} is not now, {now}");
     issuer.server.stop();
-    // A token with a key that is not known makes the service ask.
+    // A token with an unknown key id makes the service fetch the keys.
     let other = SigningKey::ed25519("another key");
     wait_for("a fetch that fails", || {
         server.client(&other.token(&issuer.claims("ada"))).get("/plants");
@@ -364,7 +365,7 @@ fn the_keys_of_an_issuer_are_watched() {
 
 /// A time long ago would be one at which there were keys.
 #[test]
-fn keys_that_were_never_there_have_no_time() {
+fn keys_that_were_never_fetched_have_no_timestamp() {
     let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
     issuer.server.stop();
     let site = Site::new(Engine::Sqlite);
@@ -378,7 +379,7 @@ fn keys_that_were_never_there_have_no_time() {
 
 /// Not when its metrics were first served: before our program was even loaded.
 #[test]
-fn the_process_started_when_it_was_started() {
+fn process_start_time_is_correct() {
     let site = Site::new(Engine::Sqlite);
     let wrapper = ["sh", "-c", "date +%s.%N > begun && exec \"$@\"", "sh"];
     let earliest = now();
@@ -386,12 +387,12 @@ fn the_process_started_when_it_was_started() {
     let begun: f64 = std::fs::read_to_string(site.directory().join("begun")).unwrap().trim_end().parse().unwrap();
     let scrape = server.metrics().scrape();
     let started = scrape.samples.iter().find(|sample| sample.name == "process_start_time_seconds").unwrap().value;
-    // The system tells when it was started itself in whole seconds.
+    // The kernel reports its own start in whole seconds.
     assert!((earliest - 2.0..=begun).contains(&started), "{earliest}, {started}, {begun}");
 }
 
 #[test]
-fn lines_that_nobody_reads_are_counted() {
+fn dropped_log_lines_are_counted() {
     let site = Site::new(Engine::Sqlite);
     let mut server = Server::start_unread(site.command(&[
         "serve",
@@ -409,7 +410,7 @@ fn lines_that_nobody_reads_are_counted() {
         let mut connection = client.connect();
         for _ in 0..20 {
             connection.send(&batch);
-            (0..100).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+            (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
         }
         (metrics.value("plantstore_log_lines_dropped_total", &[]) > 0).then_some(())
     });
@@ -434,7 +435,8 @@ fn every_page_is_well_formed() {
 }
 
 /// Lists of an embedded store are read on the spot: only those that wait for a database can be too many.
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     let site = Site::new(Engine::Postgres);
     let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s", "--store-timeout", "20s"];

@@ -1,4 +1,4 @@
-//! Random sequences of operations by several users, compared with a model that is too simple to be wrong.
+//! Random sequences of operations by several users, compared with a simple model.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Engine, Site};
+use crate::support::{Client, Engine, Response, Site};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
 
 #[derive(Clone, Debug)]
-enum Operation {
+enum ModelOperation {
     Create {
         user: usize,
         id: i64,
@@ -53,122 +53,125 @@ fn keys() -> impl Strategy<Value = Option<u8>> {
     proptest::option::of(0..6_u8)
 }
 
-fn operations() -> impl Strategy<Value = Vec<Operation>> {
+fn operations() -> impl Strategy<Value = Vec<ModelOperation>> {
     let operation = prop_oneof![
         5 => (0..USERS, ids(), text(20), proptest::option::of(text(5)), keys())
-            .prop_map(|(user, id, name, tag, key)| Operation::Create { user, id, name: format!("x{name}"), tag, key }),
-        3 => (0..USERS, ids(), keys()).prop_map(|(user, id, key)| Operation::Delete { user, id, key }),
-        2 => (0..USERS, proptest::option::of(0..12_i32)).prop_map(|(user, limit)| Operation::List { user, limit }),
-        1 => (0..USERS, 1..6_i32).prop_map(|(user, limit)| Operation::Pages { user, limit }),
-        4 => any::<usize>().prop_map(Operation::Again),
+            .prop_map(|(user, id, name, tag, key)| ModelOperation::Create { user, id, name: format!("x{name}"), tag, key }),
+        3 => (0..USERS, ids(), keys()).prop_map(|(user, id, key)| ModelOperation::Delete { user, id, key }),
+        2 => (0..USERS, proptest::option::of(0..12_i32)).prop_map(|(user, limit)| ModelOperation::List { user, limit }),
+        1 => (0..USERS, 1..6_i32).prop_map(|(user, limit)| ModelOperation::Pages { user, limit }),
+        4 => any::<usize>().prop_map(ModelOperation::Again),
     ];
     proptest::collection::vec(operation, 1..60)
 }
 
 type Plants = BTreeMap<i64, Value>;
 
-/// What a user has: plants, and the answers to requests with a key.
+/// State of a user: plants, and responses stored by idempotency key.
 #[derive(Clone, Default)]
 struct Model {
     plants: Plants,
-    kept: BTreeMap<u8, (Vec<u8>, Answer)>,
+    stored: BTreeMap<u8, (Vec<u8>, Response)>,
 }
 
-/// Sends a write, and gives its answer if the model has to say something about it that it has not said before.
+/// Sends a write, and returns its response unless it is the replay that the model expects.
 fn write(
     client: &Client,
     model: &mut Model,
     key: Option<u8>,
     (method, path, body): (&str, &str, Option<&str>),
-) -> Result<Option<Answer>, TestCaseError> {
+) -> Result<Option<Response>, TestCaseError> {
     let text = key.map(|key| format!("key {key}"));
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", text.as_deref().unwrap_or_default())];
     let headers = &headers[..if key.is_some() { 2 } else { 1 }];
     let bytes = client.bytes(method, path, headers, body.map(str::as_bytes));
     let mut connection = client.connect();
     connection.send(&bytes);
-    let answer = connection.answer(false);
-    let Some(key) = key else { return Ok(Some(answer)) };
-    if let Some((known, first)) = model.kept.get(&key) {
+    let response = connection.read_response(false);
+    let Some(key) = key else { return Ok(Some(response)) };
+    if let Some((known, first)) = model.stored.get(&key) {
         if *known == bytes {
-            prop_assert_eq!((answer.status, &answer.body), (first.status, &first.body));
-            prop_assert_eq!(answer.header("idempotency-replayed"), Some("true"));
+            prop_assert_eq!((response.status, &response.body), (first.status, &first.body));
+            prop_assert_eq!(response.header("idempotency-replayed"), Some("true"));
         } else {
-            prop_assert_eq!(answer.error(), 42200);
+            prop_assert_eq!(response.error(), 42200);
         }
         return Ok(None);
     }
-    prop_assert_eq!(answer.header("idempotency-replayed"), None);
-    model.kept.insert(key, (bytes, answer.clone()));
-    Ok(Some(answer))
+    prop_assert_eq!(response.header("idempotency-replayed"), None);
+    model.stored.insert(key, (bytes, response.clone()));
+    Ok(Some(response))
 }
 
-fn check(client: &Client, model: &mut Model, operation: &Operation) -> Result<(), TestCaseError> {
+fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Result<(), TestCaseError> {
     let shown = |limit: usize, plants: &Plants| Value::Array(plants.values().take(limit).cloned().collect());
     match operation {
-        Operation::Create { id, name, tag, key, .. } => {
+        ModelOperation::Create { id, name, tag, key, .. } => {
             let mut plant = json!({ "name": name });
             if let Some(tag) = tag {
                 plant["tag"] = json!(tag);
             }
             let body = json!({ "id": id, "name": name, "tag": tag }).to_string();
-            let Some(answer) = write(client, model, *key, ("POST", "/plants", Some(&body)))? else { return Ok(()) };
+            let Some(response) = write(client, model, *key, ("POST", "/plants", Some(&body)))? else { return Ok(()) };
             if model.plants.contains_key(id) {
-                prop_assert_eq!(answer.error(), 40900);
+                prop_assert_eq!(response.error(), 40900);
             } else {
-                prop_assert_eq!((answer.status, answer.json()), (200, plant.clone()));
+                prop_assert_eq!((response.status, response.json()), (200, plant.clone()));
                 model.plants.insert(*id, plant);
             }
         }
-        Operation::Delete { id, key, .. } => {
+        ModelOperation::Delete { id, key, .. } => {
             let path = format!("/plants/{id}");
-            let Some(answer) = write(client, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
+            let Some(response) = write(client, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
             let expected = if model.plants.remove(id).is_some() { 204 } else { 404 };
-            prop_assert_eq!(answer.status, expected);
+            prop_assert_eq!(response.status, expected);
         }
-        Operation::List { limit: None, .. } => {
+        ModelOperation::List { limit: None, .. } => {
             prop_assert_eq!(client.get("/plants").json(), shown(usize::MAX, &model.plants));
         }
-        Operation::List { limit: Some(limit), .. } => {
-            let answer = client.get(&format!("/plants?limit={limit}"));
+        ModelOperation::List { limit: Some(limit), .. } => {
+            let response = client.get(&format!("/plants?limit={limit}"));
             let limit = usize::try_from(*limit).expect("not negative");
-            prop_assert_eq!(answer.json(), shown(limit, &model.plants));
-            prop_assert_eq!(answer.next().is_some(), limit > 0 && model.plants.len() > limit);
+            prop_assert_eq!(response.json(), shown(limit, &model.plants));
+            prop_assert_eq!(response.next().is_some(), limit > 0 && model.plants.len() > limit);
         }
-        Operation::Pages { limit, .. } => {
+        ModelOperation::Pages { limit, .. } => {
             let mut seen = Vec::new();
             let mut next = Some(format!("/plants?include=id&limit={limit}"));
             while let Some(page) = next {
-                let answer = client.get(&page);
-                seen.extend(answer.ids());
-                next = answer.next();
+                let response = client.get(&page);
+                seen.extend(response.ids());
+                next = response.next();
             }
             prop_assert_eq!(seen, model.plants.keys().copied().collect::<Vec<_>>());
         }
-        Operation::Again(_) => {}
+        ModelOperation::Again(_) => {}
     }
     Ok(())
 }
 
 #[rstest]
-fn the_service_does_what_the_model_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn service_agrees_with_the_model(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
     let outcome = TestRunner::new(config).run(&operations(), |operations| {
-        // Every case has users of its own, who start with nothing.
+        // Every case has users of its own, without plants.
         case.set(case.get() + 1);
         let clients: Vec<Client> =
             (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
         let mut models = vec![Model::default(); USERS];
         for (number, operation) in operations.iter().enumerate() {
-            let operation =
-                if let Operation::Again(before) = operation { &operations[before % (number + 1)] } else { operation };
-            let (Operation::Create { user, .. }
-            | Operation::Delete { user, .. }
-            | Operation::List { user, .. }
-            | Operation::Pages { user, .. }) = operation
+            let operation = if let ModelOperation::Again(before) = operation {
+                &operations[before % (number + 1)]
+            } else {
+                operation
+            };
+            let (ModelOperation::Create { user, .. }
+            | ModelOperation::Delete { user, .. }
+            | ModelOperation::List { user, .. }
+            | ModelOperation::Pages { user, .. }) = operation
             else {
                 continue;
             };

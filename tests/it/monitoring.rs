@@ -1,18 +1,20 @@
-//! The dashboard, the alerts and the document about metrics name what there is, and the document all of it.
+//! The dashboard, the alerts and the document about metrics name existing metrics; the document names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use rstest::rstest;
+
 use crate::support::collector::Collector;
 use crate::support::issuer::{Authority, Issuer, SigningKey};
 use crate::support::{Engine, Scrape, Site};
 
-/// What Prometheus itself adds to every series, and the one series that it makes.
+/// Labels that Prometheus adds to every series, and the one series that it makes.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 const UP: &str = "up";
 
-/// What a server on this engine tells when everything is turned on and something of everything has happened.
+/// Returns the metrics of a server on this engine with every feature on and every counter moved.
 fn scrape_of(engine: Engine) -> Scrape {
     let site = Site::new(engine);
     let key = SigningKey::ed25519("key");
@@ -31,7 +33,7 @@ fn scrape_of(engine: Engine) -> Scrape {
     metrics.scrape()
 }
 
-/// What one tells that speaks TLS.
+/// Returns the metrics of a server with TLS.
 fn scrape_with_tls() -> Scrape {
     let (site, authority) = (Site::new(Engine::Sqlite), Authority::new());
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
@@ -59,7 +61,7 @@ enum Token {
     Sign(String),
 }
 
-/// The words, texts and signs of a query.
+/// Lexical tokens of a query: words, strings and signs.
 fn tokens(query: &str) -> Vec<Token> {
     let mut rest = query.trim_start();
     let mut tokens = Vec::new();
@@ -88,14 +90,14 @@ fn tokens(query: &str) -> Vec<Token> {
 /// A label, how it is compared, and with what.
 type Matcher = (String, String, String);
 
-/// What a query asks for: series with matchers, and the labels that it groups by.
+/// Parts of a query: series with matchers, and the labels that it groups by.
 #[derive(Debug, Default)]
-struct Asked {
+struct Query {
     selectors: Vec<(String, Vec<Matcher>)>,
     groupings: Vec<String>,
 }
 
-fn asked(query: &str) -> Asked {
+fn parse_query(query: &str) -> Query {
     const GROUPING: [&str; 4] = ["by", "without", "on", "ignoring"];
     const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
     let tokens = tokens(query);
@@ -104,7 +106,7 @@ fn asked(query: &str) -> Asked {
         from + found.unwrap_or_else(|| panic!("no {text} in {query}"))
     };
     let sign = |at: usize, text: &str| tokens.get(at) == Some(&Token::Sign(text.to_owned()));
-    let mut asked = Asked::default();
+    let mut parsed = Query::default();
     let mut at = 0;
     while at < tokens.len() {
         let Token::Word(word) = &tokens[at] else {
@@ -117,7 +119,7 @@ fn asked(query: &str) -> Asked {
             assert!(sign(at, "("), "{query}");
             let end = end(at, ")");
             let labels = tokens[at..end].iter();
-            asked.groupings.extend(labels.filter_map(|token| match token {
+            parsed.groupings.extend(labels.filter_map(|token| match token {
                 Token::Word(label) => Some(label.clone()),
                 _ => None,
             }));
@@ -137,18 +139,18 @@ fn asked(query: &str) -> Asked {
                 }
                 at += 1;
             }
-            asked.selectors.push((word.clone(), matchers));
+            parsed.selectors.push((word.clone(), matchers));
         }
     }
-    asked
+    parsed
 }
 
-/// Says what a query names that there is not.
+/// Lists the metrics and labels of a query that do not exist.
 fn faults(query: &str, series: &BTreeMap<String, BTreeMap<String, BTreeSet<String>>>) -> Vec<String> {
-    let asked = asked(query);
+    let parsed = parse_query(query);
     let mut faults = Vec::new();
     let mut labels: BTreeSet<&str> = OF_PROMETHEUS.into();
-    for (name, matchers) in &asked.selectors {
+    for (name, matchers) in &parsed.selectors {
         let Some(known) = series.get(name) else {
             if name != UP {
                 faults.push(format!("there is no {name}"));
@@ -167,10 +169,10 @@ fn faults(query: &str, series: &BTreeMap<String, BTreeMap<String, BTreeSet<Strin
         }
     }
     faults.extend(
-        asked.groupings.iter().filter(|label| !labels.contains(label.as_str())).map(|label| format!("no {label}")),
+        parsed.groupings.iter().filter(|label| !labels.contains(label.as_str())).map(|label| format!("no {label}")),
     );
-    if asked.selectors.is_empty() {
-        faults.push("it asks for nothing".to_owned());
+    if parsed.selectors.is_empty() {
+        faults.push("it selects nothing".to_owned());
     }
     faults
 }
@@ -214,8 +216,9 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     rows.filter(|(name, _)| name.starts_with("plantstore_") || name.starts_with("process_")).collect()
 }
 
-#[test]
-fn the_dashboard_the_alerts_and_the_document_name_what_there_is() {
+#[rstest]
+#[case::requires_postgres()]
+fn dashboard_alerts_and_document_name_existing_metrics() {
     let series = series();
     let (dashboard, alerts) = (queries_of_the_dashboard(), queries_of_the_alerts());
     assert!(dashboard.len() >= 40 && alerts.len() >= 10);
@@ -247,9 +250,9 @@ fn every_alert_says_what_to_do() {
     }
 }
 
-/// What checks the queries finds what is wrong with one.
+/// Tests the checker of queries itself.
 #[test]
-fn a_query_that_names_what_there_is_not_is_found() {
+fn query_of_an_unknown_metric_is_found() {
     let labels = |labels: &[(&str, &str)]| {
         labels.iter().map(|(name, value)| ((*name).to_owned(), BTreeSet::from([(*value).to_owned()]))).collect()
     };

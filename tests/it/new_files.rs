@@ -1,4 +1,4 @@
-//! Files that commands make: complete or not there, private, and without touching anything else.
+//! Files that commands create: complete or missing, private, and without changes to other files.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use rstest::rstest;
 
-use crate::support::transfer::{export, import, lines, said};
-use crate::support::{Engine, Site, Traced, wait_for};
+use crate::support::transfer::{export, import, lines, stderr};
+use crate::support::{Engine, Site, TracedCommand, wait_for};
 
 /// The commands that make a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -57,7 +57,7 @@ fn state(path: &Path) -> (u64, u32, u64, Option<Vec<u8>>) {
 }
 
 #[rstest]
-fn what_is_in_the_directory_already_is_left_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn existing_files_in_the_directory_are_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 10));
     let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
@@ -66,7 +66,7 @@ fn what_is_in_the_directory_already_is_left_alone(#[values(Engine::Sqlite, Engin
             plant(kind, &partial, &precious);
             let before = (state(&partial), state(&precious));
             let output = run_openly(site, command);
-            assert!(output.status.success(), "{command:?}, {kind}: {}", said(&output));
+            assert!(output.status.success(), "{command:?}, {kind}: {}", stderr(&output));
             assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
             let metadata = made.symlink_metadata().unwrap();
             assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
@@ -81,6 +81,7 @@ fn what_is_in_the_directory_already_is_left_alone(#[values(Engine::Sqlite, Engin
 
 // The last sync is held up: by then the partial file is there, and the name is not.
 #[rstest]
+#[case::requires_strace()]
 fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 10));
@@ -88,20 +89,20 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
     for (command, name, code) in
         [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)]
     {
-        let traced = Traced::start(site, HELD_UP, command);
+        let traced = TracedCommand::start(site, HELD_UP, command);
         let partial = wait_for("the partial file", || partial_file(site));
         assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
         traced.signal(name);
         let output = traced.wait();
-        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
-        assert_eq!(said(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
         assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
     }
     assert_eq!(export(site), lines(&["ada"], 10), "the store is as it was");
 }
 
 #[rstest]
-fn two_that_write_one_file_make_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn concurrent_writers_of_one_file_leave_one_complete_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 1_000));
     let spawn = || site.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -110,19 +111,20 @@ fn two_that_write_one_file_make_one(#[values(Engine::Sqlite, Engine::Postgres)] 
     let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
     assert_eq!(made.len(), 1, "{outputs:?}");
     for output in rejected {
-        assert!(said(output).contains("there is a file notes already"), "{}", said(output));
+        assert!(stderr(output).contains("there is a file notes already"), "{}", stderr(output));
     }
     assert_eq!(files(site, "notes"), ["notes"]);
 }
 
-#[test]
+#[rstest]
+#[case::requires_strace()]
 fn a_signal_removes_the_partial_file_of_a_restore() {
     let source = Site::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 10));
     let target = Site::new(Engine::Sqlite);
     let file = source.file();
     let restore = ["restore", file.to_str().unwrap(), "--store", "sqlite:notes"];
-    let traced = Traced::start(&target, HELD_UP, &restore);
+    let traced = TracedCommand::start(&target, HELD_UP, &restore);
     wait_for("the partial file", || partial_file(&target));
     traced.signal("INT");
     assert_eq!(traced.wait().status.code(), Some(130));
@@ -132,14 +134,15 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
 }
 
 /// As `nohup` has it.
-#[test]
+#[rstest]
+#[case::requires_strace()]
 fn a_hangup_that_is_ignored_stays_ignored() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 10));
-    let traced = Traced::start_after(&site, "trap '' HUP", HELD_UP, &["backup", "notes"]);
+    let traced = TracedCommand::start_after(&site, "trap '' HUP", HELD_UP, &["backup", "notes"]);
     wait_for("the partial file", || partial_file(&site));
     traced.signal("HUP");
     let output = traced.wait();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(files(&site, "notes"), ["notes"]);
 }

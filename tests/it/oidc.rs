@@ -1,5 +1,5 @@
-//! Logins by OpenID Connect, against an issuer of our own: who is let in, who is not, and what happens when its keys
-//! change and when it is not there.
+//! OpenID Connect against a test issuer: accepted tokens, rejected tokens, changes of its keys,
+//! and an issuer that is down.
 
 mod keys;
 mod rejected;
@@ -10,9 +10,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{Answer, Engine, Server, Site, wait_for};
+use crate::support::{Engine, Response, Server, Site, wait_for};
 
-/// How far the clocks may be apart, in seconds.
+/// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
 
 /// A server that accepts the issuer's tokens.
@@ -34,7 +34,7 @@ fn with(mut claims: Value, others: Value) -> Value {
     claims
 }
 
-fn call(server: &Server, token: &str) -> Answer {
+fn call(server: &Server, token: &str) -> Response {
     server.client(token).get("/plants")
 }
 
@@ -45,7 +45,7 @@ fn users(site: &Site) -> Vec<String> {
     users.iter().map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Lines are written a moment after what they tell of.
+/// Log lines are written a moment after their events.
 #[track_caller]
 fn wait_for_log(server: &Server, words: &str) {
     wait_for(words, || server.log().contains(words).then_some(()));
@@ -62,6 +62,7 @@ fn lines(server: &Server, words: &str) -> Vec<Value> {
 }
 
 #[rstest]
+#[case::requires_openssl()]
 fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
@@ -80,7 +81,7 @@ fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn a_token_may_say_less_or_more_than_it_must(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn optional_and_unknown_claims_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (key, other) = (SigningKey::p256("e"), SigningKey::ed25519("d"));
     let issuer = Issuer::start(&[&key, &other]);
@@ -100,8 +101,8 @@ fn a_token_may_say_less_or_more_than_it_must(#[values(Engine::Sqlite, Engine::Po
         json!({ "sub": "🌵".repeat(255) }),
     ];
     for others in accepted {
-        let answer = call(&server, &key.token(&with(claims.clone(), others.clone())));
-        assert_eq!(answer.status, 200, "{others}: {}", answer.text());
+        let response = call(&server, &key.token(&with(claims.clone(), others.clone())));
+        assert_eq!(response.status, 200, "{others}: {}", response.text());
     }
     let headers = [
         json!({ "alg": "ES256" }),
@@ -116,7 +117,7 @@ fn a_token_may_say_less_or_more_than_it_must(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn without_an_issuer_its_tokens_are_like_any_other_text(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn jwts_are_rejected_without_an_issuer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
@@ -126,7 +127,7 @@ fn without_an_issuer_its_tokens_are_like_any_other_text(#[values(Engine::Sqlite,
 }
 
 #[rstest]
-fn failures_count_against_the_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_jwts_count_against_the_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -134,16 +135,16 @@ fn failures_count_against_the_address(#[values(Engine::Sqlite, Engine::Postgres)
     let good = key.token(&issuer.claims("ada"));
     let forged = SigningKey::ed25519("d").token(&issuer.claims("ada"));
     assert_eq!(call(&server, &good).status, 200);
-    let answers: Vec<Answer> = (0..20).map(|_| call(&server, &forged)).collect();
-    assert!(answers[..5].iter().all(|answer| answer.error() == 40101));
-    assert!(answers.iter().any(|answer| answer.status == 429 && answer.error() == 42900));
+    let responses: Vec<Response> = (0..20).map(|_| call(&server, &forged)).collect();
+    assert!(responses[..5].iter().all(|response| response.error() == 40101));
+    assert!(responses.iter().any(|response| response.status == 429 && response.error() == 42900));
     assert_eq!(call(&server, &good).status, 200, "a valid token from the same address");
     assert_eq!(call(&server, &key.token(&issuer.claims("bob"))).status, 200, "even one that was never seen before");
 }
 
 // What a token is verified for is a line of the log at this level.
 #[rstest]
-fn a_refused_token_that_is_repeated_is_not_verified_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     const REPEATED: usize = 50;
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
@@ -180,7 +181,7 @@ fn a_refused_token_that_is_repeated_is_not_verified_again(#[values(Engine::Sqlit
 }
 
 #[rstest]
-fn the_scopes_are_those_of_the_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn scopes_of_the_token_are_enforced(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -198,14 +199,14 @@ fn the_scopes_are_those_of_the_token(#[values(Engine::Sqlite, Engine::Postgres)]
         assert_eq!(statuses(nothing.clone()), [403, 403, 403, 404], "{nothing}");
     }
     let reader = server.client(&key.token(&with(issuer.claims("ada"), json!({ "scope": "plants:read" }))));
-    let answer = reader.delete(1);
-    assert_eq!(answer.error(), 40300);
+    let response = reader.delete(1);
+    assert_eq!(response.error(), 40300);
     let needed = r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#;
-    assert_eq!(answer.header("www-authenticate"), Some(needed));
+    assert_eq!(response.header("www-authenticate"), Some(needed));
 }
 
 #[rstest]
-fn a_token_ends_when_it_says_also_while_it_is_remembered(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn cached_token_expires_at_its_expiry_time(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -218,16 +219,16 @@ fn a_token_ends_when_it_says_also_while_it_is_remembered(#[values(Engine::Sqlite
     wait_for("its end", || {
         let sent = now();
         connection.send(ada.bytes("GET", "/plants", &[], None));
-        let answer = connection.answer(false);
-        if answer.status == 401 {
+        let response = connection.read_response(false);
+        if response.status == 401 {
             return Some(());
         }
-        assert_eq!(answer.status, 200);
+        assert_eq!(response.status, 200);
         assert!(sent < end, "sent after its end, and believed");
         worked += 1;
         None
     });
-    assert!(worked > 1, "it was remembered before");
+    assert!(worked > 1, "it was cached before");
 }
 
 #[rstest]
@@ -240,9 +241,9 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
     let good = key.token(&claims);
     let mut used = vec![good.clone()];
     let line = |id: &str, token: &str| {
-        let answer = server.client(token).call("GET", "/plants", &[("X-Request-Id", id)], None);
+        let response = server.client(token).call("GET", "/plants", &[("X-Request-Id", id)], None);
         let line = wait_for("its line", || server.log().lines().find(|line| line.contains(id)).map(str::to_owned));
-        (answer.status, serde_json::from_str::<Value>(&line).expect("JSON"))
+        (response.status, serde_json::from_str::<Value>(&line).expect("JSON"))
     };
     let (status, shown) = line("a-good-one", &good);
     assert_eq!((status, &shown["user"], &shown["token_id"]), (200, &"ada".into(), &Value::Null));
@@ -284,11 +285,11 @@ fn ed25519_is_accepted_as_the_name_of_eddsa(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused() {
+fn conflicting_options_are_rejected() {
     let site = Site::new(Engine::Sqlite);
     let issuer = ["--oidc-issuer", "https://login.example.com"];
     let audience = ["--oidc-audience", "plants"];
-    let refused: &[(&[&str], &str)] = &[
+    let rejected: &[(&[&str], &str)] = &[
         (&issuer, "--oidc-audience"),
         (&audience, "--oidc-issuer"),
         (&["--oidc-ca", "ca.pem"], "--oidc-issuer"),
@@ -322,7 +323,7 @@ fn options_that_do_not_go_together_are_refused() {
             "nowhere.pem",
         ),
     ];
-    for (options, expected) in refused {
+    for (options, expected) in rejected {
         let output = site.run(&[&["serve", "--listen", "127.0.0.1:0"], *options].concat());
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {words}");

@@ -1,6 +1,5 @@
-//! The OpenAPI document: that it is valid, complete and served, that linters accept it, and that Schemathesis finds nothing
-//! that it does not say.
-//! That every answer of every test is listed in it is checked where answers are read (`support/contract.rs`).
+//! The OpenAPI document: valid, complete, served, and accepted by linters and Schemathesis. Every response in every test
+//! is checked against it where responses are read (`support/contract.rs`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,14 +9,14 @@ use std::sync::LazyLock;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::contract::{self, Request, document};
+use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Answer, Engine, Site, assert_snapshot};
+use crate::support::{Engine, Response, Site, assert_snapshot};
 
 /// Cases that Schemathesis tries on each engine, at the least.
 const CASES_MIN: u64 = 2_000;
 
-/// Where reports stay for people to read.
+/// Directory of the reports, which stay after the run.
 fn output(name: &str) -> PathBuf {
     let directory = target().join("test-output/openapi");
     std::fs::create_dir_all(&directory).unwrap();
@@ -34,7 +33,7 @@ fn written() -> &'static Path {
     &FILE
 }
 
-/// Each operation: its method, its address and what the document says of it.
+/// Each operation: its method, its path and its description in the document.
 fn operations() -> impl Iterator<Item = (&'static str, &'static str, &'static Value)> {
     let paths = document()["paths"].as_object().unwrap();
     paths.iter().flat_map(|(path, item)| {
@@ -54,12 +53,13 @@ fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-#[test]
+#[rstest]
+#[case::requires_python()]
 fn the_document_is_valid() {
     succeed(python_tool("openapi-spec-validator").args(["--schema", "3.1"]).arg(written()));
 }
 
-/// The problems that Redocly finds in a document, warnings and those that it was told to ignore included.
+/// The problems that Redocly finds in a document, including warnings and ignored ones.
 fn redocly_problems(file: &Path) -> Vec<Value> {
     let output = node_tool("redocly")
         .args(["lint", "--format", "json", "--config"])
@@ -83,7 +83,8 @@ fn report(stdout: &[u8]) -> Value {
     serde_json::from_slice(stdout).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(stdout)))
 }
 
-#[test]
+#[rstest]
+#[case::requires_node()]
 fn redocly_and_spectral_find_no_problem() {
     assert_eq!(redocly_problems(written()), [Value::Null; 0]);
     assert_eq!(spectral_problems(written()), [Value::Null; 0]);
@@ -115,25 +116,27 @@ fn the_document_has_every_operation() {
         assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: an id of its own");
         assert!(operation["summary"].is_string() && operation["description"].is_string(), "{method} {path}");
         let protected = path.starts_with("/plants");
-        let security = operation["security"].as_array().unwrap_or_else(|| panic!("{method} {path} says who may call"));
+        let security = operation["security"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{method} {path} lists its security requirements"));
         assert_eq!(security.is_empty(), !protected, "{method} {path}");
-        for (status, answer) in operation["responses"].as_object().unwrap() {
-            assert!(answer["description"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            assert!(response["description"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
         }
     }
 }
 
-/// What a client knows that was made from the interface as it was first published.
+/// Operations and fields of the interface as it was first published.
 #[test]
-fn the_document_has_what_every_client_knows() {
+fn document_has_everything_of_the_first_release() {
     for (method, path, statuses) in [
         ("post", "/plants", ["200", "400"]),
         ("get", "/plants", ["200", "400"]),
         ("delete", "/plants/{id}", ["204", "400"]),
     ] {
-        let answers = &document()["paths"][path][method]["responses"];
+        let responses = &document()["paths"][path][method]["responses"];
         for status in statuses {
-            assert!(answers[status].is_object(), "{method} {path} {status}");
+            assert!(responses[status].is_object(), "{method} {path} {status}");
         }
     }
     let schemas = &document()["components"]["schemas"];
@@ -208,7 +211,7 @@ fn the_document_has_every_error_code_with_an_example() {
 }
 
 #[test]
-fn references_lead_somewhere_and_nothing_is_left_over() {
+fn references_resolve_and_every_component_is_used() {
     let mut references = Vec::new();
     all(document(), "$ref", &mut references);
     let references: BTreeSet<&str> = references.into_iter().map(|reference| reference.as_str().unwrap()).collect();
@@ -218,13 +221,13 @@ fn references_lead_somewhere_and_nothing_is_left_over() {
     }
     for kind in ["schemas", "headers"] {
         for name in document()["components"][kind].as_object().unwrap().keys() {
-            assert!(references.contains(format!("#/components/{kind}/{name}").as_str()), "nobody uses {kind}/{name}");
+            assert!(references.contains(format!("#/components/{kind}/{name}").as_str()), "{kind}/{name} is not used");
         }
     }
 }
 
 #[test]
-fn the_command_prints_it_also_to_somebody_who_stops_reading() {
+fn command_prints_the_document_also_into_a_closed_pipe() {
     let binary = env!("CARGO_BIN_EXE_plantstore");
     let shell = format!("set -o pipefail; {binary} openapi | head -c 1");
     let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
@@ -232,42 +235,42 @@ fn the_command_prints_it_also_to_somebody_who_stops_reading() {
     assert_eq!(output.stdout, b"{");
 }
 
-/// The check that every answer of every test goes through.
+/// Tests the check that every response of every test goes through.
 #[test]
-fn what_the_document_does_not_list_is_noticed() {
+fn response_that_the_document_does_not_list_is_found() {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let listed = Answer {
+    let listed = Response {
         status: 400,
         reason: "Bad Request".to_owned(),
         headers: vec![header("content-type", "application/json"), header("date", "today"), header("x-request-id", "1")],
         body: br#"{"error":40004,"message":"`limit` is given more than once"}"#.to_vec(),
     };
-    let passes = |method: &str, path: &str, change: &dyn Fn(&mut Answer)| {
-        let mut answer = listed.clone();
-        change(&mut answer);
-        std::panic::catch_unwind(|| contract::check(Some(&Request::new(method, path)), &answer)).is_ok()
+    let passes = |method: &str, path: &str, change: &dyn Fn(&mut Response)| {
+        let mut response = listed.clone();
+        change(&mut response);
+        std::panic::catch_unwind(|| contract::check(Some(&RequestLine::new(method, path)), &response)).is_ok()
     };
     assert!(passes("GET", "/plants?limit=1&limit=2", &|_| {}));
-    assert!(passes("HEAD", "http://plants.example/plants?limit=x", &|answer| answer.body.clear()));
-    assert!(!passes("GET", "/plants", &|answer| answer.status = 418), "a status");
-    assert!(!passes("GET", "/plants", &|answer| answer.headers.push(header("x-surprise", "1"))), "a header field");
-    assert!(!passes("GET", "/plants", &|answer| answer.headers[0].1 = "text/plain".to_owned()), "a media type");
+    assert!(passes("HEAD", "http://plants.example/plants?limit=x", &|response| response.body.clear()));
+    assert!(!passes("GET", "/plants", &|response| response.status = 418), "a status");
+    assert!(!passes("GET", "/plants", &|response| response.headers.push(header("x-surprise", "1"))), "a header field");
+    assert!(!passes("GET", "/plants", &|response| response.headers[0].1 = "text/plain".to_owned()), "a media type");
     assert!(!passes("POST", "/plants", &|_| {}), "an error code of another operation");
-    assert!(!passes("PUT", "/plants", &|answer| answer.status = 200), "a success of no operation");
-    assert!(!passes("GET", "/nothing", &|answer| answer.status = 200), "a success at no address");
-    assert!(passes("GET", "/docs/page.css", &|answer| answer.headers.push(header("x-surprise", "1"))), "a page");
-    assert!(!passes("GET", "/docsx", &|answer| answer.headers.push(header("x-surprise", "1"))), "no page");
+    assert!(!passes("PUT", "/plants", &|response| response.status = 200), "a success of no operation");
+    assert!(!passes("GET", "/nothing", &|response| response.status = 200), "a success at no address");
+    assert!(passes("GET", "/docs/page.css", &|response| response.headers.push(header("x-surprise", "1"))), "a page");
+    assert!(!passes("GET", "/docsx", &|response| response.headers.push(header("x-surprise", "1"))), "no page");
 }
 
 #[rstest]
-fn the_document_is_served_to_everybody(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn document_is_public(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let answer = server.anonymous().get("/openapi.json");
-    assert_eq!(&answer.json(), document(), "what the command prints");
+    let response = server.anonymous().get("/openapi.json");
+    assert_eq!(&response.json(), document(), "what the command prints");
     let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);
-    assert_eq!(head.header("content-length"), Some(answer.body.len().to_string().as_str()));
-    let tag = answer.header("etag").expect("a tag");
+    assert_eq!(head.header("content-length"), Some(response.body.len().to_string().as_str()));
+    let tag = response.header("etag").expect("a tag");
     let again = server.anonymous().call("GET", "/openapi.json", &[("If-None-Match", tag)], None);
     assert_snapshot!(again.wire(), @r"
     304 Not Modified
@@ -281,14 +284,13 @@ fn the_document_is_served_to_everybody(#[values(Engine::Sqlite, Engine::Postgres
     assert_eq!(again.header("etag"), Some(tag));
     assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);
     let ada = server.client(&site.token("ada", &[]));
-    let refused = ada.call("POST", "/openapi.json", &[], None);
-    assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
+    let rejected = ada.call("POST", "/openapi.json", &[], None);
+    assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
 }
 
 #[rstest]
-fn schemathesis_finds_nothing_that_the_document_does_not_say(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+#[case::requires_python()]
+fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     // It sends many wrong tokens from one address on purpose.
     let patient = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
@@ -319,18 +321,18 @@ fn schemathesis_finds_nothing_that_the_document_does_not_say(
         .current_dir(site.directory())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success(), "{said}\n{}", String::from_utf8_lossy(&ran.stderr));
+    let stderr = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{stderr}\n{}", String::from_utf8_lossy(&ran.stderr));
     let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    assert_eq!(report["complete"], true, "{said}");
-    assert_eq!(report["operations"]["tested"], operations().count(), "{said}");
+    assert_eq!(report["complete"], true, "{stderr}");
+    assert_eq!(report["operations"]["tested"], operations().count(), "{stderr}");
     for phase in ["examples", "coverage", "fuzzing", "stateful"] {
-        assert_eq!(report["phases"][phase]["status"], "success", "{said}");
+        assert_eq!(report["phases"][phase]["status"], "success", "{stderr}");
     }
     let cases = &report["test_cases"];
     assert!(cases["generated"].as_u64().unwrap() >= CASES_MIN, "{cases}");
-    assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{said}");
+    assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{stderr}");
     for (kind, warnings) in report["warnings"].as_object().unwrap() {
-        assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {said}");
+        assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {stderr}");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use rstest::rstest;
+
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
 use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
@@ -25,7 +27,8 @@ fn serve(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Server {
     Server::start(command(site, &[&fixed, options].concat(), variables))
 }
 
-#[test]
+#[rstest]
+#[case::requires_openssl()]
 fn issuer_is_reached_through_a_tunnel_with_credentials() {
     let site = Site::new(Engine::Sqlite);
     let (proxy, authority, key) = (ForwardProxy::start(), Authority::for_host("issuer.example"), SigningKey::p256("k"));
@@ -88,7 +91,8 @@ fn unusable_proxy_is_rejected_at_the_start() {
     assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
 }
 
-#[test]
+#[rstest]
+#[case::requires_openssl()]
 fn unreachable_proxy_is_named_in_the_log() {
     let site = Site::new(Engine::Sqlite);
     let authority = Authority::for_host("issuer.example");

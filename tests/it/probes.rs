@@ -1,4 +1,4 @@
-//! `/livez` and `/readyz` under many callers: they ask the store rarely and still tell its state.
+//! `/livez` and `/readyz` under many callers: they query the store rarely and still report its state.
 
 use std::thread;
 use std::time::Instant;
@@ -10,12 +10,12 @@ use crate::support::{Client, Engine, Site, wait_for};
 /// Milliseconds that one look at the store serves for.
 const SHARED_FOR: u128 = 100;
 
-/// Asks for readiness this many times in a row on one connection.
+/// Requests readiness this many times in a row on one connection.
 fn ask_repeatedly(client: &Client, times: usize) {
     let mut connection = client.connect();
     for _ in 0..times {
         connection.send(client.bytes("GET", "/readyz", &[], None));
-        assert_eq!(connection.answer(false).text(), r#"{"status":"ready"}"#);
+        assert_eq!(connection.read_response(false).text(), r#"{"status":"ready"}"#);
     }
 }
 
@@ -31,12 +31,13 @@ fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
     probe(&server.anonymous());
     let elapsed = start.elapsed().as_millis();
     let asked = u128::try_from(queries() - before).unwrap();
-    // The page with the count asks once itself; one query may have begun just before the start.
+    // The metrics page runs one query itself; another may have begun just before the start.
     let most = elapsed / SHARED_FOR + 3;
     assert!(asked <= most, "the probes made {asked} queries in {elapsed} ms, more than {most}");
 }
 
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn readiness_probes_share_one_store_query_per_100_ms() {
     assert_queries_are_shared(|client| {
         thread::scope(|scope| {
@@ -48,7 +49,8 @@ fn readiness_probes_share_one_store_query_per_100_ms() {
 }
 
 /// Probes that are abandoned must not start new queries either.
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn abandoned_readiness_probes_share_one_store_query() {
     assert_queries_are_shared(|client| {
         for _ in 0..300 {
@@ -64,11 +66,11 @@ fn readiness_follows_the_store_within_a_moment(#[values(Engine::Sqlite, Engine::
     let server = site.serve(&[]);
     let ready = |expected: bool| {
         wait_for("the state of the store", || {
-            let answer = server.anonymous().get("/readyz");
+            let response = server.anonymous().get("/readyz");
             if expected {
-                (answer.status == 200).then_some(())
+                (response.status == 200).then_some(())
             } else {
-                (answer.status >= 500).then_some(()).inspect(|()| assert!(answer.error() >= 50000))
+                (response.status >= 500).then_some(()).inspect(|()| assert!(response.error() >= 50000))
             }
         });
     };
@@ -82,7 +84,7 @@ fn readiness_follows_the_store_within_a_moment(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn many_probes_at_once_are_all_told_the_same(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn concurrent_probes_get_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
     let held = site.hold_writes();

@@ -1,13 +1,13 @@
-//! The proxy that breaks connections for other tests, before anything is tested with it.
+//! Tests of the fault-injecting proxy that other tests use.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{PATIENCE, Proxy, Stage, wait_for};
+use crate::support::{Proxy, Stage, TIMEOUT, wait_for};
 
-/// A server that answers each full stop with `ok`, and what it has received.
+/// A server that responds to each full stop with `ok`, and its received bytes.
 #[derive(Clone, Default)]
 struct Talker(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ impl Talker {
         self.0.lock().unwrap().push(b'|');
     }
 
-    /// What it has received, with a bar for the end of each connection.
+    /// Received bytes, with a bar for the end of each connection.
     fn heard(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -44,19 +44,19 @@ impl Talker {
 
 fn connect(proxy: &Proxy) -> TcpStream {
     let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-/// The answer, or `None` when the connection is over.
-fn answer(stream: &mut TcpStream) -> Option<[u8; 2]> {
-    let mut answer = [0; 2];
-    stream.read_exact(&mut answer).is_ok().then_some(answer)
+/// The response, or `None` when the connection is over.
+fn read_response(stream: &mut TcpStream) -> Option<[u8; 2]> {
+    let mut response = [0; 2];
+    stream.read_exact(&mut response).is_ok().then_some(response)
 }
 
 fn ask(stream: &mut TcpStream, words: &str) -> Option<[u8; 2]> {
     stream.write_all(words.as_bytes()).ok()?;
-    answer(stream)
+    read_response(stream)
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_armed_cut_happens_once_at_its_stage() {
     for (stage, heard) in [
         (Stage::BeforeSend, "BEGIN.x|BEGIN.COMMIT."),
         (Stage::AfterSend, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
-        (Stage::AfterAnswer, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
+        (Stage::AfterResponse, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
     ] {
         let talker = Talker::default();
         let proxy = Proxy::start(talker.start());
@@ -88,7 +88,7 @@ fn armed_cuts_wait_for_one_another() {
     let talker = Talker::default();
     let proxy = Proxy::start(talker.start());
     proxy.cut_at(Stage::BeforeSend, b"COMMIT");
-    proxy.cut_at(Stage::AfterAnswer, b"BEGIN");
+    proxy.cut_at(Stage::AfterResponse, b"BEGIN");
     assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "it is not its turn");
     assert_eq!(ask(&mut connect(&proxy), "COMMIT."), None);
     assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"));
@@ -98,14 +98,14 @@ fn armed_cuts_wait_for_one_another() {
 
 #[test]
 fn an_armed_cut_for_good_cuts_everything_until_it_heals() {
-    for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer] {
+    for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse] {
         let talker = Talker::default();
         let proxy = Proxy::start(talker.start());
         let (mut one, mut other) = (connect(&proxy), connect(&proxy));
         assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
         proxy.cut_for_good_at(stage, b"COMMIT");
         assert_eq!(ask(&mut one, "COMMIT."), None, "{stage:?}");
-        assert_eq!((answer(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
+        assert_eq!((read_response(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
         proxy.heal();
         assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"), "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
@@ -124,7 +124,7 @@ fn an_armed_freeze_holds_back_what_it_was_armed_for() {
     wait_for("what comes before", || (talker.heard() == "BEGIN.x").then_some(()));
     wait_for("the freeze", || proxy.is_frozen().then_some(()));
     proxy.heal();
-    assert_eq!(answer(&mut client), Some(*b"ok"));
+    assert_eq!(read_response(&mut client), Some(*b"ok"));
     assert_eq!(talker.heard(), "BEGIN.xCOMMIT.");
 }
 
@@ -151,7 +151,7 @@ fn a_cut_closes_everything_until_it_heals() {
     let mut clients = [connect(&proxy), connect(&proxy)];
     assert!(clients.iter_mut().all(|client| ask(client, ".") == Some(*b"ok")));
     proxy.cut();
-    assert!(clients.iter_mut().all(|client| answer(client).is_none()));
+    assert!(clients.iter_mut().all(|client| read_response(client).is_none()));
     wait_for("the end at the server", || (talker.heard() == "..||").then_some(()));
     assert_eq!(ask(&mut connect(&proxy), "."), None);
     proxy.heal();
@@ -170,28 +170,28 @@ fn a_freeze_holds_everything_back_until_it_heals() {
     for client in [&mut old, &mut new] {
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert_eq!(ask(client, "."), None);
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
     assert_eq!(talker.heard(), ".");
     proxy.heal();
-    assert_eq!((answer(&mut old), answer(&mut new)), (Some(*b"ok"), Some(*b"ok")));
+    assert_eq!((read_response(&mut old), read_response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
     // Cut while frozen, it is cut.
     proxy.freeze();
     old.write_all(b"lost.").unwrap();
     let mut newer = connect(&proxy);
     proxy.cut();
-    assert_eq!((answer(&mut old), answer(&mut newer)), (None, None));
+    assert_eq!((read_response(&mut old), read_response(&mut newer)), (None, None));
     proxy.heal();
     wait_for("the end at the server", || (talker.heard() == "...||").then_some(()));
 }
 
 #[test]
-fn both_ends_are_told_when_the_other_is_over() {
+fn end_of_one_side_is_forwarded_to_the_other() {
     let talker = Talker::default();
     let proxy = Proxy::start(talker.start());
     drop(connect(&proxy));
     wait_for("the end at the server", || (talker.heard() == "|").then_some(()));
-    // Nobody listens on a port that was just given back.
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    assert_eq!(ask(&mut connect(&Proxy::start(nobody)), "."), None);
+    // A port that was just released has no listener.
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    assert_eq!(ask(&mut connect(&Proxy::start(closed)), "."), None);
 }

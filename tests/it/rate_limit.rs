@@ -1,39 +1,39 @@
-//! How many requests a user may send: nobody's business but theirs, and what they are told is true.
+//! Rate limits: each user has a quota of their own, and the `RateLimit` header fields are exact.
 
 use std::thread;
 use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Answer, Client, Connection, Engine, JSON, Server, Site, assert_snapshot};
+use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
 
 /// So slow that no request is added to the bucket while a test runs.
 fn serve_with_burst(site: &Site, burst: &str) -> Server {
     site.serve(&["--rate-limit", "1/h", "--rate-burst", burst])
 }
 
-/// What the `RateLimit` header says is left, and for how many seconds.
+/// Remaining requests in the `RateLimit` header, and the seconds until they are restored.
 #[track_caller]
-fn left(answer: &Answer) -> (u64, u64) {
-    let value = answer.header("ratelimit").unwrap_or_else(|| panic!("a RateLimit header in {answer:?}"));
+fn left(response: &Response) -> (u64, u64) {
+    let value = response.header("ratelimit").unwrap_or_else(|| panic!("a RateLimit header in {response:?}"));
     let parameters = value.strip_prefix("\"user\";r=").and_then(|rest| rest.split_once(";t="));
     let (left, seconds) = parameters.unwrap_or_else(|| panic!("an item with r and t, not {value}"));
     (left.parse().expect("a number"), seconds.parse().expect("seconds"))
 }
 
-fn retry_after(answer: &Answer) -> u64 {
-    answer.header("retry-after").and_then(|seconds| seconds.parse().ok()).expect("whole seconds")
+fn retry_after(response: &Response) -> u64 {
+    response.header("retry-after").and_then(|seconds| seconds.parse().ok()).expect("whole seconds")
 }
 
 fn list_status(client: &Client) -> u16 {
     client.get("/plants").status
 }
 
-/// Answers of every kind that the service gives to somebody it knows, beside 429.
-fn answers_to_a_user(site: &Site, ada: &Client) -> Vec<Answer> {
+/// Responses of every kind to an authenticated user, except 429.
+fn responses_to_a_user(site: &Site, ada: &Client) -> Vec<Response> {
     let reader = Client { token: Some(site.token("ada", &["--scope", "plants:read"])), ..ada.clone() };
     let body = Some(&br#"{"id":1,"name":"Rose"}"#[..]);
-    let answers = vec![
+    let responses = vec![
         ada.call("POST", "/plants", &[JSON], body),
         ada.get("/plants"),
         ada.get("/plants?limit=0"),
@@ -50,55 +50,55 @@ fn answers_to_a_user(site: &Site, ada: &Client) -> Vec<Answer> {
         ada.call("POST", "/plants", &[], body),
     ];
     let expected = [200, 200, 200, 200, 204, 400, 400, 403, 404, 404, 405, 405, 413, 415];
-    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), expected);
-    answers
+    assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), expected);
+    responses
 }
 
-/// Answers of every kind that the service gives to somebody it does not know.
-fn answers_to_nobody(server: &Server) -> Vec<Answer> {
+/// Responses of every kind to an unauthenticated client.
+fn responses_to_anonymous(server: &Server) -> Vec<Response> {
     let anonymous = server.anonymous();
     let nonsense = || anonymous.call("GET", "/plants", &[("Authorization", "Bearer nonsense")], None);
     let raw = |bytes: &str| {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
-        connection.answer(false)
+        connection.read_response(false)
     };
-    let answers = vec![
+    let responses = vec![
         anonymous.get("/livez"),
         anonymous.get("/readyz"),
         anonymous.get("/plants"),
         nonsense(),
-        (0..100).map(|_| nonsense()).find(|answer| answer.status == 429).expect("too many failures"),
+        (0..100).map(|_| nonsense()).find(|response| response.status == 429).expect("too many failures"),
         raw("nonsense\r\n\r\n"),
         raw("GET /livez HTTP/1.1\r\n\r\n"),
         raw(&format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000))),
         raw("GET /livez HTTP/1.1\r\nHo"),
     ];
     let expected = [200, 200, 401, 401, 429, 400, 400, 431, 408];
-    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), expected);
-    answers
+    assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), expected);
+    responses
 }
 
 /// Of the second kind: some need a server that is easily angered.
 const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "1s"];
 
 #[rstest]
-fn a_burst_is_let_through_and_then_it_is_429(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve_with_burst(site, "5");
     let ada = server.client(&site.token("ada", &[]));
     for still in (0..5).rev() {
-        let answer = ada.get("/plants");
-        assert_eq!((answer.status, left(&answer).0), (200, still));
-        assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=5;w=18000"#));
+        let response = ada.get("/plants");
+        assert_eq!((response.status, left(&response).0), (200, still));
+        assert_eq!(response.header("ratelimit-policy"), Some(r#""user";q=5;w=18000"#));
     }
-    let refused = ada.get("/plants");
-    assert_eq!(refused.error(), 42900);
-    let wait = retry_after(&refused);
-    // What has passed since the first request is no whole second, mostly, but who knows.
+    let rejected = ada.get("/plants");
+    assert_eq!(rejected.error(), 42900);
+    let wait = retry_after(&rejected);
+    // Usually less than a second has passed since the first request, but not always.
     assert!((3_500..=3_600).contains(&wait), "{wait}");
-    assert_eq!(left(&refused), (0, wait), "both headers speak of the same moment");
-    assert_snapshot!(refused.wire().replace(&wait.to_string(), "(3600)"), @r#"
+    assert_eq!(left(&rejected), (0, wait), "both headers speak of the same moment");
+    assert_snapshot!(rejected.wire().replace(&wait.to_string(), "(3600)"), @r#"
     429 Too Many Requests
     content-type: application/json
     cache-control: no-store
@@ -114,31 +114,31 @@ fn a_burst_is_let_through_and_then_it_is_429(#[values(Engine::Sqlite, Engine::Po
     "#);
 }
 
-// The promise of `Retry-After`, kept in real time; its borders are tested with the code.
+// `Retry-After` in real time; its limits are covered by unit tests.
 #[rstest]
-fn whoever_waits_as_long_as_told_is_served(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn request_after_retry_after_is_served(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     let mut list = || {
         connection.send(ada.bytes("GET", "/plants", &[], None));
-        connection.answer(false)
+        connection.read_response(false)
     };
     for _ in 0..2 {
         // One is served in any case; the next comes at once, save on a machine that stands still for seconds.
-        let refused = (0..10).map(|_| list()).find(|answer| answer.status == 429).expect("a refusal");
-        let wait = retry_after(&refused);
+        let rejected = (0..10).map(|_| list()).find(|response| response.status == 429).expect("a refusal");
+        let wait = retry_after(&rejected);
         assert!((1..=3).contains(&wait), "{wait}");
         #[expect(clippy::disallowed_methods, reason = "the wait is what is tested")]
         thread::sleep(Duration::from_secs(wait));
-        let answer = list();
-        assert_eq!(answer.status, 200, "after {wait} s");
+        let response = list();
+        assert_eq!(response.status, 200, "after {wait} s");
     }
 }
 
 #[rstest]
-fn a_refused_request_has_done_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_request_has_no_effect(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve_with_burst(site, "1");
     let unlimited = site.serve(&[]);
@@ -154,7 +154,7 @@ fn a_refused_request_has_done_nothing(#[values(Engine::Sqlite, Engine::Postgres)
 
 // Nothing of a request is looked at beyond whose it is.
 #[rstest]
-fn a_refusal_comes_before_everything_else(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rate_limit_is_checked_before_everything_else(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve_with_burst(site, "1");
     let ada = server.client(&site.token("ada", &[]));
@@ -178,8 +178,8 @@ fn users_do_not_affect_each_other(#[values(Engine::Sqlite, Engine::Postgres)] en
     let statuses: Vec<u16> = (0..20).map(|_| list_status(&ada)).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
     for still in (0..3).rev() {
-        let answer = bob.get("/plants");
-        assert_eq!((answer.status, left(&answer).0), (200, still), "nobody has taken anything from bob");
+        let response = bob.get("/plants");
+        assert_eq!((response.status, left(&response).0), (200, still), "bob's quota is untouched");
     }
     assert_eq!((list_status(&ada), list_status(&bob)), (429, 429));
 }
@@ -197,7 +197,7 @@ fn the_tokens_of_a_user_share_one_quota(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn requests_at_the_same_time_get_no_more_than_the_burst(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn concurrent_requests_get_no_more_than_the_burst(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = serve_with_burst(site, "50");
     let ada = server.client(&site.token("ada", &[]));
@@ -208,7 +208,7 @@ fn requests_at_the_same_time_get_no_more_than_the_burst(#[values(Engine::Sqlite,
                     let mut connection = ada.connect();
                     let statuses = (0..25).map(|_| {
                         connection.send(ada.bytes("GET", "/plants", &[], None));
-                        connection.answer(false).status
+                        connection.read_response(false).status
                     });
                     statuses.filter(|status| *status == 200).count()
                 })
@@ -220,18 +220,18 @@ fn requests_at_the_same_time_get_no_more_than_the_burst(#[values(Engine::Sqlite,
 }
 
 #[rstest]
-fn every_answer_tells_the_policy_and_what_is_left(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn every_response_has_the_policy_and_the_remaining_quota(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[&["--rate-limit", "1/h", "--rate-burst", "100"], &STRICT[..]].concat());
     let policy = Some(r#""user";q=100;w=360000"#);
     let ada = server.client(&site.token("ada", &[]));
-    for (number, answer) in (0..).zip(answers_to_a_user(site, &ada)) {
-        assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
-        assert_eq!(left(&answer).0, 99 - number, "each of them counts: {answer:?}");
+    for (number, response) in (0..).zip(responses_to_a_user(site, &ada)) {
+        assert_eq!(response.header("ratelimit-policy"), policy, "{response:?}");
+        assert_eq!(left(&response).0, 99 - number, "each of them counts: {response:?}");
     }
-    for answer in answers_to_nobody(&server) {
-        assert_eq!(answer.header("ratelimit-policy"), policy, "{answer:?}");
-        assert_eq!(answer.header("ratelimit"), None, "it is nobody's: {answer:?}");
+    for response in responses_to_anonymous(&server) {
+        assert_eq!(response.header("ratelimit-policy"), policy, "{response:?}");
+        assert_eq!(response.header("ratelimit"), None, "it belongs to no user: {response:?}");
     }
     let before = left(&ada.get("/plants")).0;
     assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);
@@ -239,34 +239,34 @@ fn every_answer_tells_the_policy_and_what_is_left(#[values(Engine::Sqlite, Engin
 }
 
 #[rstest]
-fn a_connection_too_many_is_told_the_policy(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_connection_gets_the_policy(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
     let mut first = Connection::open(server.address());
     first.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(first.answer(false).status, 200);
-    let turned_away = Connection::open(server.address()).answer(false);
+    assert_eq!(first.read_response(false).status, 200);
+    let turned_away = Connection::open(server.address()).read_response(false);
     assert_eq!(turned_away.error(), 50300);
     assert_eq!(turned_away.header("ratelimit-policy"), Some(r#""user";q=1;w=3600"#));
 }
 
 #[rstest]
-fn without_the_option_nothing_is_counted_or_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn without_the_option_there_is_no_limit_and_no_header(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&STRICT);
     let ada = server.client(&site.token("ada", &[]));
-    for answer in answers_to_a_user(site, &ada).into_iter().chain(answers_to_nobody(&server)) {
-        assert!(answer.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{answer:?}");
+    for response in responses_to_a_user(site, &ada).into_iter().chain(responses_to_anonymous(&server)) {
+        assert!(response.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{response:?}");
     }
     let mut connection = ada.connect();
     for _ in 0..500 {
         connection.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
     }
 }
 
 #[rstest]
-fn the_burst_is_the_number_of_the_rate_unless_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn burst_defaults_to_the_rate(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     let policy = |server: &Server| server.client(&token).get("/plants").header("ratelimit-policy").map(str::to_owned);
@@ -281,7 +281,7 @@ fn the_burst_is_the_number_of_the_rate_unless_given(#[values(Engine::Sqlite, Eng
 }
 
 #[test]
-fn wrong_rates_are_refused_in_one_clear_line() {
+fn invalid_rates_are_rejected_with_one_clear_line() {
     let site = Site::new(Engine::Sqlite);
     for (options, words) in [
         (

@@ -1,5 +1,5 @@
-//! Clients send every write again, with its key, until it is answered, while the service, its database and the way between
-//! them break at random moments: every write happens once, and every client ends with the true answer.
+//! Clients retry every write, with its key, until it gets a response, while the service, its database and the network
+//! fail at random moments: every write happens once, and every client ends with a correct response.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Answered, Cluster, Engine, History, Proxy, Random, Retrying, Server, Site, Stage, Workload, wait_for,
+    Cluster, CompletedWrite, Engine, History, Proxy, Random, RetryingClients, Server, Site, Stage, Workload, wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
 const COMMIT: &[u8] = b"COMMIT\0";
-const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterAnswer];
+const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
-/// Kills in the suite; a campaign asks for more.
+/// Number of kills in the suite; `scripts/crash` sets a larger one.
 fn kills() -> usize {
     #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
     std::env::var("PLANTSTORE_KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"))
@@ -34,40 +34,40 @@ fn start_again(site: &Site, address: SocketAddr) -> Server {
 }
 
 struct Campaign {
-    clients: Retrying,
-    /// Who look on.
+    clients: RetryingClients,
+    /// Users that only read.
     listers: Workload,
     history: History,
-    answered: Vec<Answered>,
+    completed: Vec<CompletedWrite>,
 }
 
 impl Campaign {
     fn on(site: &Site, nodes: &[Server], keys: bool) -> Self {
         let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
         let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
-        let clients = Retrying { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
+        let clients = RetryingClients { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
         let listers = Workload { nodes, tokens, writers: 0, listers: 1, ids: 3, pause: Duration::from_millis(2) };
-        Self { clients, listers, history: History::new(), answered: Vec::new() }
+        Self { clients, listers, history: History::new(), completed: Vec::new() }
     }
 
     /// Lets everybody work while things break.
     fn run(&mut self, breaking: impl FnOnce(&History)) {
-        let Self { clients, listers, history, answered } = self;
+        let Self { clients, listers, history, completed } = self;
         let (mut more, _) = listers.run(history, || clients.run(history, || breaking(history)));
         listers.look(history);
-        answered.append(&mut more);
+        completed.append(&mut more);
     }
 
-    /// That all of it is explained by writes that happened once, and that what is kept is what clients were told.
+    /// Checks that each write happened once, and that the stored responses are those that clients got.
     fn check(&self, site: &Site) {
         self.history.check().unwrap();
-        let mut told: Vec<([u8; 32], i64)> =
-            self.answered.iter().map(|answered| (Sha256::digest(&answered.key).into(), answered.number)).collect();
-        told.sort_unstable();
-        let told: Vec<i64> = told.into_iter().map(|(_, number)| number).collect();
-        assert_eq!(site.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), told);
-        let replayed = self.answered.iter().filter(|answered| answered.replayed).count();
-        assert!(replayed > 0, "some had to ask again, of {}", self.answered.len());
+        let mut reported: Vec<([u8; 32], i64)> =
+            self.completed.iter().map(|completed| (Sha256::digest(&completed.key).into(), completed.number)).collect();
+        reported.sort_unstable();
+        let reported: Vec<i64> = reported.into_iter().map(|(_, number)| number).collect();
+        assert_eq!(site.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), reported);
+        let replayed = self.completed.iter().filter(|completed| completed.replayed).count();
+        assert!(replayed > 0, "some had to ask again, of {}", self.completed.len());
     }
 }
 
@@ -107,7 +107,8 @@ fn without_keys_some_writes_happen_twice(#[values(Engine::Sqlite, Engine::Postgr
     });
 }
 
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn every_write_happens_once_though_the_database_is_killed() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
@@ -126,13 +127,14 @@ fn every_write_happens_once_though_the_database_is_killed() {
 }
 
 /// Of some cuts the node recovers in time, and finds out; the others leave it with an outcome that it does not know.
-#[test]
+#[rstest]
+#[case::requires_postgres()]
 fn every_write_happens_once_though_commits_are_cut_off() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let proxy = Proxy::start(cluster.address());
-    let impatient = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
-    let nodes = [site.serve(QUIET), impatient];
+    let short_timeout = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
+    let nodes = [site.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
     let mut campaign = Campaign::on(&site, &nodes, true);
     campaign.run(|history| {

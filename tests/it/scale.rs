@@ -1,13 +1,13 @@
-//! A million plants: streamed in bounded memory, paged exactly while others come and go.
+//! A million plants: streamed in bounded memory, and paged exactly under concurrent writes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rstest::rstest;
 
-use crate::support::{Engine, Site, Stop};
+use crate::support::{Engine, Site, StopOnDrop};
 
 const MILLION: i64 = 1_000_000;
-/// What a list may need besides what the server needs anyway.
+/// Memory that a list may need in addition to the server's own.
 const EXTRA_KIB: u64 = 16 * 1024;
 
 /// Puts a million plants of one user into the store, without the detour over HTTP.
@@ -85,11 +85,11 @@ fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Post
         }
         probes
     });
-    assert!(probes >= 20, "only {probes} other requests were answered while four million plants went out");
+    assert!(probes >= 20, "only {probes} other requests got a response while four million plants were sent");
 }
 
 #[rstest]
-fn paging_through_a_million_visits_each_once_while_others_come_and_go(
+fn paging_through_a_million_lists_each_plant_once_under_writes(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -98,7 +98,7 @@ fn paging_through_a_million_visits_each_once_while_others_come_and_go(
     let ada = server.client(&token);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| {
             let mut number: i64 = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -112,8 +112,8 @@ fn paging_through_a_million_visits_each_once_while_others_come_and_go(
         let mut next = Some("/plants?include=id&limit=20000".to_owned());
         while let Some(page) = next {
             connection.send(ada.bytes("GET", &page, &[], None));
-            let answer = connection.answer(false);
-            let ids = answer.ids();
+            let response = connection.read_response(false);
+            let ids = response.ids();
             assert!(ids.len() <= 20_000);
             for id in ids {
                 if id % 10 == 0 {
@@ -121,7 +121,7 @@ fn paging_through_a_million_visits_each_once_while_others_come_and_go(
                     expected += 10;
                 }
             }
-            next = answer.next();
+            next = response.next();
         }
         assert_eq!(expected, (MILLION + 1) * 10, "all of them");
     });

@@ -1,4 +1,4 @@
-//! Sharing: whose plants somebody else may read or change, and that nobody sees more than that.
+//! Sharing: a grant lets another user read or change plants, and nothing more becomes visible.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Answer, Client, Engine, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, Response, Server, Site, assert_snapshot, wait_for};
 
 #[track_caller]
 fn share(site: &Site, arguments: &[&str]) -> String {
@@ -25,20 +25,20 @@ fn clients<const N: usize>(site: &Site, server: &Server, users: [&str; N]) -> [C
 }
 
 #[track_caller]
-fn post_to(client: &Client, owner: &str, id: i64, name: &str) -> Answer {
+fn post_to(client: &Client, owner: &str, id: i64, name: &str) -> Response {
     let body = json!({ "id": id, "name": name }).to_string();
     let headers = [("Content-Type", "application/json")];
     client.call("POST", &format!("/plants?owner={owner}"), &headers, Some(body.as_bytes()))
 }
 
 #[track_caller]
-fn delete_of(client: &Client, owner: &str, id: i64) -> Answer {
+fn delete_of(client: &Client, owner: &str, id: i64) -> Response {
     client.call("DELETE", &format!("/plants/{id}?owner={owner}"), &[], None)
 }
 
 /// Ids and owners of a list, in its order.
-fn owned(answer: &Answer) -> Vec<(i64, String)> {
-    let json = answer.json();
+fn owned(response: &Response) -> Vec<(i64, String)> {
+    let json = response.json();
     let plants = json.as_array().expect("an array").iter();
     plants
         .map(|plant| (plant["id"].as_i64().expect("an id"), plant["owner"].as_str().expect("an owner").to_owned()))
@@ -50,16 +50,16 @@ fn pages(client: &Client, first: &str) -> Vec<(i64, String)> {
     let mut found = Vec::new();
     let mut next = Some(first.to_owned());
     while let Some(path) = next {
-        let answer = client.get(&path);
-        assert_eq!(answer.status, 200, "{}", answer.wire());
-        found.extend(owned(&answer));
-        next = answer.next();
+        let response = client.get(&path);
+        assert_eq!(response.status, 200, "{}", response.wire());
+        found.extend(owned(&response));
+        next = response.next();
     }
     found
 }
 
 #[rstest]
-fn a_reader_lists_what_is_shared_and_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn reader_lists_shared_plants_and_cannot_change_them(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob] = clients(site, &server, ["ada", "bob"]);
@@ -97,7 +97,7 @@ fn a_reader_lists_what_is_shared_and_changes_nothing(#[values(Engine::Sqlite, En
 }
 
 #[rstest]
-fn an_editor_creates_and_deletes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn editor_creates_and_deletes_shared_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob] = clients(site, &server, ["ada", "bob"]);
@@ -144,35 +144,35 @@ fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(
 }
 
 #[rstest]
-fn the_scopes_of_a_token_hold_for_shared_plants_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn scopes_apply_to_shared_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada] = clients(site, &server, ["ada"]);
     ada.plant(1, "Rose");
     let bob = server.client(&site.token("bob", &["--scope", "plants:read"]));
     grant(site, "ada", "bob", "editor");
-    for refused in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
-        assert_eq!(refused.error(), 40300);
-        assert!(refused.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
+    for rejected in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
+        assert_eq!(rejected.error(), 40300);
+        assert!(rejected.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
     }
     assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
 }
 
 #[rstest]
-fn who_shares_nothing_is_as_if_they_were_not(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn owner_who_shares_nothing_looks_like_a_missing_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob, _cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
     grant(site, "ada", "cyd", "editor");
     ada.plant(1, "Rose");
-    let unlike = |answer: &Answer| (answer.status, answer.text().to_owned(), answer.headers.len());
+    let unlike = |response: &Response| (response.status, response.text().to_owned(), response.headers.len());
     for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
-        for (shared, nobody) in [
-            (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=nobody")),
-            (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "nobody", 1, "Moss")),
-            (delete_of(&bob, owner, 1), delete_of(&bob, "nobody", 1)),
+        for (shared, missing) in [
+            (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=carl")),
+            (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "carl", 1, "Moss")),
+            (delete_of(&bob, owner, 1), delete_of(&bob, "carl", 1)),
         ] {
-            assert_eq!(unlike(&shared), unlike(&nobody), "{owner}");
+            assert_eq!(unlike(&shared), unlike(&missing), "{owner}");
             assert_eq!(shared.error(), 40400);
         }
     }
@@ -186,7 +186,7 @@ fn who_shares_nothing_is_as_if_they_were_not(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn grants_and_revocations_hold_within_seconds_on_every_node(
+fn grants_and_revocations_take_effect_within_seconds_on_every_node(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -216,7 +216,7 @@ fn grants_and_revocations_hold_within_seconds_on_every_node(
 }
 
 #[rstest]
-fn pages_of_several_owners_visit_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn pages_of_several_owners_list_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
@@ -294,7 +294,7 @@ fn long_lists_of_several_owners_are_streamed(#[values(Engine::Sqlite, Engine::Po
     }
 }
 
-// Whatever is read at a time: a page that ends with the last plant leads nowhere.
+// With any page size, a page that ends with the last plant has no next link.
 #[rstest]
 fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -319,9 +319,7 @@ fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::
 }
 
 #[rstest]
-fn deleting_a_user_ends_what_they_share_and_what_is_shared_with_them(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn deleting_a_user_ends_their_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
@@ -365,7 +363,7 @@ fn tags_move_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[rstest]
-fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let [_ada, _bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
     site.token("Åsa", &[]);
@@ -374,12 +372,12 @@ fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Post
         assert_eq!(output.stdout, b"");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
-    for (owner, to) in [("ada", "nobody"), ("nobody", "ada")] {
+    for (owner, to) in [("ada", "carl"), ("carl", "ada")] {
         let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
         assert_eq!(code, Some(1));
         let advice =
-            "`plantstore user list` shows those there are, and `plantstore token create --user nobody` makes one";
-        assert_eq!(words, format!("error: there is no user nobody: {advice}\n"));
+            "`plantstore user list` shows those there are, and `plantstore token create --user carl` makes one";
+        assert_eq!(words, format!("error: there is no user carl: {advice}\n"));
     }
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
     let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
@@ -411,7 +409,7 @@ fn operators_see_and_change_what_is_shared(#[values(Engine::Sqlite, Engine::Post
     let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
     assert_eq!(code, Some(1));
     assert!(words.contains("ada shares nothing with bob"), "{words}");
-    assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "nobody"]).0, Some(1));
+    assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "carl"]).0, Some(1));
     assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
 }
 

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: no new connections, what was begun is finished, then the end.
+//! Graceful shutdown by SIGTERM and SIGINT: no new connections, requests in flight are finished.
 
 use rstest::rstest;
 
@@ -10,7 +10,7 @@ fn unfinished_create(client: &Client) -> Connection {
     let mut connection = client.connect();
     let headers = [JSON, ("Content-Length", "100"), ("Expect", "100-continue")];
     connection.send(client.bytes("POST", "/plants", &headers, None));
-    assert_eq!(connection.answer(false).status, 100, "its head was read and its body is awaited");
+    assert_eq!(connection.read_response(false).status, 100, "its head was read and its body is awaited");
     connection
 }
 
@@ -33,7 +33,7 @@ fn a_clean_stop_leaves_one_file() {
 }
 
 #[rstest]
-fn what_is_in_flight_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     for signal in ["TERM", "INT"] {
         let mut server = site.serve(&[]);
@@ -44,14 +44,14 @@ fn what_is_in_flight_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] eng
         let (first, last) = bytes.split_at(bytes.len() - 5);
         let mut unfinished = ada.connect();
         unfinished.send(first);
-        assert_eq!(unfinished.answer(false).status, 100, "its head was read and its body is awaited");
+        assert_eq!(unfinished.read_response(false).status, 100, "its head was read and its body is awaited");
         let mut idle = ada.connect();
         idle.send(ada.bytes("GET", "/livez", &[], None));
-        assert_eq!(idle.answer(false).status, 200);
+        assert_eq!(idle.read_response(false).status, 200);
         server.signal(signal);
         let draining = wait_for("the service to say that it stops", || {
             idle.send(ada.bytes("GET", "/readyz", &[], None));
-            Some(idle.answer(false)).filter(|answer| answer.status != 200)
+            Some(idle.read_response(false)).filter(|response| response.status != 200)
         });
         assert_eq!(draining.error(), 50300);
         assert_eq!(draining.header("retry-after"), Some("1"));
@@ -60,8 +60,8 @@ fn what_is_in_flight_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] eng
         wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
         assert!(server.ended().is_none(), "it waits for the request in flight");
         unfinished.send(last);
-        let answer = unfinished.answer(false);
-        assert_eq!(answer.text(), r#"{"name":"in flight"}"#);
+        let response = unfinished.read_response(false);
+        assert_eq!(response.text(), r#"{"name":"in flight"}"#);
         assert!(unfinished.is_closed_by_server());
         assert_eq!(server.wait().code(), Some(0));
         let mut again = site.serve(&[]);
@@ -71,20 +71,20 @@ fn what_is_in_flight_is_finished(#[values(Engine::Sqlite, Engine::Postgres)] eng
 }
 
 #[rstest]
-fn idle_connections_do_not_hold_it_up(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn idle_connections_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
     for connection in &mut idle[..3] {
         connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
     }
     assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
     assert!(idle.iter_mut().all(Connection::is_closed_by_server));
 }
 
 #[rstest]
-fn after_the_grace_what_is_unfinished_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unfinished_requests_are_cut_off_after_the_grace_period(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "300ms"]);
     let mut unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
@@ -94,7 +94,7 @@ fn after_the_grace_what_is_unfinished_is_cut(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn a_second_signal_ends_it_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn second_signal_ends_the_server_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));

@@ -63,7 +63,7 @@ fn little_of_a_list_is_produced_for_a_client_that_does_not_read(
     let client = unread_list(&server.client(&token));
     let bytes = cut_after(&server);
     assert!(bytes <= 256 * 1024, "{bytes} bytes");
-    // What the kernel holds is not kept for a client that was given up on.
+    // Bytes in the kernel's buffers are dropped for a client that was cut off.
     let clients = [client.local_addr().unwrap()];
     wait_for("the end of the socket", || {
         let states = states(server.address(), &clients);

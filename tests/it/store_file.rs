@@ -1,4 +1,4 @@
-//! The file of an embedded store: recognised, brought up to date, never harmed.
+//! The file of an embedded store: recognised, migrated, never damaged.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
 }
 
-/// What `serve` says of a file it does not take.
-fn refusal(site: &Site) -> String {
+/// Returns the error of `serve` for a file that it rejects.
+fn error_of(site: &Site) -> String {
     let before = std::fs::read(site.file()).expect("the file");
     let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
@@ -23,7 +23,7 @@ fn refusal(site: &Site) -> String {
 
 /// Every release that wrote files has one here; each must open, with all that is in it.
 #[test]
-fn files_of_earlier_releases_open() {
+fn files_of_earlier_releases_are_opened() {
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
     let mut opened = 0;
     let files =
@@ -49,36 +49,36 @@ fn files_of_earlier_releases_open() {
 }
 
 #[test]
-fn a_file_of_a_newer_release_is_refused() {
+fn file_of_a_newer_release_is_rejected() {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);
     open(&site.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
     open(&site.file())
         .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
         .expect("all in the file");
-    let words = refusal(&site);
+    let words = error_of(&site);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
     assert!(words.contains("use that release or a later one"), "{words}");
     assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "for every command");
 }
 
 #[test]
-fn a_database_of_another_program_is_refused() {
+fn file_of_another_program_is_rejected() {
     let site = Site::new(Engine::Sqlite);
     std::fs::write(site.file(), "").expect("an empty file");
     open(&site.file())
         .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
         .expect("a table");
-    let words = refusal(&site);
+    let words = error_of(&site);
     assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
     let empty = Site::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
-    assert!(refusal(&empty).contains("is not a plantstore file"), "one without tables, too");
+    assert!(error_of(&empty).contains("is not a plantstore file"), "one without tables, too");
 }
 
 #[test]
-fn the_file_is_as_the_contract_says() {
+fn file_has_the_documented_schema_and_mode() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -98,7 +98,7 @@ fn the_file_is_as_the_contract_says() {
         .collect::<Result<_, _>>()
         .unwrap();
     assert!(tables.iter().all(|(_, _, strict)| *strict), "{tables:?}");
-    assert!(tables.contains(&("plants".to_owned(), true, true)), "plants are kept without a rowid: {tables:?}");
+    assert!(tables.contains(&("plants".to_owned(), true, true)), "plants are stored without a rowid: {tables:?}");
     let key: Vec<String> = file
         .prepare("SELECT name FROM pragma_table_info('plants') WHERE pk > 0 ORDER BY pk")
         .unwrap()
@@ -114,15 +114,15 @@ fn the_file_is_as_the_contract_says() {
 fn a_missing_store_is_named_with_its_whole_path() {
     let site = Site::new(Engine::Sqlite);
     let output = site.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let path = site.directory().canonicalize().unwrap().join("plantstore.db");
     let expected = format!("there is no store at sqlite:plantstore.db ({}): name yours with --store", path.display());
-    assert!(said.contains(&expected), "{said}");
+    assert!(stderr.contains(&expected), "{stderr}");
 }
 
 /// An empty file is no store yet, and becomes one only where a store may be made.
 #[test]
-fn an_empty_file_is_no_store() {
+fn empty_file_is_rejected() {
     let site = Site::new(Engine::Sqlite);
     std::fs::write(site.file(), "").unwrap();
     let output = site.run(&["token", "create", "--user", "ada"]);
@@ -131,7 +131,7 @@ fn an_empty_file_is_no_store() {
     site.token("ada", &[]);
 }
 
-/// Another tool may have changed how the file keeps its journal; the service changes it back.
+/// Another tool may have changed the journal mode of the file; the service changes it back.
 #[test]
 fn the_journal_mode_is_set_at_every_start() {
     let site = Site::new(Engine::Sqlite);
@@ -146,8 +146,8 @@ fn the_journal_mode_is_set_at_every_start() {
     drop(server);
 }
 
-/// What `serve` says when `freeze` has made something read-only, in a file system that only it sees.
-fn refusal_when_frozen(freeze: &str) -> String {
+/// Returns the error of `serve` when `freeze` has made something read-only, in a mount namespace of its own.
+fn error_when_frozen(freeze: &str) -> String {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);
     let script =
@@ -161,22 +161,21 @@ fn refusal_when_frozen(freeze: &str) -> String {
     words
 }
 
-/// A store that cannot be written is refused at the start, not at the first request.
-#[test]
-fn a_store_that_can_only_be_read_is_refused() {
-    let words = refusal_when_frozen("mount -o remount,ro frozen");
+/// A store that cannot be written is rejected at the start, not at the first request.
+#[rstest]
+#[case::requires_unshare()]
+fn read_only_store_is_rejected() {
+    let words = error_when_frozen("mount -o remount,ro frozen");
     assert!(words.contains("cannot open sqlite:frozen/plants.db: Read-only file system"), "{words}");
     let shm = "frozen/plants.db-shm";
     let words =
-        refusal_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
+        error_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 
-// A deletion that was interrupted, and the plants of those who were not deleted.
+// A deletion that was interrupted, and the plants of users that still exist.
 #[rstest]
-fn what_is_left_of_a_deleted_user_goes_after_the_next_start(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
     let mut server = site.serve(&[]);
@@ -194,7 +193,7 @@ fn what_is_left_of_a_deleted_user_goes_after_the_next_start(
 }
 
 #[rstest]
-fn a_command_makes_no_store_unless_asked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn command_creates_no_store_without_the_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let commands: &[&[&str]] = &[
         &["token", "create", "--user", "ada"],
@@ -208,10 +207,10 @@ fn a_command_makes_no_store_unless_asked(#[values(Engine::Sqlite, Engine::Postgr
     ];
     for command in commands {
         let output = site.run(command);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-        assert!(said.starts_with("error: there is no store at "), "{command:?}: {said}");
-        assert!(said.contains("name yours with --store") && said.contains("--create"), "{command:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        assert!(stderr.starts_with("error: there is no store at "), "{command:?}: {stderr}");
+        assert!(stderr.contains("name yours with --store") && stderr.contains("--create"), "{command:?}: {stderr}");
         assert_eq!(std::fs::read_dir(site.directory()).unwrap().count(), 0, "{command:?}");
     }
     if matches!(site.engine, Engine::Postgres) {
@@ -225,7 +224,7 @@ fn a_command_makes_no_store_unless_asked(#[values(Engine::Sqlite, Engine::Postgr
 
 // Ten processes that find no store make one store.
 #[rstest]
-fn many_may_start_on_a_new_store_together(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn concurrent_starts_on_a_new_store_succeed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     std::thread::scope(|scope| {
         for number in 0..10 {

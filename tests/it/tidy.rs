@@ -1,5 +1,4 @@
-//! Executable rules that neither the compiler nor Cargo can enforce. Each looks at tokens instead of text, and has a
-//! test that shows what it finds.
+//! Executable rules that neither the compiler nor Cargo can enforce. Each has a test that shows what it finds.
 
 mod api_reference;
 mod cli_reference;
@@ -15,4 +14,5 @@ mod options;
 mod places;
 mod rooms;
 mod source;
+mod wording;
 mod workspace;

@@ -22,7 +22,7 @@ fn line(server: &Server, id: &str) -> Value {
 }
 
 #[rstest]
-fn a_request_is_a_span_of_its_clients_trace(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
     let server = site.serve(&["--otlp-endpoint", &collector.url()]);
@@ -83,7 +83,7 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let mut ask = |id: &str, method: &str, more: &[(&str, &str)], body: Option<&[u8]>| {
         let headers = [&[("X-Request-Id", id), ("traceparent", &parent), ("tracestate", "a=1")], more].concat();
-        let answer = connection.call(method, "/plants", &headers, body);
+        let response = connection.call(method, "/plants", &headers, body);
         let (span, children) = collector.wait_for_request(id);
         let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
         assert_eq!(continued, (TRACE, SPAN, "a=1"), "{id}");
@@ -93,8 +93,8 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
         let expected = [
             ("http.request.method", Some(method.to_owned())),
             ("http.route", Some("/plants".to_owned())),
-            ("http.response.status_code", Some(answer.status.to_string())),
-            ("http.response.body.size", Some(answer.body.len().to_string())),
+            ("http.response.status_code", Some(response.status.to_string())),
+            ("http.response.body.size", Some(response.body.len().to_string())),
             ("network.protocol.version", Some("2".to_owned())),
             ("error.type", None),
         ];
@@ -102,7 +102,7 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
             assert_eq!(attributes.get(name), value.as_ref(), "{name} of {id}");
         }
         assert_eq!(line(&server, id)["trace_id"], TRACE);
-        (answer.status, attributes, children)
+        (response.status, attributes, children)
     };
     let (status, attributes, children) = ask("create", "POST", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
     assert_eq!((status, attributes.get("user.id").map(String::as_str)), (200, Some("1")));
@@ -111,17 +111,17 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
     }
     assert_eq!(ask("list", "GET", &[], None).0, 200);
     assert_eq!(ask("head", "HEAD", &[], None).0, 200);
-    // Refused before anybody has handled it.
+    // Rejected before it reaches a handler.
     let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
     assert_eq!((status, attributes.get("plantstore.error_code").map(String::as_str)), (431, Some("43100")));
 }
 
 #[rstest]
-fn nothing_secret_is_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn spans_hold_no_secret(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
     let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
-    let token = site.token("somebody", &[]);
+    let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [
@@ -142,15 +142,15 @@ fn nothing_secret_is_told(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     assert_eq!(client.delete(98_765).status, 204);
     assert_eq!(server.client(&token.replace("pst_", "pst_x")).get("/plants").status, 401);
     server.stop();
-    let told = collector.text();
-    assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{told}");
-    for hidden in ["somebody", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
-        assert!(!told.contains(hidden), "{hidden} in {told}");
+    let reported = collector.text();
+    assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{reported}");
+    for hidden in ["wilhelmina", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
+        assert!(!reported.contains(hidden), "{hidden} in {reported}");
     }
 }
 
 #[rstest]
-fn who_decides_what_is_recorded(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
     let mut server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
@@ -166,13 +166,13 @@ fn who_decides_what_is_recorded(#[values(Engine::Sqlite, Engine::Postgres)] engi
     assert_eq!(line(&server, "root")["trace_id"], Value::Null, "of which nothing would be found");
     assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the client knows it");
     assert_eq!(server.stop().code(), Some(0));
-    let told: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
-    assert_eq!(told, [false, false, true]);
+    let reported: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
+    assert_eq!(reported, [false, false, true]);
 }
 
-/// The forms of the header, by the specification. What is not a parent begins a trace of its own, and is never refused.
+/// The forms of the header, by the specification. What is not a parent begins a trace of its own, and is never rejected.
 #[test]
-fn what_is_a_parent_and_what_is_not() {
+fn only_valid_traceparent_headers_are_parents() {
     let collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
@@ -234,7 +234,7 @@ fn what_is_a_parent_and_what_is_not() {
 }
 
 #[test]
-fn without_a_collector_a_clients_trace_is_in_the_log() {
+fn trace_id_of_the_client_is_logged_without_a_collector() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let get = |id: &str, headers: &[(&str, &str)]| {
@@ -247,9 +247,9 @@ fn without_a_collector_a_clients_trace_is_in_the_log() {
     assert_eq!(get("malformed", &[("traceparent", "nonsense")]), Value::Null);
 }
 
-/// A collector that is away, silent or unwilling costs no request anything. What it says may be sent again is sent again.
+/// A collector that is down, silent or rejects exports does not affect requests. Retryable exports are retried.
 #[test]
-fn a_collector_that_fails_costs_spans_and_nothing_else() {
+fn failing_collector_loses_only_spans() {
     let mut collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
     let url = collector.url();
@@ -263,11 +263,11 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     collector.wait_for_request("taken");
     metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "exported")], 1);
 
-    collector.be_unwilling(Some("503 Service Unavailable\r\nRetry-After: 1"));
+    collector.respond_with(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
     wait_for("its warning", || server.log().contains("the collector does not accept spans").then_some(()));
     assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("rejected") == 0);
-    collector.be_unwilling(None);
+    collector.respond_with(None);
     collector.wait_for_request("later");
     wait_for("the word that it is over", || server.log().contains("the collector accepts spans again").then_some(()));
 
@@ -276,10 +276,10 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     collector.server.restart();
     collector.wait_for_request("while-away");
 
-    collector.be_unwilling(Some("400 Bad Request"));
+    collector.respond_with(Some("400 Bad Request"));
     get("refused");
     metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "rejected")], 1);
-    collector.be_unwilling(None);
+    collector.respond_with(None);
     get("after");
     collector.wait_for_request("after");
     assert!(collector.request("refused").is_none(), "what is refused is not sent again");
@@ -293,18 +293,18 @@ fn a_collector_that_fails_costs_spans_and_nothing_else() {
     wait_for("a full queue", || {
         let mut connection = server.anonymous().connect();
         connection.send(&batch);
-        (0..100).for_each(|_| assert_eq!(connection.answer(false).status, 200));
+        (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
         (spans("dropped") > 0).then_some(())
     });
 }
 
-/// It may ask to be asked again at once, and is left alone for a while all the same.
+/// A collector that requests an immediate retry still gets a pause.
 #[test]
 fn a_collector_that_is_not_ready_is_not_flooded() {
     let collector = Collector::start();
     let (site, url) = (Site::new(Engine::Sqlite), collector.url());
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
-        collector.be_unwilling(Some(&format!("{status}\r\nRetry-After: 0")));
+        collector.respond_with(Some(&format!("{status}\r\nRetry-After: 0")));
         let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
         let before = collector.server.connections();
         let id = &status[..3];
@@ -313,13 +313,13 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
         assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
         let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
-        collector.be_unwilling(None);
+        collector.respond_with(None);
         collector.wait_for_request(id);
     }
 }
 
 #[test]
-fn the_end_waits_for_the_collector_but_not_for_long() {
+fn shutdown_waits_for_the_collector_with_a_limit() {
     let collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
     let url = collector.url();
@@ -331,7 +331,7 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
 
     let mut away = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
     assert_eq!(away.anonymous().get("/livez").status, 200);
-    assert_eq!(away.stop().code(), Some(0), "nobody is there: nothing is waited for");
+    assert_eq!(away.stop().code(), Some(0), "the stop does not wait for a collector that is down");
 
     let silent = Collector::start();
     silent.server.be_silent(true);
@@ -341,8 +341,9 @@ fn the_end_waits_for_the_collector_but_not_for_long() {
     assert!(server.log().contains("the collector did not accept the last spans"), "{}", server.log());
 }
 
-#[test]
-fn a_collector_is_trusted_by_its_certificate() {
+#[rstest]
+#[case::requires_openssl()]
+fn certificate_of_the_collector_is_verified() {
     let authority = Authority::new();
     let collector = Collector::start_with_tls(&authority);
     let site = Site::new(Engine::Sqlite);
@@ -360,7 +361,7 @@ fn a_collector_is_trusted_by_its_certificate() {
 }
 
 #[test]
-fn wrong_options_say_what_to_do() {
+fn invalid_trace_options_get_a_clear_error() {
     let site = Site::new(Engine::Sqlite);
     let endpoint = "for example http://127.0.0.1:4318";
     let cases: [(&[&str], &str); 9] = [

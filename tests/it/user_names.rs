@@ -1,10 +1,10 @@
-//! Names of users: what a new one may hold, and that those there are stay of use.
+//! User names: valid characters of new ones, and use of those that earlier releases allowed.
 
 use rstest::rstest;
 use serde_json::json;
 
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::transfer::{export, feed, import, said};
+use crate::support::transfer::{export, feed, import, stderr};
 use crate::support::{Engine, Site};
 
 /// Characters that show nothing, or nothing but a blank.
@@ -41,10 +41,10 @@ fn new_user_name_holds_no_character_that_cannot_be_seen(#[values(Engine::Sqlite,
     for character in UNSEEN {
         let output = site.run(&["token", "create", "--user", &format!("ada{character}")]);
         assert!(!output.status.success() && output.stdout.is_empty(), "U+{:04X}", u32::from(*character));
-        assert!(said(&output).contains("invisible"), "{}", said(&output));
+        assert!(stderr(&output).contains("invisible"), "{}", stderr(&output));
     }
-    let told = said(&site.run(&["token", "create", "--user", EARLIER]));
-    assert_eq!(told, "error: a new user name holds no invisible or blank-looking characters (found U+3164)\n");
+    let reported = stderr(&site.run(&["token", "create", "--user", EARLIER]));
+    assert_eq!(reported, "error: a new user name holds no invisible or blank-looking characters (found U+3164)\n");
     for name in ["Ωmega", "数学", "ada@example.com", "žluť", "🌵", "अदा", "a-b_c.d", "아다"] {
         site.token(name, &[]);
     }
@@ -52,7 +52,7 @@ fn new_user_name_holds_no_character_that_cannot_be_seen(#[values(Engine::Sqlite,
 }
 
 #[rstest]
-fn user_whose_name_an_earlier_release_allowed_stays_of_use(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn user_name_allowed_by_an_earlier_release_still_works(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("other", &[]);
     site.token("bob", &[]);
@@ -64,7 +64,7 @@ fn user_whose_name_an_earlier_release_allowed_stays_of_use(#[values(Engine::Sqli
     import(site, &[], &format!("{{\"owner\":\"{EARLIER}\",\"id\":2,\"name\":\"Fern\"}}\n"));
     let copied = Site::new(Engine::Sqlite);
     let output = site.run(&["copy", "--from", &site.url(), "--to", &copied.url()]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(export(&copied), export(site));
     assert_eq!(users(&copied), [EARLIER, "bob"]);
     assert!(site.run(&["user", "delete", EARLIER, "--yes"]).status.success());
@@ -80,9 +80,9 @@ fn import_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engin
     let input = [line("ada", 1), line("ada", 2), line(EARLIER, 3), line("ada", 4)].concat();
     let output = feed(site.command(&["import"]), input.as_bytes());
     assert_eq!(output.status.code(), Some(1));
-    let told = said(&output);
+    let reported = stderr(&output);
     let fault = "line 3: `owner`: a new user name holds no invisible or blank-looking characters (found U+3164)";
-    assert!(told.contains(fault), "{told}");
+    assert!(reported.contains(fault), "{reported}");
     assert_eq!(export(site), [line("ada", 1), line("ada", 2)].concat(), "what stands before it is stored");
     assert_eq!(users(site), ["ada"]);
 }

@@ -1,5 +1,5 @@
 // The client that openapi-typescript and openapi-fetch make of the document, used as an application uses it. `schema.ts` is
-// generated beside a copy of this file by `tests/it/clients.rs`, which runs it with BASE_URL and TOKEN in its environment.
+// generated beside a copy of this file by `tests/it/requires_tools/clients.rs`, which runs it with BASE_URL and TOKEN in its environment.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";

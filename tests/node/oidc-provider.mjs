@@ -1,5 +1,5 @@
-// A real OpenID provider on the loopback interface, for `tests/it/oidc_provider.rs`. It prints its issuer, then answers
-// each line of its input with one line, and ends with its input:
+// A real OpenID provider on the loopback interface, for `tests/it/requires_tools/oidc_provider.rs`. It prints its issuer, then responds
+// to each line of its input with one line, and ends with its input:
 //   token ALG RESOURCE   an access token of the client credentials grant; `opaque` as ALG for one that is not a JWT
 //   rotate               replaces all signing keys, as an operator does who restarts the provider with new ones
 import { generateKeyPair, randomUUID, webcrypto } from "node:crypto";
@@ -47,7 +47,7 @@ function configuration(keys) {
         enabled: true,
         getResourceServerInfo: (context, resource) => {
           const audience = AUDIENCES[resource];
-          // The tests choose the algorithm, which is the resource server's affair otherwise.
+          // The tests choose the algorithm, which the resource server decides otherwise.
           const alg = context.get("x-test-algorithm");
           return alg === "opaque"
             ? { scope: SCOPE, audience, accessTokenFormat: "opaque" }

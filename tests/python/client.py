@@ -1,6 +1,6 @@
 """The client that openapi-python-client makes of the document, used as an application uses it.
 
-`tests/it/clients.rs` generates the package `plantstore_client`, and runs this with BASE_URL and TOKEN in its environment.
+`tests/it/requires_tools/clients.rs` generates the package `plantstore_client`, and runs this with BASE_URL and TOKEN in its environment.
 """
 
 import os

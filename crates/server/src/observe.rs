@@ -17,6 +17,6 @@ pub(crate) use self::readiness::Readiness;
 pub(crate) use self::state::Observe;
 pub(crate) use self::traces::Trace;
 pub use self::traces::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, ListError, Resource,
+    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
     SampleRatio, SampleRatioError, Sampler, SamplerError,
 };

@@ -1,19 +1,21 @@
-//! What can be wrong with a server, one thing at a time, and which checks must say so.
+//! Faults of a server, each with the checks that must report it.
+
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::{OWN, check, names, text, token, with_verdict};
-use crate::support::broken::{Asked, Broken, Fault, Reply, Upstream};
-use crate::support::{Answer, Client, Server};
+use super::{OWN, check, gardener, names, text, token, with_verdict};
+use crate::support::faulty_proxy::{Fault, FaultyProxy, ProxiedRequest, Reply, Upstream};
+use crate::support::{Client, Engine, Response, Server, Site};
 
-pub(super) struct Case {
+struct Case {
     name: &'static str,
     /// Exactly these fail.
     fails: Failing,
-    /// Whether the server lets the check delete what it has created.
+    /// The check can delete the plants it has created.
     cleans: bool,
-    /// What the user has before, and must have after.
-    pub(super) own: &'static [i64],
+    /// Plants of the user before the check, which must be unchanged after it.
+    own: &'static [i64],
     fault: Fault,
 }
 
@@ -29,8 +31,8 @@ const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
 }
 
 /// Why a fault was not caught as it should be, if so.
-pub(super) fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
-    let proxy = Broken::start(server.address(), case.fault);
+fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
+    let proxy = FaultyProxy::start(server.address(), case.fault);
     let output = check(token(ada), &proxy.url(), &["--json"]);
     let failing = with_verdict(&output, "fails");
     let right = match case.fails {
@@ -49,175 +51,182 @@ pub(super) fn missed(case: &Case, server: &Server, ada: &Client) -> Option<Strin
     None
 }
 
-/// The answer of the real server, changed.
-fn changed(asked: &Asked, server: Upstream, change: impl FnOnce(Answer) -> Answer) -> Reply {
-    Reply::Answer(change(server.ask(asked)))
+/// The response of the real server, changed.
+fn changed(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(Response) -> Response) -> Reply {
+    Reply::Response(change(server.send(request)))
 }
 
-/// Another answer instead of an error of this number.
-fn instead_of(number: i64, asked: &Asked, server: Upstream, other: impl FnOnce(Answer) -> Answer) -> Reply {
-    changed(asked, server, |answer| if answer.number() == Some(number) { other(answer) } else { answer })
+/// Another response instead of an error of this code.
+fn instead_of(
+    code: i64,
+    request: &ProxiedRequest,
+    server: Upstream,
+    other: impl FnOnce(Response) -> Response,
+) -> Reply {
+    changed(request, server, |response| if response.error_code() == Some(code) { other(response) } else { response })
 }
 
-fn is_list(asked: &Asked) -> bool {
-    asked.is("GET", "/plants") && !asked.is("GET", "/plants/")
+fn is_list(request: &ProxiedRequest) -> bool {
+    request.is("GET", "/plants") && !request.is("GET", "/plants/")
 }
 
-fn plants(answer: &Answer) -> Option<Vec<Value>> {
-    (answer.status == 200).then(|| answer.json().as_array().cloned()).flatten()
+fn plants(response: &Response) -> Option<Vec<Value>> {
+    (response.status == 200).then(|| response.json().as_array().cloned()).flatten()
 }
 
 /// A list whose plants are changed.
-fn relisted(asked: &Asked, server: Upstream, change: impl FnOnce(&mut Vec<Value>)) -> Reply {
-    changed(asked, server, |answer| match is_list(asked).then(|| plants(&answer)).flatten() {
+fn relisted(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(&mut Vec<Value>)) -> Reply {
+    changed(request, server, |response| match is_list(request).then(|| plants(&response)).flatten() {
         Some(mut plants) => {
             change(&mut plants);
-            answer.with_json(&plants.into())
+            response.with_json(&plants.into())
         }
-        None => answer,
+        None => response,
     })
 }
 
-fn limit(asked: &Asked) -> Option<usize> {
-    let query = asked.path.split_once('?')?.1;
+fn limit(request: &ProxiedRequest) -> Option<usize> {
+    let query = request.path.split_once('?')?.1;
     query.split('&').find_map(|part| part.strip_prefix("limit=")?.parse().ok())
 }
 
-fn without_parameter(asked: &Asked, name: &str) -> Asked {
-    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+fn without_parameter(request: &ProxiedRequest, name: &str) -> ProxiedRequest {
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let start = format!("{name}=");
     let rest: Vec<&str> = query.split('&').filter(|part| !part.starts_with(&start)).collect();
-    Asked { path: format!("{path}?{}", rest.join("&")), ..asked.clone() }
+    ProxiedRequest { path: format!("{path}?{}", rest.join("&")), ..request.clone() }
 }
 
 /// A server that takes the numbers next to the range, above and below it, for these.
-fn confined(asked: &Asked, server: Upstream, above: i64, below: i64) -> Reply {
+fn confined(request: &ProxiedRequest, server: Upstream, above: i64, below: i64) -> Reply {
     let [above, below] = [above, below].map(|id| id.to_string());
     let confine = |text: &str, before: &str| {
         let above = text.replace(&format!("{before}9223372036854775808"), &format!("{before}{above}"));
         above.replace(&format!("{before}-9223372036854775809"), &format!("{before}{below}"))
     };
-    let (path, body) = (confine(&asked.path, "/"), confine(&text(&asked.body), ":").into_bytes());
-    changed(&Asked { path, body, ..asked.clone() }, server, |answer| answer)
+    let (path, body) = (confine(&request.path, "/"), confine(&text(&request.body), ":").into_bytes());
+    changed(&ProxiedRequest { path, body, ..request.clone() }, server, |response| response)
 }
 
-fn saturated(asked: &Asked, server: Upstream) -> Reply {
-    confined(asked, server, i64::MAX, i64::MIN)
+fn saturated(request: &ProxiedRequest, server: Upstream) -> Reply {
+    confined(request, server, i64::MAX, i64::MIN)
 }
 
-fn overflowed(asked: &Asked, server: Upstream) -> Reply {
-    confined(asked, server, i64::MIN, i64::MAX)
+fn overflowed(request: &ProxiedRequest, server: Upstream) -> Reply {
+    confined(request, server, i64::MIN, i64::MAX)
 }
 
 fn text_of<'a>(json: &'a Value, name: &str) -> &'a str {
     json[name].as_str().unwrap_or_default()
 }
 
-pub(super) const ALL: &[Case] = &[
-    case("a create is 201", Exactly(&["create-response"]), |asked, server| {
-        changed(asked, server, |answer| {
-            if asked.method == "POST" && answer.status == 200 { answer.with_status(201) } else { answer }
+const ALL: &[Case] = &[
+    case("a create is 201", Exactly(&["create-response"]), |request, server| {
+        changed(request, server, |response| {
+            if request.method == "POST" && response.status == 200 { response.with_status(201) } else { response }
+        })
+    }),
+    case("a create returns its id", Exactly(&["create-response-without-id", "create-location"]), |request, server| {
+        changed(request, server, |response| match request.json().filter(|_| response.status == 200) {
+            Some(sent) => {
+                let mut json = response.json();
+                // Only where it is a create of tests about ids: a name and nothing else has one member.
+                if !text_of(&sent, "name").ends_with("null") && !text_of(&sent, "name").ends_with("unknown") {
+                    json["id"] = sent["id"].clone();
+                }
+                response.with_json(&json)
+            }
+            None => response,
         })
     }),
     case(
-        "a create is answered with its id",
-        Exactly(&["create-response-without-id", "create-location"]),
-        |asked, server| {
-            changed(asked, server, |answer| match asked.json().filter(|_| answer.status == 200) {
-                Some(sent) => {
-                    let mut json = answer.json();
-                    // Only where it is a create of tests about ids: a name and nothing else has one member.
-                    if !text_of(&sent, "name").ends_with("null") && !text_of(&sent, "name").ends_with("unknown") {
-                        json["id"] = sent["id"].clone();
-                    }
-                    answer.with_json(&json)
-                }
-                None => answer,
-            })
-        },
-    ),
-    case(
         "an absent tag is null",
         Exactly(&["create-without-tag", "create-tag-null", "create-unknown-fields"]),
-        |asked, server| {
-            changed(asked, server, |answer| {
-                if asked.method != "POST" || answer.status != 200 || !answer.json()["tag"].is_null() {
-                    return answer;
+        |request, server| {
+            changed(request, server, |response| {
+                if request.method != "POST" || response.status != 200 || !response.json()["tag"].is_null() {
+                    return response;
                 }
-                let mut json = answer.json();
+                let mut json = response.json();
                 json["tag"] = Value::Null;
-                answer.with_json(&json)
+                response.with_json(&json)
             })
         },
     ),
-    case("an absent tag is null in lists", Exactly(&["list-response"]), |asked, server| {
-        relisted(asked, server, |plants| {
+    case("an absent tag is null in lists", Exactly(&["list-response"]), |request, server| {
+        relisted(request, server, |plants| {
             for plant in plants {
                 plant.as_object_mut().unwrap().entry("tag").or_insert(Value::Null);
             }
         })
     }),
-    case("a list shows ids unasked", Exactly(&["list-response"]), |asked, server| {
-        if is_list(asked) && !asked.path.contains("include") {
-            let separator = if asked.path.contains('?') { '&' } else { '?' };
-            let more = Asked { path: format!("{}{separator}include=id", asked.path), ..asked.clone() };
-            return changed(&more, server, |answer| {
-                let same = answer.next().map(|next| format!("<{}>; rel=\"next\"", next.replace("&include=id", "")));
+    case("a list shows ids unasked", Exactly(&["list-response"]), |request, server| {
+        if is_list(request) && !request.path.contains("include") {
+            let separator = if request.path.contains('?') { '&' } else { '?' };
+            let more = ProxiedRequest { path: format!("{}{separator}include=id", request.path), ..request.clone() };
+            return changed(&more, server, |response| {
+                let same = response.next().map(|next| format!("<{}>; rel=\"next\"", next.replace("&include=id", "")));
                 match same {
-                    Some(link) => answer.with("link", &link),
-                    None => answer,
+                    Some(link) => response.with("link", &link),
+                    None => response,
                 }
             });
         }
-        changed(asked, server, |answer| answer)
+        changed(request, server, |response| response)
     }),
-    case("a list is 206", Exactly(&["list-response"]), |asked, server| {
-        changed(asked, server, |answer| {
-            if asked.method == "GET" && is_list(asked) && answer.status == 200 && !asked.path.contains("limit=1") {
-                answer.with_status(206)
+    case("a list is 206", Exactly(&["list-response"]), |request, server| {
+        changed(request, server, |response| {
+            if request.method == "GET"
+                && is_list(request)
+                && response.status == 200
+                && !request.path.contains("limit=1")
+            {
+                response.with_status(206)
             } else {
-                answer
+                response
             }
         })
     }),
-    case("lists are upside down", Among(&["list-order"]), |asked, server| {
-        relisted(asked, server, |plants| plants.reverse())
+    case("lists are upside down", Among(&["list-order"]), |request, server| {
+        relisted(request, server, |plants| plants.reverse())
     }),
-    case("two plants are out of order", Exactly(&["list-order"]), |asked, server| {
-        relisted(asked, server, |plants| {
-            if limit(asked).is_none() && plants.len() > 3 {
+    case("two plants are out of order", Exactly(&["list-order"]), |request, server| {
+        relisted(request, server, |plants| {
+            if limit(request).is_none() && plants.len() > 3 {
                 let last = plants.len() - 1;
                 plants.swap(last, last - 1);
             }
         })
     }),
-    case("a limit is one too many", Among(&["list-limit", "list-limit-exact"]), |asked, server| match limit(asked) {
-        Some(limit @ 1..100) => {
-            let path = asked.path.replace(&format!("limit={limit}"), &format!("limit={}", limit + 1));
-            changed(&Asked { path, ..asked.clone() }, server, |answer| answer)
+    case("a limit is one too many", Among(&["list-limit", "list-limit-exact"]), |request, server| {
+        match limit(request) {
+            Some(limit @ 1..100) => {
+                let path = request.path.replace(&format!("limit={limit}"), &format!("limit={}", limit + 1));
+                changed(&ProxiedRequest { path, ..request.clone() }, server, |response| response)
+            }
+            _ => changed(request, server, |response| response),
         }
-        _ => changed(asked, server, |answer| answer),
     }),
-    case("a limit is one too few", Among(&["list-limit-exact"]), |asked, server| {
-        relisted(asked, server, |plants| {
-            if limit(asked).is_some() {
+    case("a limit is one too few", Among(&["list-limit-exact"]), |request, server| {
+        relisted(request, server, |plants| {
+            if limit(request).is_some() {
                 plants.pop();
             }
         })
     }),
-    case("the first plants are missing", Among(&["create-listed"]), |asked, server| {
-        relisted(asked, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("fixture 0")))
+    case("the first plants are missing", Among(&["create-listed"]), |request, server| {
+        relisted(request, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("bed 0")))
     }),
-    case("a plant is listed twice", Exactly(&["create-listed"]), |asked, server| {
-        relisted(asked, server, |plants| {
-            let fixture = plants.iter().position(|plant| text_of(plant, "name").ends_with("fixture 3"));
-            if let Some(fixture) = fixture.filter(|_| limit(asked).is_none() && !asked.path.contains("include")) {
-                plants.insert(fixture, plants[fixture].clone());
+    case("a plant is listed twice", Exactly(&["create-listed"]), |request, server| {
+        relisted(request, server, |plants| {
+            let bed = plants.iter().position(|plant| text_of(plant, "name").ends_with("bed 3"));
+            if let Some(bed) = bed.filter(|_| limit(request).is_none() && !request.path.contains("include")) {
+                plants.insert(bed, plants[bed].clone());
             }
         })
     }),
-    case("ids are doubles in lists", Among(&["list-ids", "create-id-range"]), |asked, server| {
-        relisted(asked, server, |plants| {
+    case("ids are doubles in lists", Among(&["list-ids", "create-id-range"]), |request, server| {
+        relisted(request, server, |plants| {
             for plant in plants {
                 if let Some(id) = plant["id"].as_i64() {
                     #[expect(
@@ -231,447 +240,509 @@ pub(super) const ALL: &[Case] = &[
             }
         })
     }),
-    case("ids are doubles", Among(&["create-id-precision"]), |asked, server| {
+    case("ids are doubles", Among(&["create-id-precision"]), |request, server| {
         let lossy = |id: i64| id & !1_023;
-        let mut other = asked.clone();
-        if let Some(mut json) = asked.json().filter(|json| json["id"].is_i64()) {
+        let mut other = request.clone();
+        if let Some(mut json) = request.json().filter(|json| json["id"].is_i64()) {
             json["id"] = lossy(json["id"].as_i64().unwrap()).into();
-            other = asked.with_json(&json);
+            other = request.with_json(&json);
         }
-        if let Some(id) = asked.path.strip_prefix("/plants/").and_then(|id| id.parse().ok()) {
+        if let Some(id) = request.path.strip_prefix("/plants/").and_then(|id| id.parse().ok()) {
             other.path = format!("/plants/{}", lossy(id));
         }
-        changed(&other, server, |answer| answer)
+        changed(&other, server, |response| response)
     }),
-    case("text is trimmed", Exactly(&["create-exact-text"]), |asked, server| match asked.json() {
+    case("text is trimmed", Exactly(&["create-exact-text"]), |request, server| match request.json() {
         Some(mut json) if text_of(&json, "name").starts_with("plantstore") && text_of(&json, "name").ends_with(' ') => {
             json["name"] = text_of(&json, "name").trim_end_matches(' ').into();
-            changed(&asked.with_json(&json), server, |answer| answer)
+            changed(&request.with_json(&json), server, |response| response)
         }
-        _ => changed(asked, server, |answer| answer),
+        _ => changed(request, server, |response| response),
     }),
-    case("long names are cut", Exactly(&["create-max-lengths"]), |asked, server| match asked.json() {
+    case("long names are cut", Exactly(&["create-max-lengths"]), |request, server| match request.json() {
         Some(mut json) if text_of(&json, "name").chars().count() == 1_000 => {
             json["name"] = text_of(&json, "name").chars().take(999).collect::<String>().into();
-            changed(&asked.with_json(&json), server, |answer| answer)
+            changed(&request.with_json(&json), server, |response| response)
         }
-        _ => changed(asked, server, |answer| answer),
+        _ => changed(request, server, |response| response),
     }),
-    case("a duplicate takes the place", Exactly(&["create-duplicate"]), |asked, server| {
-        instead_of(40900, asked, server, |_| {
-            let id = asked.json().unwrap()["id"].to_string();
-            let bare = asked.without("content-type");
-            server.ask(&Asked { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
-            server.ask(asked)
+    case("a duplicate takes the place", Exactly(&["create-duplicate"]), |request, server| {
+        instead_of(40900, request, server, |_| {
+            let id = request.json().unwrap()["id"].to_string();
+            let bare = request.without("content-type");
+            server.send(&ProxiedRequest {
+                method: "DELETE".into(),
+                path: format!("/plants/{id}"),
+                body: Vec::new(),
+                ..bare
+            });
+            server.send(request)
         })
     }),
-    case("a duplicate is 409 and takes the place", Exactly(&["create-duplicate"]), |asked, server| {
-        instead_of(40900, asked, server, |refused| {
-            if !text_of(&asked.json().unwrap(), "name").ends_with("second") {
-                return refused;
+    case("a duplicate is 409 and takes the place", Exactly(&["create-duplicate"]), |request, server| {
+        instead_of(40900, request, server, |rejected| {
+            if !text_of(&request.json().unwrap(), "name").ends_with("second") {
+                return rejected;
             }
-            let id = asked.json().unwrap()["id"].to_string();
-            let bare = asked.without("content-type");
-            server.ask(&Asked { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
-            server.ask(asked);
-            refused
+            let id = request.json().unwrap()["id"].to_string();
+            let bare = request.without("content-type");
+            server.send(&ProxiedRequest {
+                method: "DELETE".into(),
+                path: format!("/plants/{id}"),
+                body: Vec::new(),
+                ..bare
+            });
+            server.send(request);
+            rejected
         })
     }),
-    case("a duplicate is 400", Exactly(&["create-duplicate"]), |asked, server| {
-        instead_of(40900, asked, server, |answer| {
-            answer.with_status(400).with_json(&json!({ "error": 40002, "message": "taken" }))
+    case("a duplicate is 400", Exactly(&["create-duplicate"]), |request, server| {
+        instead_of(40900, request, server, |response| {
+            response.with_status(400).with_json(&json!({ "error": 40002, "message": "taken" }))
         })
     }),
-    case("a create goes nowhere", Among(&["create-listed"]), |asked, server| {
-        changed(asked, server, |answer| {
-            if asked.method == "POST" && answer.status == 200 {
-                let id = asked.json().unwrap()["id"].to_string();
-                let bare = asked.without("content-type");
-                server.ask(&Asked { method: "DELETE".into(), path: format!("/plants/{id}"), body: Vec::new(), ..bare });
+    case("a create goes nowhere", Among(&["create-listed"]), |request, server| {
+        changed(request, server, |response| {
+            if request.method == "POST" && response.status == 200 {
+                let id = request.json().unwrap()["id"].to_string();
+                let bare = request.without("content-type");
+                server.send(&ProxiedRequest {
+                    method: "DELETE".into(),
+                    path: format!("/plants/{id}"),
+                    body: Vec::new(),
+                    ..bare
+                });
             }
-            answer
+            response
         })
     }),
-    case("no Location", Exactly(&["create-location"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("location"))
+    case("no Location", Exactly(&["create-location"]), |request, server| {
+        changed(request, server, |response| response.without("location"))
     }),
-    case("a tag of null is refused", Exactly(&["create-tag-null"]), |asked, server| match asked.json() {
-        Some(json) if json.get("tag").is_some_and(Value::is_null) => {
-            changed(&asked.with_json(&json!({ "id": json["id"], "name": json["name"], "tag": 7 })), server, |answer| {
-                answer
-            })
-        }
-        _ => changed(asked, server, |answer| answer),
+    case("a tag of null is rejected", Exactly(&["create-tag-null"]), |request, server| match request.json() {
+        Some(json) if json.get("tag").is_some_and(Value::is_null) => changed(
+            &request.with_json(&json!({ "id": json["id"], "name": json["name"], "tag": 7 })),
+            server,
+            |response| response,
+        ),
+        _ => changed(request, server, |response| response),
     }),
-    case("unknown fields are refused", Exactly(&["create-unknown-fields"]), |asked, server| match asked.json() {
+    case("unknown fields are rejected", Exactly(&["create-unknown-fields"]), |request, server| match request.json() {
         Some(json) if json.get("colour").is_some() => {
-            changed(&asked.with_json(&json!({ "id": json["id"] })), server, |answer| answer)
+            changed(&request.with_json(&json!({ "id": json["id"] })), server, |response| response)
         }
-        _ => changed(asked, server, |answer| answer),
+        _ => changed(request, server, |response| response),
     }),
-    case("a charset is refused", Exactly(&["create-charset"]), |asked, server| {
-        let other = match asked.header("content-type") {
-            Some(value) if value.contains("charset") => asked.with("content-type", "text/plain"),
-            _ => asked.clone(),
+    case("a charset is rejected", Exactly(&["create-charset"]), |request, server| {
+        let other = match request.header("content-type") {
+            Some(value) if value.contains("charset") => request.with("content-type", "text/plain"),
+            _ => request.clone(),
         };
-        changed(&other, server, |answer| answer)
+        changed(&other, server, |response| response)
     }),
-    case("a delete is 200", Exactly(&["delete-response"]), |asked, server| {
-        changed(asked, server, |answer| if answer.status == 204 { answer.with_status(200) } else { answer })
+    case("a delete is 200", Exactly(&["delete-response"]), |request, server| {
+        changed(request, server, |response| if response.status == 204 { response.with_status(200) } else { response })
     }),
     Case {
         name: "a delete does nothing",
         fails: Among(&["delete-removes", "nothing-left"]),
         cleans: false,
         own: &OWN,
-        fault: |asked, server| {
-            if !asked.is("DELETE", "/plants/-") {
-                return changed(asked, server, |answer| answer);
+        fault: |request, server| {
+            if !request.is("DELETE", "/plants/-") {
+                return changed(request, server, |response| response);
             }
-            let probe = Asked { path: "/plants/123456789".into(), ..asked.without("idempotency-key") };
-            changed(&probe, server, |answer| Answer {
+            let probe = ProxiedRequest { path: "/plants/123456789".into(), ..request.without("idempotency-key") };
+            changed(&probe, server, |response| Response {
                 body: Vec::new(),
-                ..answer.without("content-type").with_status(204)
+                ..response.without("content-type").with_status(204)
             })
         },
     },
-    case("an unknown plant is deleted", Exactly(&["delete-unknown"]), |asked, server| {
-        instead_of(40400, asked, server, |answer| Answer {
+    case("an unknown plant is deleted", Exactly(&["delete-unknown"]), |request, server| {
+        instead_of(40400, request, server, |response| Response {
             body: Vec::new(),
-            ..answer.without("content-type").with_status(204)
+            ..response.without("content-type").with_status(204)
         })
     }),
-    case("a bad id in the path is 404", Exactly(&["delete-invalid-id"]), |asked, server| {
-        instead_of(40005, asked, server, |answer| {
-            answer.with_status(404).with_json(&json!({ "error": 40400, "message": "no" }))
+    case("a bad id in the path is 404", Exactly(&["delete-invalid-id"]), |request, server| {
+        instead_of(40005, request, server, |response| {
+            response.with_status(404).with_json(&json!({ "error": 40400, "message": "no" }))
         })
     }),
-    case("a name is not needed", Exactly(&["reject-incomplete", "reject-missing"]), |asked, server| {
-        match asked.json() {
+    case("a name is not needed", Exactly(&["reject-incomplete", "reject-missing"]), |request, server| {
+        match request.json() {
             Some(mut json) if json["id"].is_i64() && json.get("name").is_none() && json.get("colour").is_none() => {
                 json["name"] = "nameless".into();
-                changed(&asked.with_json(&json), server, |answer| answer)
+                changed(&request.with_json(&json), server, |response| response)
             }
-            _ => changed(asked, server, |answer| answer),
+            _ => changed(request, server, |response| response),
         }
     }),
-    case("an id may be text", Exactly(&["reject-wrong-types", "reject-ids"]), |asked, server| match asked.json() {
+    case("an id may be text", Exactly(&["reject-wrong-types", "reject-ids"]), |request, server| match request.json() {
         Some(mut json) if json["id"].is_string() => {
             json["id"] = text_of(&json, "id").parse::<i64>().unwrap().into();
-            changed(&asked.with_json(&json), server, |answer| answer)
+            changed(&request.with_json(&json), server, |response| response)
         }
-        _ => changed(asked, server, |answer| answer),
+        _ => changed(request, server, |response| response),
     }),
     Case { own: &[], ..case("ids saturate", Exactly(&["reject-ids", "delete-invalid-id"]), saturated) },
-    // What is planted gets the highest id: the lowest is somebody else's, and must not be deleted in its stead.
+    // The created plant gets the highest id. The lowest belongs to the user and must not be deleted instead.
     Case { own: &[i64::MIN], ..case("ids saturate beside the lowest", Exactly(&["reject-ids"]), saturated) },
     Case { own: &[i64::MAX], ..case("ids saturate at the highest", Exactly(&["reject-ids"]), saturated) },
     Case { own: &[], ..case("ids overflow", Exactly(&["reject-ids", "delete-invalid-id"]), overflowed) },
     Case { own: &[i64::MIN], ..case("ids overflow onto the lowest", Exactly(&["reject-ids"]), overflowed) },
     Case { own: &[i64::MAX], ..case("ids overflow beside the highest", Exactly(&["reject-ids"]), overflowed) },
-    case("faults of a body have one number", Among(&["reject-missing"]), |asked, server| {
-        instead_of(40001, asked, server, |answer| {
-            answer.with_json(&json!({ "error": 40002, "message": "`name`, `tag`" }))
+    case("faults of a body have one number", Among(&["reject-missing"]), |request, server| {
+        instead_of(40001, request, server, |response| {
+            response.with_json(&json!({ "error": 40002, "message": "`name`, `tag`" }))
         })
     }),
-    case("one fault at a time", Exactly(&["reject-missing"]), |asked, server| {
-        instead_of(40001, asked, server, |answer| answer.with_json(&json!({ "error": 40001, "message": "`name`" })))
+    case("one fault at a time", Exactly(&["reject-missing"]), |request, server| {
+        instead_of(40001, request, server, |response| {
+            response.with_json(&json!({ "error": 40001, "message": "`name`" }))
+        })
     }),
-    case("a repeated key is taken", Exactly(&["reject-repeated-key"]), |asked, server| {
-        instead_of(40002, asked, server, |answer| {
-            let body = text(&asked.body);
+    case("a repeated key is taken", Exactly(&["reject-repeated-key"]), |request, server| {
+        instead_of(40002, request, server, |response| {
+            let body = text(&request.body);
             if body.matches("\"name\"").count() > 1 || body.matches("\"id\"").count() > 1 && !body.starts_with('[') {
                 // The parser of the tests takes the last of each.
-                return server.ask(&asked.with_json(&asked.json().unwrap()));
+                return server.send(&request.with_json(&request.json().unwrap()));
             }
-            answer
+            response
         })
     }),
-    case("any length is taken", Exactly(&["reject-lengths"]), |asked, server| {
-        instead_of(40003, asked, server, |answer| {
-            let mut json = asked.json().unwrap();
-            if text(&asked.body).contains("\\u")
-                || text(&asked.body).contains(['\u{7f}', '\u{85}'])
-                || text(&asked.body).contains("\\n")
+    case("any length is taken", Exactly(&["reject-lengths"]), |request, server| {
+        instead_of(40003, request, server, |response| {
+            let mut json = request.json().unwrap();
+            if text(&request.body).contains("\\u")
+                || text(&request.body).contains(['\u{7f}', '\u{85}'])
+                || text(&request.body).contains("\\n")
             {
-                return answer;
+                return response;
             }
             let name = text_of(&json, "name").chars().chain("x".chars()).take(900).collect::<String>();
             json["name"] = name.into();
             if json["tag"].is_string() {
                 json["tag"] = "short".into();
             }
-            server.ask(&asked.with_json(&json))
+            server.send(&request.with_json(&json))
         })
     }),
-    case("control characters are kept", Exactly(&["reject-control-characters", "retry-rejected"]), |asked, server| {
-        instead_of(40003, asked, server, |answer| {
-            let mut json = asked.json().unwrap();
-            let controlled = |text: &str| text.contains(char::is_control);
-            if !controlled(text_of(&json, "name")) && !controlled(text_of(&json, "tag")) {
-                return answer;
-            }
-            json["name"] = text_of(&json, "name").replace(char::is_control, "").into();
-            json["tag"] = "clean".into();
-            server.ask(&asked.without("idempotency-key").with_json(&json))
-        })
+    case(
+        "control characters are stored",
+        Exactly(&["reject-control-characters", "retry-rejected"]),
+        |request, server| {
+            instead_of(40003, request, server, |response| {
+                let mut json = request.json().unwrap();
+                let controlled = |text: &str| text.contains(char::is_control);
+                if !controlled(text_of(&json, "name")) && !controlled(text_of(&json, "tag")) {
+                    return response;
+                }
+                json["name"] = text_of(&json, "name").replace(char::is_control, "").into();
+                json["tag"] = "clean".into();
+                server.send(&request.without("idempotency-key").with_json(&json))
+            })
+        },
+    ),
+    case("any media type is taken", Exactly(&["reject-media-type"]), |request, server| {
+        changed(&request.with("content-type", "application/json"), server, |response| response)
     }),
-    case("any media type is taken", Exactly(&["reject-media-type"]), |asked, server| {
-        changed(&asked.with("content-type", "application/json"), server, |answer| answer)
+    case("any size is taken", Exactly(&["reject-too-large"]), |request, server| {
+        let body = text(&request.body).trim_end().as_bytes().to_vec();
+        changed(&ProxiedRequest { body, ..request.clone() }, server, |response| response)
     }),
-    case("any size is taken", Exactly(&["reject-too-large"]), |asked, server| {
-        let body = text(&asked.body).trim_end().as_bytes().to_vec();
-        changed(&Asked { body, ..asked.clone() }, server, |answer| answer)
-    }),
-    case("what is refused is kept", Exactly(&["nothing-left"]), |asked, server| {
-        changed(asked, server, |answer| {
-            if let Some(mut json) = asked.json().filter(|_| answer.number() == Some(40003)) {
+    case("a rejected plant is stored", Exactly(&["nothing-left"]), |request, server| {
+        changed(request, server, |response| {
+            if let Some(mut json) = request.json().filter(|_| response.error_code() == Some(40003)) {
                 json["name"] =
                     text_of(&json, "name").replace(char::is_control, "").chars().take(99).collect::<String>().into();
                 json["tag"] = "kept".into();
-                server.ask(&asked.without("idempotency-key").with_json(&json));
+                server.send(&request.without("idempotency-key").with_json(&json));
             }
-            answer
+            response
         })
     }),
-    case("a bad limit is ignored", Exactly(&["list-limit-invalid"]), |asked, server| {
-        instead_of(40004, asked, server, |_| server.ask(&without_parameter(asked, "limit")))
+    case("a bad limit is ignored", Exactly(&["list-limit-invalid"]), |request, server| {
+        instead_of(40004, request, server, |_| server.send(&without_parameter(request, "limit")))
     }),
-    case("include is ignored", Among(&["list-ids", "create-id-range"]), |asked, server| {
-        changed(&without_parameter(asked, "include"), server, |answer| answer)
+    case("include is ignored", Among(&["list-ids", "create-id-range"]), |request, server| {
+        changed(&without_parameter(request, "include"), server, |response| response)
     }),
-    case("any include is taken", Exactly(&["list-include-invalid"]), |asked, server| {
-        instead_of(40007, asked, server, |answer| {
-            if asked.path.contains("include") { server.ask(&without_parameter(asked, "include")) } else { answer }
+    case("any include is taken", Exactly(&["list-include-invalid"]), |request, server| {
+        instead_of(40007, request, server, |response| {
+            if request.path.contains("include") {
+                server.send(&without_parameter(request, "include"))
+            } else {
+                response
+            }
         })
     }),
-    case("unknown parameters are refused", Exactly(&["list-unknown-parameters"]), |asked, server| {
-        let path = asked.path.replace("colour=green&limit=1", "limit=x");
-        changed(&Asked { path, ..asked.clone() }, server, |answer| answer)
+    case("unknown parameters are rejected", Exactly(&["list-unknown-parameters"]), |request, server| {
+        let path = request.path.replace("colour=green&limit=1", "limit=x");
+        changed(&ProxiedRequest { path, ..request.clone() }, server, |response| response)
     }),
-    case("lists are public", Exactly(&["list-caching"]), |asked, server| {
-        changed(asked, server, |answer| match answer.header("cache-control") {
-            Some("private, no-cache") => answer.with("cache-control", "public, max-age=60"),
-            _ => answer,
+    case("lists are public", Exactly(&["list-caching"]), |request, server| {
+        changed(request, server, |response| match response.header("cache-control") {
+            Some("private, no-cache") => response.with("cache-control", "public, max-age=60"),
+            _ => response,
         })
     }),
-    case("lists do not vary", Exactly(&["list-caching"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("vary"))
+    case("lists do not vary", Exactly(&["list-caching"]), |request, server| {
+        changed(request, server, |response| response.without("vary"))
     }),
-    case("never 304", Exactly(&["list-etag"]), |asked, server| {
-        changed(&asked.without("if-none-match"), server, |answer| answer)
+    case("never 304", Exactly(&["list-etag"]), |request, server| {
+        changed(&request.without("if-none-match"), server, |response| response)
     }),
-    case("always 304", Exactly(&["list-etag-changes"]), |asked, server| {
-        if asked.header("if-none-match").is_none() {
-            return changed(asked, server, |answer| answer);
+    case("always 304", Exactly(&["list-etag-changes"]), |request, server| {
+        if request.header("if-none-match").is_none() {
+            return changed(request, server, |response| response);
         }
-        changed(&asked.with("if-none-match", "*"), server, |answer| {
-            answer.with("etag", asked.header("if-none-match").unwrap())
+        changed(&request.with("if-none-match", "*"), server, |response| {
+            response.with("etag", request.header("if-none-match").unwrap())
         })
     }),
-    case("the ETag never changes", Exactly(&["list-etag-changes"]), |asked, server| {
-        let same = asked.header("if-none-match") == Some("W/\"same\"");
-        let asked = if same { asked.with("if-none-match", "*") } else { asked.clone() };
-        changed(&asked, server, |answer| {
-            if is_list(&asked) || asked.method == "HEAD" { answer.with("etag", "W/\"same\"") } else { answer }
+    case("the ETag never changes", Exactly(&["list-etag-changes"]), |request, server| {
+        let same = request.header("if-none-match") == Some("W/\"same\"");
+        let request = if same { request.with("if-none-match", "*") } else { request.clone() };
+        changed(&request, server, |response| {
+            if is_list(&request) || request.method == "HEAD" { response.with("etag", "W/\"same\"") } else { response }
         })
     }),
-    case("no ETag", Exactly(&["list-etag", "list-etag-changes"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("etag"))
+    case("no ETag", Exactly(&["list-etag", "list-etag-changes"]), |request, server| {
+        changed(request, server, |response| response.without("etag"))
     }),
-    case("HEAD is different", Exactly(&["list-head"]), |asked, server| {
-        changed(asked, server, |answer| if asked.method == "HEAD" { answer.without("vary") } else { answer })
+    case("HEAD is different", Exactly(&["list-head"]), |request, server| {
+        changed(request, server, |response| if request.method == "HEAD" { response.without("vary") } else { response })
     }),
-    case("HEAD is not allowed", Exactly(&["list-head"]), |asked, server| {
-        changed(asked, server, |answer| if asked.method == "HEAD" { answer.with_status(405) } else { answer })
+    case("HEAD is not allowed", Exactly(&["list-head"]), |request, server| {
+        changed(request, server, |response| if request.method == "HEAD" { response.with_status(405) } else { response })
     }),
-    case("no Link", Exactly(&["page-link", "page-walk", "page-cursor-stable"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("link"))
+    case("no Link", Exactly(&["page-link", "page-walk", "page-cursor-stable"]), |request, server| {
+        changed(request, server, |response| response.without("link"))
     }),
-    case("links lead in circles", Among(&["page-walk"]), |asked, server| {
-        changed(asked, server, |answer| match limit(asked) {
-            Some(limit) if answer.header("link").is_some() => {
+    case("links lead in circles", Among(&["page-walk"]), |request, server| {
+        changed(request, server, |response| match limit(request) {
+            Some(limit) if response.header("link").is_some() => {
                 let again = format!("</plants?limit={limit}&include=id>; rel=\"next\"");
-                answer.with("link", &again)
+                response.with("link", &again)
             }
-            _ => answer,
+            _ => response,
         })
     }),
-    case("a page repeats a plant", Among(&["page-walk"]), |asked, server| {
+    case("a page repeats a plant", Among(&["page-walk"]), |request, server| {
         // The cursor is that of the page before its last plant.
-        let Some(limit @ 2..) = limit(asked).filter(|_| asked.path.contains("include=id")) else {
-            return changed(asked, server, |answer| answer);
+        let Some(limit @ 2..) = limit(request).filter(|_| request.path.contains("include=id")) else {
+            return changed(request, server, |response| response);
         };
-        let shorter = asked.path.replace(&format!("limit={limit}"), &format!("limit={}", limit - 1));
-        let link = server.ask(&Asked { path: shorter, ..asked.clone() }).next();
-        changed(asked, server, |answer| match link {
-            Some(link) if answer.header("link").is_some() => {
+        let shorter = request.path.replace(&format!("limit={limit}"), &format!("limit={}", limit - 1));
+        let link = server.send(&ProxiedRequest { path: shorter, ..request.clone() }).next();
+        changed(request, server, |response| match link {
+            Some(link) if response.header("link").is_some() => {
                 let link = link.replace(&format!("limit={}", limit - 1), &format!("limit={limit}"));
-                answer.with("link", &format!("<{link}>; rel=\"next\""))
+                response.with("link", &format!("<{link}>; rel=\"next\""))
             }
-            _ => answer,
+            _ => response,
         })
     }),
-    case("any cursor is taken", Exactly(&["page-cursor-invalid"]), |asked, server| {
-        instead_of(40006, asked, server, |_| server.ask(&without_parameter(asked, "after")))
+    case("any cursor is taken", Exactly(&["page-cursor-invalid"]), |request, server| {
+        instead_of(40006, request, server, |_| server.send(&without_parameter(request, "after")))
     }),
-    case("no token is needed", Among(&["access-no-token", "access-challenge"]), |asked, server| {
-        if asked.header("authorization").is_none() && is_list(asked) {
-            let answer = Answer { status: 200, reason: "OK".into(), headers: Vec::new(), body: b"[]".to_vec() };
-            return Reply::Answer(
-                answer
+    case("no token is needed", Among(&["access-no-token", "access-challenge"]), |request, server| {
+        if request.header("authorization").is_none() && is_list(request) {
+            let response = Response { status: 200, reason: "OK".into(), headers: Vec::new(), body: b"[]".to_vec() };
+            return Reply::Response(
+                response
                     .with("content-type", "application/json")
                     .with("x-content-type-options", "nosniff")
                     .with("x-request-id", "x"),
             );
         }
-        changed(asked, server, |answer| answer)
+        changed(request, server, |response| response)
     }),
-    case("any token is taken", Exactly(&["access-wrong-token", "access-invalid"]), |asked, server| {
-        instead_of(40101, asked, server, |answer| {
-            if is_list(asked) { answer.with_status(200).with_json(&json!([])) } else { answer }
+    case("any token is taken", Exactly(&["access-wrong-token", "access-invalid"]), |request, server| {
+        instead_of(40101, request, server, |response| {
+            if is_list(request) { response.with_status(200).with_json(&json!([])) } else { response }
         })
     }),
-    case("no WWW-Authenticate", Exactly(&["access-challenge", "access-invalid"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("www-authenticate"))
+    case("no WWW-Authenticate", Exactly(&["access-challenge", "access-invalid"]), |request, server| {
+        changed(request, server, |response| response.without("www-authenticate"))
     }),
-    case("no token is 403", Exactly(&["access-challenge", "access-checked-first"]), |asked, server| {
-        instead_of(40100, asked, server, |answer| {
-            answer.with_status(403).with_json(&json!({ "error": 40300, "message": "no" }))
+    case("no token is 403", Exactly(&["access-challenge", "access-checked-first"]), |request, server| {
+        instead_of(40100, request, server, |response| {
+            response.with_status(403).with_json(&json!({ "error": 40300, "message": "no" }))
         })
     }),
-    case("unknown tokens are told apart", Exactly(&["access-invalid"]), |asked, server| {
-        instead_of(40101, asked, server, |answer| {
-            let malformed = asked.header("authorization") == Some("Bearer pst_malformed");
-            if malformed { answer.with_json(&json!({ "error": 40101, "message": "malformed" })) } else { answer }
+    case("unknown tokens are distinguished", Exactly(&["access-invalid"]), |request, server| {
+        instead_of(40101, request, server, |response| {
+            let malformed = request.header("authorization") == Some("Bearer pst_malformed");
+            if malformed { response.with_json(&json!({ "error": 40101, "message": "malformed" })) } else { response }
         })
     }),
-    case("addresses are told before the token", Exactly(&["access-checked-first"]), |asked, server| {
-        instead_of(40100, asked, server, |answer| {
-            if asked.path != "/no/such/address" {
-                return answer;
+    case("unknown paths are reported before the token", Exactly(&["access-checked-first"]), |request, server| {
+        instead_of(40100, request, server, |response| {
+            if request.path != "/no/such/address" {
+                return response;
             }
-            answer.with_status(404).with_json(&json!({ "error": 40401, "message": "no" }))
+            response.with_status(404).with_json(&json!({ "error": 40401, "message": "no" }))
         })
     }),
-    case("the scheme has a capital letter", Exactly(&["access-scheme"]), |asked, server| {
-        let exact = asked
+    case("the scheme has a capital letter", Exactly(&["access-scheme"]), |request, server| {
+        let exact = request
             .header("authorization")
             .is_none_or(|value| value.starts_with("Bearer ") || value.starts_with("Basic "));
-        changed(&if exact { asked.clone() } else { asked.without("authorization") }, server, |answer| answer)
+        changed(&if exact { request.clone() } else { request.without("authorization") }, server, |response| response)
     }),
     case(
         "keys are ignored",
         Exactly(&["retry-create", "retry-delete", "retry-rejected", "retry-key-reused", "retry-invalid-key"]),
-        |asked, server| changed(&asked.without("idempotency-key"), server, |answer| answer),
+        |request, server| changed(&request.without("idempotency-key"), server, |response| response),
     ),
     case(
         "repetitions are not marked",
         Exactly(&["retry-create", "retry-delete", "retry-rejected"]),
-        |asked, server| changed(asked, server, |answer| answer.without("idempotency-replayed")),
+        |request, server| changed(request, server, |response| response.without("idempotency-replayed")),
     ),
-    case("a key serves for anything", Exactly(&["retry-key-reused"]), |asked, server| {
-        instead_of(42200, asked, server, |_| server.ask(&asked.without("idempotency-key")))
+    case("a key serves for anything", Exactly(&["retry-key-reused"]), |request, server| {
+        instead_of(42200, request, server, |_| server.send(&request.without("idempotency-key")))
     }),
-    case("an address that leads nowhere is a page", Exactly(&["route-unknown", "error-shape"]), |asked, server| {
-        instead_of(40401, asked, server, |answer| Answer {
+    case("an address that leads nowhere is a page", Exactly(&["route-unknown", "error-shape"]), |request, server| {
+        instead_of(40401, request, server, |response| Response {
             body: b"<h1>Not Found</h1>".to_vec(),
-            ..answer.with("content-type", "text/html")
+            ..response.with("content-type", "text/html")
         })
     }),
-    case("no Allow", Exactly(&["method-unknown"]), |asked, server| {
-        changed(asked, server, |answer| answer.without("allow"))
+    case("no Allow", Exactly(&["method-unknown"]), |request, server| {
+        changed(request, server, |response| response.without("allow"))
     }),
-    case("the request id is always new", Exactly(&["request-id"]), |asked, server| {
-        changed(&asked.without("x-request-id"), server, |answer| answer)
+    case("the request id is always new", Exactly(&["request-id"]), |request, server| {
+        changed(&request.without("x-request-id"), server, |response| response)
     }),
-    case("no request id with errors", Exactly(&["request-id-always"]), |asked, server| {
-        changed(asked, server, |answer| if answer.status == 409 { answer.without("x-request-id") } else { answer })
-    }),
-    case("no nosniff with deletes", Exactly(&["nosniff-always"]), |asked, server| {
+    case("no request id with errors", Exactly(&["request-id-always"]), |request, server| {
         changed(
-            asked,
+            request,
             server,
-            |answer| {
-                if answer.status == 204 { answer.without("x-content-type-options") } else { answer }
-            },
+            |response| if response.status == 409 { response.without("x-request-id") } else { response },
         )
     }),
-    case("errors close the connection", Exactly(&["connection-keep-alive"]), |asked, server| {
-        changed(asked, server, |answer| if answer.status >= 400 { answer.with("connection", "close") } else { answer })
-    }),
-    case("no probes", Exactly(&["probes"]), |asked, server| {
-        let path = if asked.path == "/readyz" { "/plants" } else { &asked.path };
-        changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
-    }),
-    case("no description", Exactly(&["openapi"]), |asked, server| {
-        let path = if asked.path == "/openapi.json" { "/livez" } else { &asked.path };
-        changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
-    }),
-    case("no page about it", Exactly(&["docs"]), |asked, server| {
-        let path = if asked.path == "/docs" { "/livez" } else { &asked.path };
-        changed(&Asked { path: path.to_owned(), ..asked.clone() }, server, |answer| answer)
-    }),
-    case("errors are text", Among(&["error-shape"]), |asked, server| {
-        changed(asked, server, |answer| {
-            if answer.status >= 400 { answer.with_json(&json!("something is wrong")) } else { answer }
+    case("no nosniff with deletes", Exactly(&["nosniff-always"]), |request, server| {
+        changed(request, server, |response| {
+            if response.status == 204 { response.without("x-content-type-options") } else { response }
         })
     }),
-    case("error numbers are text", Among(&["error-shape"]), |asked, server| {
-        changed(asked, server, |answer| match answer.number() {
-            Some(number) => answer.with_json(&json!({ "error": number.to_string(), "message": "no" })),
-            None => answer,
+    case("errors close the connection", Exactly(&["connection-keep-alive"]), |request, server| {
+        changed(
+            request,
+            server,
+            |response| if response.status >= 400 { response.with("connection", "close") } else { response },
+        )
+    }),
+    case("no probes", Exactly(&["probes"]), |request, server| {
+        let path = if request.path == "/readyz" { "/plants" } else { &request.path };
+        changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
+    }),
+    case("no description", Exactly(&["openapi"]), |request, server| {
+        let path = if request.path == "/openapi.json" { "/livez" } else { &request.path };
+        changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
+    }),
+    case("no page about it", Exactly(&["docs"]), |request, server| {
+        let path = if request.path == "/docs" { "/livez" } else { &request.path };
+        changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
+    }),
+    case("errors are text", Among(&["error-shape"]), |request, server| {
+        changed(request, server, |response| {
+            if response.status >= 400 { response.with_json(&json!("something is wrong")) } else { response }
+        })
+    }),
+    case("error numbers are text", Among(&["error-shape"]), |request, server| {
+        changed(request, server, |response| match response.error_code() {
+            Some(number) => response.with_json(&json!({ "error": number.to_string(), "message": "no" })),
+            None => response,
         })
     }),
     case(
         "error numbers are too large",
         Exactly(&["delete-invalid-id", "error-shape", "error-codes"]),
-        |asked, server| {
-            instead_of(40005, asked, server, |answer| {
-                answer.with_json(&json!({ "error": 4_000_500_000_i64, "message": "no" }))
+        |request, server| {
+            instead_of(40005, request, server, |response| {
+                response.with_json(&json!({ "error": 4_000_500_000_i64, "message": "no" }))
             })
         },
     ),
-    case("an error number is unknown", Exactly(&["delete-invalid-id", "error-codes"]), |asked, server| {
-        instead_of(40005, asked, server, |answer| answer.with_json(&json!({ "error": 40099, "message": "no" })))
+    case("an error number is unknown", Exactly(&["delete-invalid-id", "error-codes"]), |request, server| {
+        instead_of(40005, request, server, |response| response.with_json(&json!({ "error": 40099, "message": "no" })))
     }),
-    case("errors say more", Exactly(&["error-members"]), |asked, server| {
-        instead_of(40005, asked, server, |answer| {
-            answer.with_json(&json!({ "error": 40005, "message": "no", "more": 1 }))
+    case("errors say more", Exactly(&["error-members"]), |request, server| {
+        instead_of(40005, request, server, |response| {
+            response.with_json(&json!({ "error": 40005, "message": "no", "more": 1 }))
         })
     }),
-    case("errors say nothing", Exactly(&["error-members"]), |asked, server| {
-        instead_of(40005, asked, server, |answer| answer.with_json(&json!({ "error": 40005, "message": "" })))
+    case("errors say nothing", Exactly(&["error-members"]), |request, server| {
+        instead_of(40005, request, server, |response| response.with_json(&json!({ "error": 40005, "message": "" })))
     }),
-    case("errors are called text", Exactly(&["error-shape"]), |asked, server| {
-        instead_of(40005, asked, server, |answer| answer.with("content-type", "text/plain"))
+    case("errors are called text", Exactly(&["error-shape"]), |request, server| {
+        instead_of(40005, request, server, |response| response.with("content-type", "text/plain"))
     }),
     case(
         "a fault of the client is one of the server",
         Exactly(&["delete-invalid-id", "no-server-error"]),
-        |asked, server| {
-            instead_of(40005, asked, server, |answer| {
-                answer.with_status(500).with_json(&json!({ "error": 50000, "message": "no" }))
+        |request, server| {
+            instead_of(40005, request, server, |response| {
+                response.with_status(500).with_json(&json!({ "error": 50000, "message": "no" }))
             })
         },
     ),
-    case("the server breaks down over a text", Exactly(&["create-max-lengths"]), |asked, server| {
-        if text(&asked.body).contains("🌱🌱") { Reply::Cut } else { changed(asked, server, |answer| answer) }
-    }),
-    case("a list never ends", Among(&["list-limit", "list-limit-exact"]), |asked, server| {
-        if is_list(asked) && limit(asked) == Some(1) { Reply::Endless } else { changed(asked, server, |answer| answer) }
-    }),
-    case("a list ends early", Among(&["list-limit"]), |asked, server| {
-        if is_list(asked) && limit(asked) == Some(1) {
-            Reply::Half(server.ask(asked))
+    case("the server breaks down over a text", Exactly(&["create-max-lengths"]), |request, server| {
+        if text(&request.body).contains("🌱🌱") {
+            Reply::Cut
         } else {
-            changed(asked, server, |answer| answer)
+            changed(request, server, |response| response)
         }
     }),
-    case("answers are no JSON", Exactly(&["create-response"]), |asked, server| {
-        changed(asked, server, |answer| match asked.json() {
-            Some(json) if text_of(&json, "name").ends_with(" create") => answer.with("content-type", "text/plain"),
-            _ => answer,
+    case("a list never ends", Among(&["list-limit", "list-limit-exact"]), |request, server| {
+        if is_list(request) && limit(request) == Some(1) {
+            Reply::Endless
+        } else {
+            changed(request, server, |response| response)
+        }
+    }),
+    case("a list ends early", Among(&["list-limit"]), |request, server| {
+        if is_list(request) && limit(request) == Some(1) {
+            Reply::Half(server.send(request))
+        } else {
+            changed(request, server, |response| response)
+        }
+    }),
+    case("responses are no JSON", Exactly(&["create-response"]), |request, server| {
+        changed(request, server, |response| match request.json() {
+            Some(json) if text_of(&json, "name").ends_with(" create") => response.with("content-type", "text/plain"),
+            _ => response,
         })
     }),
 ];
+
+/// Every fault is reported by the checks about it and by no others.
+#[test]
+fn every_fault_is_reported_by_its_checks() {
+    let site = Site::new(Engine::Sqlite);
+    let server = site.serve(&[]);
+    assert!(ALL.len() >= 40);
+    let queue = Mutex::new(ALL.iter().enumerate());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
+                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
+                    if let Some(why) = missed(fault, &server, &ada) {
+                        failures.lock().unwrap().push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

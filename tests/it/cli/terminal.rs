@@ -5,6 +5,7 @@ use std::process::Stdio;
 use rstest::rstest;
 
 use super::{errors, text};
+use crate::support::tools::external;
 use crate::support::{Client, Connection, Engine, Site, Terminal, free_port, wait_for};
 
 // The parent process may have closed the pipe of the standard output.
@@ -15,10 +16,10 @@ fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Post
     let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
-    wait_for("an answer", || {
+    wait_for("a response", || {
         let mut connection = Connection::try_open(free).ok()?;
         connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;
-        connection.try_answer(false).ok().filter(|answer| answer.status == 200)
+        connection.try_read_response(false).ok().filter(|response| response.status == 200)
     });
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
@@ -26,7 +27,8 @@ fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Post
 }
 
 /// Closing the window of the terminal (SIGHUP) ends the service: it does not go on in the background.
-#[test]
+#[rstest]
+#[case::requires_script()]
 fn the_service_ends_with_its_terminal() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve(&site, &[]);
@@ -40,21 +42,23 @@ fn the_service_ends_with_its_terminal() {
     assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
 }
 
-#[test]
-fn the_service_goes_on_without_its_terminal_if_it_is_to() {
+#[rstest]
+#[case::requires_script()]
+fn service_started_with_nohup_outlives_its_terminal() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve_for_good(&site);
-    let anybody = Client { address: terminal.address().unwrap(), token: None };
+    let anonymous = Client { address: terminal.address().unwrap(), token: None };
     terminal.close();
     for _ in 0..50 {
-        assert_eq!(anybody.get("/livez").status, 200);
+        assert_eq!(anonymous.get("/livez").status, 200);
     }
     assert!(!terminal.service_has_ended());
 }
 
-/// Closing the window of a service that is about to stop is no wish to cut anybody off.
-#[test]
-fn what_is_in_flight_is_finished_without_the_terminal() {
+/// A terminal that closes during a graceful stop does not cut off requests in flight.
+#[rstest]
+#[case::requires_script()]
+fn requests_in_flight_are_finished_after_the_terminal_closes() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     let mut terminal = Terminal::serve(&site, &["--shutdown-grace", "100d"]);
@@ -62,26 +66,27 @@ fn what_is_in_flight_is_finished_without_the_terminal() {
     let mut connection = client.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
     connection.send(client.bytes("POST", "/plants", &headers, None));
-    assert_eq!(connection.answer(false).status, 100);
+    assert_eq!(connection.read_response(false).status, 100);
     terminal.signal("TERM");
     wait_for("the beginning of the end", || terminal.screen().contains("shutting down: finishing").then_some(()));
     terminal.close();
     connection.send(r#"{"id":1,"name":"a"}"#);
-    assert_eq!(connection.answer(false).status, 200);
+    assert_eq!(connection.read_response(false).status, 200);
     drop(connection);
     wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
 }
 
-/// What a command writes to a terminal.
+/// Returns the output of a command on a terminal.
 fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
-    let mut script = std::process::Command::new("script");
+    let mut script = external("script");
     script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(site.directory()).stdin(Stdio::null());
     text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
 }
 
-#[test]
-fn errors_are_coloured_on_a_terminal_alone() {
+#[rstest]
+#[case::requires_script()]
+fn errors_are_coloured_only_on_a_terminal() {
     let site = Site::new(Engine::Sqlite);
     for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
         let coloured = on_a_terminal(&site, arguments, "");
@@ -93,7 +98,8 @@ fn errors_are_coloured_on_a_terminal_alone() {
     }
 }
 
-#[test]
+#[rstest]
+#[case::requires_script()]
 fn the_banner_is_coloured_on_a_terminal() {
     let site = Site::new(Engine::Sqlite);
     let terminal = Terminal::serve(&site, &[]);

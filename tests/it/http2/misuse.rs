@@ -11,11 +11,11 @@ use crate::support::http2::{
 use crate::support::{Connection, JSON, wait_for};
 
 #[test]
-fn half_a_preface_is_half_a_head() {
+fn incomplete_preface_is_an_incomplete_head() {
     let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send(&PREFACE[..10]);
-    assert_eq!(connection.answer(false).error(), 40800);
+    assert_eq!(connection.read_response(false).error(), 40800);
     assert!(connection.is_closed_by_server());
 }
 
@@ -36,7 +36,7 @@ fn a_connection_without_a_request_is_closed_and_pings_do_not_change_that() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_and_its_client_told() {
+fn idle_http2_connection_is_closed_with_goaway() {
     let server = site().serve(&["--idle-timeout", "300ms"]);
     let mut connection = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
@@ -50,7 +50,7 @@ fn an_idle_connection_is_closed_and_its_client_told() {
 }
 
 #[test]
-fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
+fn incomplete_head_is_cut_off_while_other_streams_are_in_flight() {
     let site = site();
     let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s", "--request-timeout", "60s"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -65,7 +65,7 @@ fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
         connection.try_send(unfinished).unwrap();
         assert_eq!(connection.ending(), None, "{unfinished:?}");
     }
-    // A body may take its time.
+    // A body may be slow.
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let body = frame(DATA, END_STREAM, 1, br#"{"id":1,"name":"slow"}"#);
@@ -77,9 +77,9 @@ fn a_head_that_does_not_end_is_cut_off_whatever_else_is_at_work() {
     assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
 }
 
-/// The first head has begun, and yet there is no request: whichever deadline comes first, it is one end.
+/// The first head has begun, and yet there is no request: both deadlines end the connection once.
 #[test]
-fn half_a_first_head_is_cut_off_once() {
+fn incomplete_first_head_is_cut_off_once() {
     let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
@@ -93,7 +93,7 @@ fn half_a_first_head_is_cut_off_once() {
 
 /// A request that is sent and reset costs its sender nothing; a client that does nothing else is disconnected.
 #[test]
-fn requests_that_are_taken_back_at_once_end_the_connection() {
+fn rapid_resets_close_the_connection() {
     let site = site();
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -112,7 +112,7 @@ fn requests_that_are_taken_back_at_once_end_the_connection() {
 }
 
 #[test]
-fn a_head_in_endless_pieces_ends_the_connection() {
+fn endless_continuation_frames_close_the_connection() {
     let site = site();
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -129,7 +129,7 @@ fn a_head_in_endless_pieces_ends_the_connection() {
 }
 
 #[test]
-fn a_body_in_empty_pieces_ends_the_connection() {
+fn empty_data_frames_close_the_connection() {
     let site = site();
     let mut server = site.serve(&["--metrics-listen", "0"]);
     let ada = server.client(&site.token("ada", &[]));
@@ -143,12 +143,12 @@ fn a_body_in_empty_pieces_ends_the_connection() {
 
 /// A few bytes that stand for many: a large field is put into the table of the compression and named again and again.
 #[test]
-fn a_head_that_unpacks_to_much_more_ends_the_connection() {
+fn header_compression_bomb_closes_the_connection() {
     let server = site().serve(&[]);
     let before = server.resident();
     let mut connection = Frames::open(server.address(), &[]);
     let mut block = head(&server.anonymous(), "GET", "/livez", &[]);
-    // With the first bit pattern for "to be remembered"; 0x3e is the first place in the table.
+    // The bit pattern of a field with indexing; 0x3e is the first place in the dynamic table.
     let mut bomb = field("x-bomb", &"x".repeat(4_000));
     bomb[0] = 0x40;
     block.extend(bomb);
@@ -160,7 +160,7 @@ fn a_head_that_unpacks_to_much_more_ends_the_connection() {
 }
 
 #[test]
-fn floods_of_small_frames_hold_nobody_up() {
+fn floods_of_small_frames_do_not_delay_other_clients() {
     let site = site();
     let server = site.serve(&["--header-timeout", "2s"]);
     let ada = server.client(&site.token("ada", &[]));

@@ -1,13 +1,16 @@
 //! Keys on several nodes of one database.
 
+use rstest::rstest;
+
 use super::{
-    KEPT, LOCKS, PATIENT, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant, post,
+    LOCKS, LONG_TIMEOUT, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant,
+    post,
 };
 use crate::support::{Client, Engine, Server, Site, wait_for};
 
 /// Two nodes on one database, and a client of each.
 fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
-    let nodes = [site.serve(PATIENT), site.serve(PATIENT)];
+    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
     let token = site.token("ada", &[]);
     let clients = [nodes[0].client(&token), nodes[1].client(&token)];
     // What every request needs is there.
@@ -17,8 +20,9 @@ fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
     (nodes, clients)
 }
 
-#[test]
-fn what_is_in_flight_on_one_node_is_so_on_all() {
+#[rstest]
+#[case::requires_postgres()]
+fn key_in_flight_on_one_node_is_in_flight_on_all() {
     let site = Site::new(Engine::Postgres);
     let (_nodes, [one, other]) = two_nodes(&site);
     let held = site.hold_writes();
@@ -29,31 +33,33 @@ fn what_is_in_flight_on_one_node_is_so_on_all() {
         assert_eq!(delete(client, "k1", 1).error(), 40901);
     }
     drop(held);
-    let answer = first.answer(false);
-    assert_eq!(answer.status, 200, "{}", answer.wire());
+    let response = first.read_response(false);
+    assert_eq!(response.status, 200, "{}", response.wire());
     for client in [&one, &other] {
-        assert_replays(&answer, &post(client, "k1", &plant(1, "Rose")));
+        assert_replays(&response, &post(client, "k1", &plant(1, "Rose")));
         assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
     }
     wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
 }
 
 /// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
-#[test]
-fn what_was_answered_by_one_node_is_repeated_by_all() {
+#[rstest]
+#[case::requires_postgres()]
+fn response_of_one_node_is_replayed_by_all() {
     let site = Site::new(Engine::Postgres);
     let (_nodes, [one, other]) = two_nodes(&site);
     for id in 0..100 {
         let key = format!("key {id}");
-        let answer = post(&one, &key, &plant(id, "Rose"));
-        assert_eq!(answer.status, 200, "{}", answer.wire());
-        assert_replays(&answer, &post(&other, &key, &plant(id, "Rose")));
+        let response = post(&one, &key, &plant(id, "Rose"));
+        assert_eq!(response.status, 200, "{}", response.wire());
+        assert_replays(&response, &post(&other, &key, &plant(id, "Rose")));
     }
 }
 
-/// What it had begun never happens, and does not keep others from the key.
-#[test]
-fn a_node_that_is_killed_lets_go_of_its_keys() {
+/// Its unfinished write never happens, and its key can be used on another node.
+#[rstest]
+#[case::requires_postgres()]
+fn killed_node_releases_its_keys() {
     let site = Site::new(Engine::Postgres);
     let ([mut node, _other_node], [one, other]) = two_nodes(&site);
     let held = site.hold_writes();
@@ -68,15 +74,16 @@ fn a_node_that_is_killed_lets_go_of_its_keys() {
     second.send(create_bytes("k1", plant(1, "Rose"))(&other));
     wait_for("it to be in flight", || (site.rows(LOCKS) == [1]).then_some(()));
     drop(held);
-    let answer = second.answer(false);
-    assert!(answer.status == 200 && !is_replayed(&answer), "{}", answer.wire());
+    let response = second.read_response(false);
+    assert!(response.status == 200 && !is_replayed(&response), "{}", response.wire());
     assert_eq!(other.ids(), [1]);
-    assert_replays(&answer, &post(&other, "k1", &plant(1, "Rose")));
+    assert_replays(&response, &post(&other, "k1", &plant(1, "Rose")));
 }
 
-/// No node does this, and if one did: what is kept under a key is never replaced, and nothing happens without its key.
-#[test]
-fn a_key_that_comes_out_of_nowhere_stops_the_write() {
+/// No node does this. If one did, the stored response is not replaced, and the write does not happen without its key.
+#[rstest]
+#[case::requires_postgres()]
+fn key_stored_by_another_program_stops_the_write() {
     const APPEAR: &str = "
         CREATE FUNCTION appear() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
           INSERT INTO plantstore.idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
@@ -89,18 +96,19 @@ fn a_key_that_comes_out_of_nowhere_stops_the_write() {
     let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
     let ada = server.client(&site.token("ada", &[]));
     site.execute(APPEAR);
-    let refused = post(&ada, "k1", &plant(1, "Rose"));
-    assert_eq!(refused.error(), 50300, "{}", refused.wire());
-    assert_eq!((ada.ids(), site.rows(KEPT)), (vec![], vec![0]), "{}", server.log());
+    let rejected = post(&ada, "k1", &plant(1, "Rose"));
+    assert_eq!(rejected.error(), 50300, "{}", rejected.wire());
+    assert_eq!((ada.ids(), site.rows(STORED_KEYS)), (vec![], vec![0]), "{}", server.log());
     site.execute("DROP TRIGGER appear ON plants");
     let created = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
 }
 
-/// The database asks after the connection that holds the locks: otherwise a machine that lost its power would hold them for
+/// TCP keepalives of the database detect a lost client: otherwise a machine without power would hold its locks for
 /// hours.
-#[test]
-fn a_node_that_vanishes_is_missed_within_seconds() {
+#[rstest]
+#[case::requires_postgres()]
+fn keys_of_a_lost_node_are_released_within_seconds() {
     const HOLDER: &str = "SELECT client_port FROM pg_stat_activity WHERE datname = current_database() AND \
                           query LIKE 'SELECT pg_advisory_unlock%'";
     let site = Site::new(Engine::Postgres);

@@ -3,12 +3,12 @@
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
-use super::{KEPT, assert_replays, delete, is_replayed, plant, post};
+use super::{STORED_KEYS, assert_replays, delete, is_replayed, plant, post};
 use crate::support::{Engine, JSON, Site, wait_for};
 
 // The fingerprint of a request to the caller's own plants, as 0.3 to 0.4 computed it.
 #[rstest]
-fn keys_stored_by_an_earlier_release_are_recognised(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn keys_stored_by_an_earlier_release_are_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -42,7 +42,7 @@ fn keys_stored_by_an_earlier_release_are_recognised(#[values(Engine::Sqlite, Eng
 }
 
 #[rstest]
-fn after_a_day_a_key_is_forgotten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn key_expires_after_a_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -61,11 +61,11 @@ fn after_a_day_a_key_is_forgotten(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_replays(&other, &delete(&ada, "k1", 1));
     site.execute(over);
     assert_eq!(post(&ada, "k1", "nonsense").error(), 40000);
-    assert_eq!(site.rows(KEPT), [1]);
+    assert_eq!(site.rows(STORED_KEYS), [1]);
 }
 
 #[rstest]
-fn what_has_expired_is_swept_away(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn expired_keys_are_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     let random = if matches!(site.engine, Engine::Sqlite) { "randomblob(32)" } else { "sha256(n::text::bytea)" };
@@ -77,12 +77,12 @@ fn what_has_expired_is_swept_away(#[values(Engine::Sqlite, Engine::Postgres)] en
     // Several sweep at the same time.
     let servers = [site.serve(&[]), site.serve(&[])];
     assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
-    wait_for("the sweep", || (site.rows(KEPT) == [1]).then_some(()));
-    assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "what is kept stays");
+    wait_for("the sweep", || (site.rows(STORED_KEYS) == [1]).then_some(()));
+    assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "the stored response stays");
 }
 
 #[rstest]
-fn keys_go_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn keys_are_deleted_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let (ada, bob) = (server.client(&site.token("ada", &[])), server.client(&site.token("bob", &[])));
@@ -92,27 +92,28 @@ fn keys_go_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: E
     assert_eq!(post(&bob, "k1", &plant(1, "Fern")).status, 200);
     let gone = std::thread::scope(|scope| {
         let deletion = scope.spawn(|| site.run(&["user", "delete", "--yes", "ada"]));
-        // The server believes the token for a moment more; nothing is done or repeated for it, and nothing kept.
+        // The token is cached for a moment; nothing is done, replayed or stored for it.
         wait_for("the deletion", || (site.rows("SELECT count(*) FROM users") == [1]).then_some(()));
-        for answer in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)] {
-            assert_eq!(answer.error(), 40101, "{}", answer.wire());
+        for response in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)]
+        {
+            assert_eq!(response.error(), 40101, "{}", response.wire());
         }
         let _ = post(&ada, "k6", "nonsense");
         deletion.join().expect("its end")
     });
     assert!(gone.status.success());
-    assert_eq!(site.rows(KEPT), [1]);
+    assert_eq!(site.rows(STORED_KEYS), [1]);
     assert_eq!(site.rows("SELECT count(*) FROM departed_users"), [0]);
     assert!(is_replayed(&post(&bob, "k1", &plant(1, "Fern"))));
 }
 
 #[rstest]
-fn a_restart_forgets_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn keys_survive_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&[]);
     let token = site.token("ada", &[]);
     let first = post(&server.client(&token), "k1", &plant(1, "Rose"));
-    let refused = post(&server.client(&token), "k2", "nonsense");
+    let rejected = post(&server.client(&token), "k2", "nonsense");
     for kill in [false, true] {
         if kill {
             server.kill();
@@ -122,19 +123,19 @@ fn a_restart_forgets_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine:
         server = site.serve(&[]);
         let ada = server.client(&token);
         assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
-        assert_replays(&refused, &post(&ada, "k2", "nonsense"));
+        assert_replays(&rejected, &post(&ada, "k2", "nonsense"));
         assert_eq!(ada.ids(), [1]);
     }
 }
 
 #[rstest]
-fn keys_are_kept_as_hashes_and_never_logged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn keys_are_stored_as_hashes_and_never_logged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--log-level", "trace"]);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(post(&ada, "somebodys-secret-key", &plant(1, "Rose")).status, 200);
     assert_eq!(post(&ada, "somebodys-secret-key", &plant(2, "Rose")).error(), 42200);
-    assert_eq!(site.rows(KEPT), [1]);
+    assert_eq!(site.rows(STORED_KEYS), [1]);
     server.stop();
     let contents = site.contents();
     assert!(!String::from_utf8_lossy(&contents).contains("somebodys-secret-key"));

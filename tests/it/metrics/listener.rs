@@ -37,20 +37,20 @@ fn hexadecimal(port: u16) -> String {
 }
 
 #[rstest]
-fn it_is_served_on_its_own_port_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    assert_eq!(listening(&server), BTreeSet::from([hexadecimal(server.address().port())]), "off unless asked for");
+    assert_eq!(listening(&server), BTreeSet::from([hexadecimal(server.address().port())]), "off by default");
     let mut server = site.serve(&LISTEN);
     let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(ada.get("/metrics").error(), 40401, "not on the port for everybody");
+    assert_eq!(ada.get("/metrics").error(), 40401, "not on the public port");
     assert_eq!(server.anonymous().get("/metrics").error(), 40100);
     let metrics = server.metrics();
     let ports = [server.address().port(), metrics.client().address.port()];
-    assert_eq!(listening(&server), ports.map(hexadecimal).into(), "on this machine unless told otherwise");
-    let answer = metrics.answer();
-    assert_eq!(answer.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
-    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(listening(&server), ports.map(hexadecimal).into(), "on loopback by default");
+    let response = metrics.read_response();
+    assert_eq!(response.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(response.header("cache-control"), Some("no-store"));
     let plain = metrics.client().get("/metrics");
     assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(
@@ -61,13 +61,13 @@ fn it_is_served_on_its_own_port_alone(#[values(Engine::Sqlite, Engine::Postgres)
     let client = metrics.client();
     assert_eq!(client.get("/").error(), 40401);
     assert_eq!(client.get("/plants").message(), "there is nothing at this address: the metrics are at /metrics");
-    let refused = client.call("POST", "/metrics", &[], None);
-    assert_eq!((refused.error(), refused.header("allow")), (40500, Some("GET,HEAD")));
+    let rejected = client.call("POST", "/metrics", &[], None);
+    assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
     assert_eq!(metrics.value("plantstore_http_requests_total", &[("status", "404")]), 1, "it does not count itself");
 }
 
 #[rstest]
-fn it_is_served_to_the_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
     let metrics = server.metrics();
@@ -75,13 +75,13 @@ fn it_is_served_to_the_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: E
     let mut unfinished = ada.connect();
     let head = ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "19"), ("Expect", "100-continue")], None);
     unfinished.send(head);
-    assert_eq!(unfinished.answer(false).status, 100);
+    assert_eq!(unfinished.read_response(false).status, 100);
     server.signal("TERM");
     metrics.wait_for("plantstore_draining", &[], 1);
     wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
     assert_eq!(metrics.value("plantstore_http_requests_in_flight", &[]), 1);
     unfinished.send(r#"{"id":1,"name":"n"}"#);
-    assert_eq!(unfinished.answer(false).status, 200);
+    assert_eq!(unfinished.read_response(false).status, 200);
     assert_eq!(server.wait().code(), Some(0));
 }
 
@@ -98,10 +98,10 @@ fn slow_clients_are_cut_off() {
     let turned_away = wait_for("one too many", || {
         let mut one_more = Connection::open(address);
         one_more.stream().set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
-        one_more.try_answer(false).ok()
+        one_more.try_read_response(false).ok()
     });
     assert_eq!(turned_away.error(), 50300);
-    assert_eq!(slow.answer(false).error(), 40800);
+    assert_eq!(slow.read_response(false).error(), 40800);
     assert!(slow.is_closed_by_server());
     assert!(others.iter_mut().all(Connection::is_closed_by_server));
     assert_eq!(metrics.value("plantstore_http_connections_accepted_total", &[]), 0, "none of it concerns the service");
@@ -117,13 +117,13 @@ fn idle_connections_do_not_shut_out_scrapes() {
     for _ in 0..16 {
         let mut connection = client.connect();
         connection.send(client.bytes("GET", "/metrics", &[], None));
-        assert_eq!(connection.answer(false).status, 200);
+        assert_eq!(connection.read_response(false).status, 200);
         idle.push(connection);
     }
     wait_for("a scrape beside them", || {
         let mut one_more = client.connect();
         one_more.try_send(client.bytes("GET", "/metrics", &[], None)).ok()?;
-        one_more.try_answer(false).is_ok_and(|answer| answer.status == 200).then_some(())
+        one_more.try_read_response(false).is_ok_and(|response| response.status == 200).then_some(())
     });
     assert!(idle.iter_mut().all(Connection::is_closed_by_server));
 }
@@ -149,8 +149,9 @@ fn an_address_that_cannot_be_used_is_an_error() {
 }
 
 /// In a network namespace of its own.
-#[test]
-fn beyond_this_machine_is_worth_a_warning() {
+#[rstest]
+#[case::requires_unshare()]
+fn metrics_address_beyond_loopback_is_warned_of() {
     let site = Site::new(Engine::Sqlite);
     let serve = |listen| {
         let options = ["serve", "--listen", "0.0.0.0:0", "--no-first-token", "--metrics-listen", listen];

@@ -1,4 +1,4 @@
-//! Keys of the issuer: how they are fetched, change and end, and what is not believed of them.
+//! Keys of the issuer: fetching, rotation, removal and invalid key sets.
 
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use crate::support::{Engine, Site, assert_snapshot, wait_for};
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
 
-// The same name for another key: an issuer should not, but what was refused must not stay so.
+// The same name for another key: an issuer should not, but what was rejected must not stay so.
 #[rstest]
-fn what_was_refused_is_verified_anew_with_new_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn rejected_token_is_verified_again_with_new_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let [old, new] = [SigningKey::p256("e"), SigningKey::p256("e")];
     let issuer = Issuer::start(&[&old]);
@@ -22,13 +22,14 @@ fn what_was_refused_is_verified_anew_with_new_keys(#[values(Engine::Sqlite, Engi
     let of_new = new.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &of_new).status, 401);
     issuer.publish(&[&new]);
-    // Makes the service ask, and waits for the answer.
+    // Makes the service fetch the keys, and waits for the response.
     assert_eq!(call(&server, &SigningKey::p256("unknown").token(&issuer.claims("ada"))).status, 401);
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
 #[rstest]
-fn a_new_key_works_at_once_and_a_removed_one_no_more(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+#[case::requires_openssl()]
+fn new_key_works_at_once_and_a_removed_one_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (old, new) = (SigningKey::p256("old"), SigningKey::rsa("new"));
     let issuer = Issuer::start(&[&old]);
@@ -36,7 +37,7 @@ fn a_new_key_works_at_once_and_a_removed_one_no_more(#[values(Engine::Sqlite, En
     let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &of_old).status, 200);
     assert_eq!(call(&server, &of_new).status, 401, "not published yet");
-    // The service has just asked for it in vain, and asks again when it may.
+    // The service has just fetched the keys without finding it, and fetches them again when it may.
     issuer.publish(&[&old, &new]);
     wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
     assert_eq!(call(&server, &of_old).status, 200, "both work during the change");
@@ -47,10 +48,10 @@ fn a_new_key_works_at_once_and_a_removed_one_no_more(#[values(Engine::Sqlite, En
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
-// A key that no token has asked for yet is there with the first token that needs it. With it the old one ends, although
+// A new key is fetched with the first token that needs it. With that the old one ends, although
 // its token has been believed a moment ago.
 #[rstest]
-fn the_first_token_of_a_new_key_is_not_refused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn first_token_of_a_new_key_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&old]);
@@ -81,7 +82,7 @@ fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine
 }
 
 #[rstest]
-fn unknown_keys_do_not_make_the_service_a_nuisance(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unknown_key_ids_do_not_flood_the_issuer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -107,7 +108,7 @@ fn unknown_keys_do_not_make_the_service_a_nuisance(#[values(Engine::Sqlite, Engi
 }
 
 #[rstest]
-fn many_who_need_a_new_key_wait_for_one_fetch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn concurrent_requests_for_a_new_key_share_one_fetch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&old]);
@@ -126,7 +127,7 @@ fn many_who_need_a_new_key_wait_for_one_fetch(#[values(Engine::Sqlite, Engine::P
 }
 
 #[rstest]
-fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn cached_keys_work_while_the_issuer_is_down(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (key, later) = (SigningKey::p256("e"), SigningKey::p256("later"));
     let mut issuer = Issuer::start(&[&key]);
@@ -136,7 +137,7 @@ fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engi
     issuer.server.stop();
     assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key stays unknown");
     wait_for_log(&server, FAILED);
-    // Past the time for which anything is remembered, and past more than one attempt.
+    // Later than the lifetime of every cache entry, and than more than one attempt.
     let start = Instant::now();
     wait_for("some time to pass", || {
         assert_eq!(ada.ids(), [1]);
@@ -152,17 +153,15 @@ fn while_the_issuer_is_down_its_keys_go_on_working(#[values(Engine::Sqlite, Engi
 }
 
 #[rstest]
-fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let mut issuer = Issuer::start(&[&key]);
     issuer.server.stop();
     let server = serve(site, &issuer, &[]);
     let token = key.token(&issuer.claims("ada"));
-    let answer = call(&server, &token);
-    assert_snapshot!(answer.wire(), @r#"
+    let response = call(&server, &token);
+    assert_snapshot!(response.wire(), @r#"
     503 Service Unavailable
     content-type: application/json
     cache-control: no-store
@@ -174,7 +173,7 @@ fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
 
     {"error":50300,"message":"the keys of the access token's issuer are not known yet, nothing was done: try again"}
     "#);
-    assert_eq!(answer.error(), 50300);
+    assert_eq!(response.error(), 50300);
     assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200, "our own tokens do not depend on it");
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
@@ -185,7 +184,7 @@ fn before_the_issuer_was_ever_there_its_tokens_are_told_to_come_again(
 }
 
 #[rstest]
-fn a_silent_issuer_holds_up_nobody_for_long(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn silent_issuer_delays_no_request_for_long(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
@@ -203,7 +202,8 @@ fn a_silent_issuer_holds_up_nobody_for_long(#[values(Engine::Sqlite, Engine::Pos
 }
 
 #[rstest]
-fn over_tls_the_issuer_is_who_its_authority_says(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+#[case::requires_openssl()]
+fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::rsa("r");
     let (authority, other) = (Authority::new(), Authority::new());
@@ -247,9 +247,9 @@ fn an_issuer_may_have_a_path_and_its_name_is_exact(#[values(Engine::Sqlite, Engi
     );
 }
 
-/// What an issuer says is not believed blindly.
+/// Invalid discovery documents and key sets are rejected.
 #[test]
-fn an_issuer_that_talks_nonsense_is_like_none() {
+fn invalid_documents_of_an_issuer_are_rejected() {
     let site = Site::new(Engine::Sqlite);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
@@ -273,38 +273,39 @@ fn an_issuer_that_talks_nonsense_is_like_none() {
         (KEYS, ok("{}"), "is not a key set"),
         (KEYS, ok(&format!(r#"{{"keys":[],"x":"{}"}}"#, "x".repeat(2 << 20))), "larger than"),
     ];
-    for (path, answer, expected) in nonsense {
-        issuer.answer_with(path, Some(answer));
+    for (path, response, expected) in nonsense {
+        issuer.respond_with(path, Some(response));
         let server = serve(&site, &issuer, &[]);
         assert_eq!(call(&server, &token).error(), 50300, "{expected}");
         wait_for_log(&server, expected);
-        issuer.answer_with(path, None);
+        issuer.respond_with(path, None);
     }
     assert_eq!(users(&site), [""; 0]);
 }
 
-/// What it has said before stays in use when it begins to talk nonsense.
+/// An invalid key set does not replace the keys in use.
 #[test]
-fn nonsense_takes_no_key_away() {
+fn invalid_key_set_removes_no_key() {
     let site = Site::new(Engine::Sqlite);
     let (key, new) = (SigningKey::p256("e"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&key]);
     let server = serve(&site, &issuer, &[]);
     let [token, of_new] = [&key, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &token).status, 200);
-    issuer.answer_with(KEYS, Some(ok("{}")));
+    issuer.respond_with(KEYS, Some(ok("{}")));
     assert_eq!(call(&server, &of_new).error(), 40101);
     wait_for_log(&server, "is not a key set");
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&key, &new]);
-    issuer.answer_with(KEYS, None);
+    issuer.respond_with(KEYS, None);
     wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
     wait_for_log(&server, BACK);
 }
 
 /// A set may hold keys that are of no use here: they are left out, and do no harm to the others.
-#[test]
-fn keys_that_cannot_be_used_are_left_out() {
+#[rstest]
+#[case::requires_openssl()]
+fn unusable_keys_are_skipped() {
     let site = Site::new(Engine::Sqlite);
     let good =
         [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d"), SigningKey::rsa_of("large", 4_096)];
@@ -356,7 +357,7 @@ fn keys_that_cannot_be_used_are_left_out() {
 
 /// However many keys there are, a hundred are taken.
 #[test]
-fn a_set_has_a_hundred_keys_at_the_most() {
+fn key_set_is_limited_to_a_hundred_keys() {
     let site = Site::new(Engine::Sqlite);
     let keys: Vec<SigningKey> = (0..101).map(|number| SigningKey::ed25519(&format!("key-{number}"))).collect();
     let issuer = Issuer::start(&keys.iter().collect::<Vec<_>>());

@@ -9,9 +9,8 @@ use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, encode, now};
 use crate::support::{Engine, Site};
 
 #[rstest]
-fn whatever_is_wrong_with_a_token_the_answer_is_one_and_the_same(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+#[case::requires_openssl()]
+fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());
@@ -28,16 +27,16 @@ fn whatever_is_wrong_with_a_token_the_answer_is_one_and_the_same(
     bad.extend(claiming_too_much(&keys[1], &claims));
     assert!(bad.len() > 200, "{}", bad.len());
     for (what, token) in &bad {
-        let answer = call(&server, token);
-        assert_eq!(answer.wire(), expected, "{what}: {token}");
+        let response = call(&server, token);
+        assert_eq!(response.wire(), expected, "{what}: {token}");
     }
-    assert_eq!(users(site), [""; 0], "nobody was made for any of them");
+    assert_eq!(users(site), [""; 0], "no user was created for any of them");
     for key in &keys {
         assert_eq!(call(&server, &key.token(&claims)).status, 200, "and it was not the issuer's fault");
     }
 }
 
-/// Tokens of an attacker who does not have the issuer's key but knows all that is public.
+/// Tokens of an attacker without the issuer's private key, with everything that is public.
 fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     let good = key.token(claims);
@@ -178,7 +177,7 @@ fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
             bad.push((format!("{} by a key of another kind", other.algorithm()), signer.token_with(&header, claims)));
             for algorithm in [signer.algorithm(), other.algorithm()] {
                 let header = json!({ "alg": algorithm, "kid": other.id, "typ": "JWT" });
-                // Of the own algorithm and another's key there is none: that is to ask the issuer, and no more.
+                // A key id of another algorithm is unknown: the issuer is asked once.
                 bad.push((format!("{algorithm} of {} as {}", signer.id, other.id), signer.token_with(&header, claims)));
             }
         }

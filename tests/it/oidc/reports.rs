@@ -14,6 +14,7 @@ const OPAQUE: &str = "it is neither a JWT nor a token of this service";
 const AUDIENCE_WRONG: &str = "its `aud` does not hold --oidc-audience";
 
 #[rstest]
+#[case::requires_openssl()]
 fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::p256("good");

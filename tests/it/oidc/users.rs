@@ -8,7 +8,7 @@ use crate::support::issuer::{Issuer, SigningKey};
 use crate::support::{Client, Engine, Site, wait_for};
 
 #[rstest]
-fn a_user_is_made_at_the_first_use_and_only_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn user_is_created_once_at_the_first_use(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -43,7 +43,7 @@ fn a_local_user_of_the_same_name_is_the_same_user(#[values(Engine::Sqlite, Engin
 }
 
 #[rstest]
-fn a_deleted_user_with_a_valid_token_starts_anew(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn deleted_user_with_a_valid_token_is_created_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -52,16 +52,16 @@ fn a_deleted_user_with_a_valid_token_starts_anew(#[values(Engine::Sqlite, Engine
     ada.plant(1, "Rose");
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
     wait_for("another user of the name", || {
-        let answer = ada.post(r#"{"id":2,"name":"Fern"}"#);
-        assert!([200, 401].contains(&answer.status), "{}", answer.text());
-        (answer.status == 200).then_some(())
+        let response = ada.post(r#"{"id":2,"name":"Fern"}"#);
+        assert!([200, 401].contains(&response.status), "{}", response.text());
+        (response.status == 200).then_some(())
     });
     assert_eq!(ada.ids(), [2], "nothing of the old one");
     assert_eq!(users(site), ["ada"]);
 }
 
 #[rstest]
-fn the_claim_that_names_the_user_is_an_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn claim_of_the_user_name_is_an_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -75,7 +75,7 @@ fn the_claim_that_names_the_user_is_an_option(#[values(Engine::Sqlite, Engine::P
 }
 
 #[rstest]
-fn who_cannot_be_made_yet_is_told_to_come_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
@@ -84,17 +84,18 @@ fn who_cannot_be_made_yet_is_told_to_come_again(#[values(Engine::Sqlite, Engine:
     known.plant(1, "Rose");
     let held = site.hold_writes();
     let newcomer = server.client(&key.token(&issuer.claims("newcomer")));
-    let answer = newcomer.get("/plants");
-    assert_eq!(answer.error(), 50300);
-    assert!(answer.header("retry-after").is_some());
-    assert_eq!(known.ids(), [1], "who is there already is not held up");
+    let response = newcomer.get("/plants");
+    assert_eq!(response.error(), 50300);
+    assert!(response.header("retry-after").is_some());
+    assert_eq!(known.ids(), [1], "existing users are not delayed");
     drop(held);
     wait_for("the newcomer", || (newcomer.get("/plants").status == 200).then_some(()));
 }
 
 /// Nodes that meet the same newcomer at the same time make one user of them.
-#[test]
-fn two_nodes_make_one_user() {
+#[rstest]
+#[case::requires_postgres()]
+fn two_nodes_create_one_user() {
     let site = Site::new(Engine::Postgres);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);

@@ -5,22 +5,23 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Server;
+use super::tools::external;
 
-/// How long a script may say nothing before it is taken for stuck.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// Longest silence of a script before it is considered stuck.
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A script, and what it finds in its environment.
-pub(crate) struct Script {
+pub(crate) struct BrowserScript {
     name: String,
     output: PathBuf,
     command: Command,
 }
 
-impl Script {
+impl BrowserScript {
     /// `tests/browser/NAME.mjs`, with the server's address in `BASE_URL`, a token in `TOKEN` and a directory for its
     /// pictures in `OUTPUT`, which is `target/test-output/browser/CASE`.
     #[track_caller]
@@ -33,7 +34,7 @@ impl Script {
         // Pictures of an earlier run would pass for those of this one.
         let _ = fs::remove_dir_all(&output);
         fs::create_dir_all(&output).expect("a directory for pictures");
-        let mut command = Command::new("node");
+        let mut command = external("node");
         command.arg(directory.join(format!("{name}.mjs"))).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.env("BASE_URL", format!("http://{}", server.address())).env("TOKEN", token).env("OUTPUT", &output);
         Self { name: name.to_owned(), output, command }
@@ -48,15 +49,13 @@ impl Script {
     /// Runs it to its end, which must be a success.
     #[track_caller]
     pub(crate) fn run(self) {
-        self.run_asking(|asked| panic!("the script asks to {asked}"));
+        self.run_with_commands(|command| panic!("the script asks to {command}"));
     }
 
-    /// The same; what it asks for (`ask` in `browser.mjs`) is done and answered by `answer`.
+    /// The same; its commands (`ask` in `browser.mjs`) are run by `respond`, whose result it gets.
     #[track_caller]
-    pub(crate) fn run_asking(mut self, mut answer: impl FnMut(&str) -> String) {
-        // A browser fills the machine by itself: they take turns.
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn run_with_commands(mut self, mut respond: impl FnMut(&str) -> String) {
+        let _slot = Slot::wait();
         let errors = self.output.join("errors.txt");
         self.command.stderr(File::create(&errors).expect("a file for its errors"));
         let mut running = Running(self.command.spawn().expect("node is missing: scripts/test installs it"));
@@ -64,11 +63,11 @@ impl Script {
         let lines = lines_of(&mut running.0);
         let mut log = String::new();
         loop {
-            match lines.recv_timeout(PATIENCE) {
+            match lines.recv_timeout(TIMEOUT) {
                 Ok(line) => {
-                    if let Some(asked) = line.strip_prefix("ask ") {
-                        // If it is gone meanwhile, its end tells.
-                        let _ = writeln!(input, "{}", answer(asked));
+                    if let Some(command) = line.strip_prefix("ask ") {
+                        // If it has ended meanwhile, its exit status is checked below.
+                        let _ = writeln!(input, "{}", respond(command));
                     }
                     log.push_str(&(line + "\n"));
                 }
@@ -84,6 +83,29 @@ impl Script {
     }
 }
 
+/// Permission to run a browser, returned when it is dropped.
+struct Slot;
+
+/// Number of further browsers that may run now. Two keep a small machine busy; more of them would miss their deadlines.
+static FREE_SLOTS: Mutex<usize> = Mutex::new(2);
+static SLOT_RETURNED: Condvar = Condvar::new();
+
+impl Slot {
+    fn wait() -> Self {
+        let free = FREE_SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = SLOT_RETURNED.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        *free -= 1;
+        Self
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *FREE_SLOTS.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        SLOT_RETURNED.notify_one();
+    }
+}
+
 /// Ended with the test; without it, its browser ends by itself.
 struct Running(Child);
 
@@ -94,7 +116,7 @@ impl Drop for Running {
     }
 }
 
-/// What it writes, line by line, until it ends.
+/// Reads the standard output, line by line, to its end.
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let output = BufReader::new(child.stdout.take().expect("its output"));
     let (sender, lines) = mpsc::channel();

@@ -1,88 +1,21 @@
-//! A plain HTTP/1.1 client that hides nothing: the tests are about bytes and headers.
+//! HTTP/1.1 client that exposes every byte and header field.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::PATIENCE;
-use super::contract::{self, Sent};
+use super::TIMEOUT;
+use super::contract::{self, PendingRequests};
+use super::response::Response;
 
 pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-/// An answer as it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) reason: String,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Answer {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        std::str::from_utf8(&self.body).expect("a body in UTF-8")
-    }
-
-    pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("a JSON body, not {:?}", self.text()))
-    }
-
-    /// The error number, after checking that the answer has exactly the error shape.
-    #[track_caller]
-    pub(crate) fn error(&self) -> i64 {
-        let json = self.json();
-        let shape = json.as_object().expect("an object");
-        assert_eq!(shape.keys().collect::<Vec<_>>(), ["error", "message"], "{}", self.text());
-        assert!(shape["message"].as_str().is_some_and(|message| !message.is_empty()));
-        assert_eq!(self.header("content-type"), Some("application/json"));
-        assert!(self.header("x-request-id").is_some());
-        let number = shape["error"].as_i64().expect("a number");
-        assert_eq!(number / 100, i64::from(self.status), "the number starts with the status");
-        number
-    }
-
-    pub(crate) fn message(&self) -> String {
-        self.json()["message"].as_str().expect("a message").to_owned()
-    }
-
-    /// Status, headers and body as they went over the wire, without what differs from run to run.
-    pub(crate) fn wire(&self) -> String {
-        let mut text = format!("{} {}\n", self.status, self.reason);
-        for (name, value) in &self.headers {
-            let value = match name.as_str() {
-                "date" => "(a date)",
-                "x-request-id" => "(an id)",
-                "etag" => "(a tag)",
-                _ => value,
-            };
-            let _ = writeln!(text, "{name}: {value}");
-        }
-        text + "\n" + self.text()
-    }
-
-    /// The address in the `Link` to the next page.
-    pub(crate) fn next(&self) -> Option<String> {
-        let link = self.header("link")?;
-        let address = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
-        Some(address.unwrap_or_else(|| panic!("an RFC 8288 link, not {link}")).to_owned())
-    }
-
-    pub(crate) fn ids(&self) -> Vec<i64> {
-        let json = self.json();
-        json.as_array().expect("an array").iter().map(|plant| plant["id"].as_i64().expect("an id")).collect()
-    }
-}
-
-/// One connection, kept open.
+/// Persistent connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     unread: Vec<u8>,
-    sent: Sent,
+    pending: PendingRequests,
 }
 
 impl Connection {
@@ -91,16 +24,16 @@ impl Connection {
     }
 
     pub(crate) fn try_open(address: SocketAddr) -> io::Result<Self> {
-        Self::try_open_with(address, PATIENCE)
+        Self::try_open_with(address, TIMEOUT)
     }
 
-    /// With another patience: for the connection, and for every piece that is sent or received.
-    pub(crate) fn try_open_with(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+    /// Sets this timeout for connecting and for every read and write.
+    pub(crate) fn try_open_with(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, unread: Vec::new(), sent: Sent::default() })
+        Ok(Self { stream, unread: Vec::new(), pending: PendingRequests::default() })
     }
 
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -108,7 +41,7 @@ impl Connection {
     }
 
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-        self.sent.add(bytes.as_ref());
+        self.pending.add(bytes.as_ref());
         self.stream.write_all(bytes.as_ref())
     }
 
@@ -116,22 +49,22 @@ impl Connection {
         &self.stream
     }
 
-    /// Reads one answer; `to_head` when it answers a HEAD request and so has no body.
+    /// Reads one response; `to_head` for the response to a HEAD request, which has no body.
     #[track_caller]
-    pub(crate) fn answer(&mut self, to_head: bool) -> Answer {
-        self.try_answer(to_head).expect("an answer")
+    pub(crate) fn read_response(&mut self, to_head: bool) -> Response {
+        self.try_read_response(to_head).expect("a response")
     }
 
-    /// Whatever it is, the OpenAPI document must list it.
-    pub(crate) fn try_answer(&mut self, to_head: bool) -> io::Result<Answer> {
-        let answer = self.read_answer(to_head)?;
-        if answer.status >= 200 {
-            contract::check(self.sent.next().as_ref(), &answer);
+    /// Reads one response, which the OpenAPI document must list.
+    pub(crate) fn try_read_response(&mut self, to_head: bool) -> io::Result<Response> {
+        let response = self.parse_response(to_head)?;
+        if response.status >= 200 {
+            contract::check(self.pending.next().as_ref(), &response);
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    fn read_answer(&mut self, to_head: bool) -> io::Result<Answer> {
+    fn parse_response(&mut self, to_head: bool) -> io::Result<Response> {
         let head = self.until(b"\r\n\r\n")?;
         let head = String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut lines = head.trim_end().split("\r\n");
@@ -145,11 +78,11 @@ impl Connection {
             .map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a header, not {line:?}")))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        let mut answer = Answer { status, reason, headers, body: Vec::new() };
+        let mut response = Response { status, reason, headers, body: Vec::new() };
         if to_head || status == 204 || status == 304 || status < 200 {
-            return Ok(answer);
+            return Ok(response);
         }
-        if answer.header("transfer-encoding") == Some("chunked") {
+        if response.header("transfer-encoding") == Some("chunked") {
             loop {
                 let size = self.until(b"\r\n")?;
                 let size = std::str::from_utf8(&size).ok().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
@@ -158,19 +91,19 @@ impl Connection {
                 if size == 0 {
                     break;
                 }
-                answer.body.extend_from_slice(&chunk[..size]);
+                response.body.extend_from_slice(&chunk[..size]);
             }
-        } else if let Some(length) = answer.header("content-length") {
+        } else if let Some(length) = response.header("content-length") {
             let length = length.parse().expect("a length");
-            answer.body = self.exactly(length)?;
+            response.body = self.exactly(length)?;
         } else {
             self.stream.read_to_end(&mut self.unread)?;
-            answer.body = std::mem::take(&mut self.unread);
+            response.body = std::mem::take(&mut self.unread);
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Whether the server closes the connection without another byte. That nothing comes for long is not closing.
+    /// Returns true if the server closes the connection without sending another byte. A timeout is not a close.
     pub(crate) fn is_closed_by_server(&mut self) -> bool {
         let closed = match self.read(&mut [0; 1]) {
             Ok(length) => length == 0,
@@ -217,7 +150,7 @@ impl Connection {
     }
 }
 
-/// Somebody who calls the service, with or without a token; a new connection for every call.
+/// Client of the service, with or without a token. It opens a connection for every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
@@ -247,32 +180,32 @@ impl Client {
     }
 
     #[track_caller]
-    pub(crate) fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Answer {
+    pub(crate) fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Response {
         let mut connection = self.connect();
         connection.send(self.bytes(method, path, headers, body));
-        connection.answer(method == "HEAD")
+        connection.read_response(method == "HEAD")
     }
 
     #[track_caller]
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Response {
         self.call("GET", path, &[], None)
     }
 
     #[track_caller]
-    pub(crate) fn delete(&self, id: impl std::fmt::Display) -> Answer {
+    pub(crate) fn delete(&self, id: impl std::fmt::Display) -> Response {
         self.call("DELETE", &format!("/plants/{id}"), &[], None)
     }
 
     #[track_caller]
-    pub(crate) fn post(&self, body: impl AsRef<[u8]>) -> Answer {
+    pub(crate) fn post(&self, body: impl AsRef<[u8]>) -> Response {
         self.call("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_ref()))
     }
 
     /// Creates a plant that must be new.
     #[track_caller]
     pub(crate) fn plant(&self, id: i64, name: &str) {
-        let answer = self.post(serde_json::json!({ "id": id, "name": name }).to_string());
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = self.post(serde_json::json!({ "id": id, "name": name }).to_string());
+        assert_eq!(response.status, 200, "{}", response.text());
     }
 
     /// All ids, in the order of the list.

@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, unwilling or unreachable. What
+//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, override_head or unreachable. What
 //! it receives is decoded with the schema that OpenTelemetry publishes.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use rustls::ServerConfig;
 use serde_json::Value;
 
 use super::issuer::Authority;
-use super::standin::{Duplex, StandIn};
+use super::stub_server::{Duplex, StubServer};
 use super::tools::{in_tests, python_tool};
 use super::wait_for;
 
@@ -41,14 +41,14 @@ fn attributes(holder: &Value) -> BTreeMap<String, String> {
 }
 
 pub(crate) struct Collector {
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     url: String,
     decoded: Mutex<Decoded>,
-    pub(crate) server: StandIn,
+    pub(crate) server: StubServer,
 }
 
 #[derive(Default)]
-struct Shared {
+struct CollectorState {
     requests: Mutex<Vec<Request>>,
     response: Mutex<Response>,
 }
@@ -74,7 +74,7 @@ impl Request {
 #[derive(Clone, Default)]
 struct Response {
     /// Status line and header fields in place of success.
-    unwilling: Option<String>,
+    override_head: Option<String>,
     body: Vec<u8>,
 }
 
@@ -129,11 +129,11 @@ impl Collector {
     }
 
     fn start_with(tls: Option<Arc<ServerConfig>>) -> Self {
-        let (shared, mut url) = (Arc::<Shared>::default(), String::new());
-        let server = StandIn::start(tls, |own| {
+        let (shared, mut url) = (Arc::<CollectorState>::default(), String::new());
+        let server = StubServer::start(tls, |own| {
             url.push_str(own);
             let shared = Arc::clone(&shared);
-            move |stream: &mut dyn Duplex| shared.speak(stream)
+            move |stream: &mut dyn Duplex| shared.serve(stream)
         });
         Self { shared, url, decoded: Mutex::default(), server }
     }
@@ -143,8 +143,8 @@ impl Collector {
     }
 
     /// Answers with this status line and these header fields; with success for `None`.
-    pub(crate) fn be_unwilling(&self, head: Option<&str>) {
-        self.shared.response.lock().expect("the response").unwilling = head.map(str::to_owned);
+    pub(crate) fn respond_with(&self, head: Option<&str>) {
+        self.shared.response.lock().expect("the response").override_head = head.map(str::to_owned);
     }
 
     /// Answers with this body.
@@ -208,8 +208,8 @@ fn items(value: &Value, field: &str) -> Vec<Value> {
     value[field].as_array().cloned().unwrap_or_default()
 }
 
-impl Shared {
-    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
+impl CollectorState {
+    fn serve(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut reader = BufReader::new(&mut stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -230,11 +230,11 @@ impl Shared {
             }
             Some(other) => panic!("{other} is not a known encoding"),
         }
-        let Response { unwilling, body } = self.response.lock().expect("the response").clone();
-        if unwilling.is_none() {
+        let Response { override_head, body } = self.response.lock().expect("the response").clone();
+        if override_head.is_none() {
             self.requests.lock().expect("the requests").push(request);
         }
-        let head = unwilling.unwrap_or_else(|| "200 OK".to_owned());
+        let head = override_head.unwrap_or_else(|| "200 OK".to_owned());
         let length = body.len();
         let rest = "Content-Type: application/x-protobuf\r\nConnection: close\r\n\r\n";
         write!(stream, "HTTP/1.1 {head}\r\nContent-Length: {length}\r\n{rest}")?;

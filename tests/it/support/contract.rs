@@ -1,16 +1,16 @@
-//! The OpenAPI document as a promise: every answer that any test gets is one that it lists.
+//! Contract test: every response that any test gets must be listed in the OpenAPI document.
 
 use std::process::Command;
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::Answer;
+use super::response::Response;
 
 /// Pages for people, and their files, and what is served on the port of the metrics: they are no part of the interface.
 const PAGES: [&str; 5] = ["/docs", "/", "/console", "/favicon.ico", "/metrics"];
 
-/// What every message of HTTP/1.1 has, or what the document says in another way (`content`).
+/// Header fields that every HTTP/1.1 message may have, or that the document describes elsewhere (`content`).
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
 
 /// The document of the binary that is tested.
@@ -22,14 +22,14 @@ pub(crate) fn document() -> &'static Value {
     &DOCUMENT
 }
 
-/// A request as far as the document tells requests apart.
+/// Parts of a request that select an operation of the document.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct RequestLine {
     method: String,
     path: String,
 }
 
-impl Request {
+impl RequestLine {
     pub(crate) fn new(method: &str, target: &str) -> Self {
         // The absolute form names a server, too.
         let target = target.split_once("://").map_or(target, |(_, rest)| &rest[rest.find('/').unwrap_or(rest.len())..]);
@@ -38,23 +38,23 @@ impl Request {
     }
 }
 
-/// What was sent on a connection and is not answered yet.
+/// Requests on a connection that have no response yet.
 #[derive(Default)]
-pub(crate) struct Sent {
+pub(crate) struct PendingRequests {
     bytes: Vec<u8>,
     /// Bytes of a body that are still to come.
-    owed: usize,
+    missing_body: usize,
 }
 
-impl Sent {
+impl PendingRequests {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        let of_body = self.owed.min(bytes.len());
-        self.owed -= of_body;
+        let of_body = self.missing_body.min(bytes.len());
+        self.missing_body -= of_body;
         self.bytes.extend_from_slice(&bytes[of_body..]);
     }
 
     /// Takes the next request, unless it never became one.
-    pub(crate) fn next(&mut self) -> Option<Request> {
+    pub(crate) fn next(&mut self) -> Option<RequestLine> {
         let end = find(&self.bytes, b"\r\n\r\n")?;
         let head: Vec<u8> = self.bytes.drain(..end).collect();
         let head = String::from_utf8_lossy(&head);
@@ -69,71 +69,75 @@ impl Sent {
                 self.bytes.drain(..end);
             }
         }
-        Some(Request::new(method, target))
+        Some(RequestLine::new(method, target))
     }
 
     fn drop_body(&mut self, length: usize) {
         let there = length.min(self.bytes.len());
         self.bytes.drain(..there);
-        self.owed = length - there;
+        self.missing_body = length - there;
     }
 }
 
-/// Where the first `end` in the bytes ends.
+/// Returns the position after the first occurrence of `end`.
 fn find(bytes: &[u8], end: &[u8]) -> Option<usize> {
     bytes.windows(end.len()).position(|window| window == end).map(|at| at + end.len())
 }
 
-/// Fails unless the document lists the answer's status, its header fields, its media type and its error code.
+/// Fails unless the document lists the response's status, its header fields, its media type and its error code.
 #[track_caller]
-pub(crate) fn check(request: Option<&Request>, answer: &Answer) {
+pub(crate) fn check(request: Option<&RequestLine>, response: &Response) {
     let path = request.map_or("", |request| &request.path);
     if PAGES.iter().any(|page| path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))) {
         return;
     }
-    if find(&answer.body, b"the metrics are at /metrics").is_some() {
-        // The other port, whatever it was asked for.
+    if find(&response.body, b"the metrics are at /metrics").is_some() {
+        // A response of the metrics listener.
         return;
     }
-    if answer.status == 404 && answer.header("content-type") == Some("text/html; charset=utf-8") {
-        // A page for people who open an address in a browser: `info.description` has a sentence about it.
+    if response.status == 404 && response.header("content-type") == Some("text/html; charset=utf-8") {
+        // The page for browsers, which `info.description` mentions.
         return;
     }
-    let listed = listed(request, answer.status);
-    let asked = || format!("{request:?} is answered {}", answer.wire());
-    let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", asked()));
+    let listed = listed(request, response.status);
+    let exchange = || format!("the response to {request:?} is {}", response.wire());
+    let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", exchange()));
     let headers = listed["headers"].as_object().expect("header fields");
-    for (name, _) in answer.headers.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
+    for (name, _) in response.headers.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
         let known = headers.keys().any(|known| known.eq_ignore_ascii_case(name));
-        assert!(known, "the document does not list `{name}`: {}", asked());
+        assert!(known, "the document does not list `{name}`: {}", exchange());
     }
-    // The answer to HEAD tells the type of the body that it does not have.
-    if let Some(media_type) = answer.header("content-type").filter(|_| !answer.body.is_empty()) {
+    // The response to HEAD has the type of the body that it does not have.
+    if let Some(media_type) = response.header("content-type").filter(|_| !response.body.is_empty()) {
         let content = &listed["content"][media_type];
-        assert!(content.is_object(), "the document does not list the media type: {}", asked());
-        if answer.status >= 400 {
+        assert!(content.is_object(), "the document does not list the media type: {}", exchange());
+        if response.status >= 400 {
             let codes = listed["x-error-codes"].as_array().expect("error codes");
-            assert!(codes.contains(&answer.json()["error"]), "the document does not list the error code: {}", asked());
+            assert!(
+                codes.contains(&response.json()["error"]),
+                "the document does not list the error code: {}",
+                exchange()
+            );
         }
     }
 }
 
-/// What the document says of answers with this status to such a request.
-fn listed(request: Option<&Request>, status: u16) -> Option<&'static Value> {
-    let answers = |path: &str, method: &str| document()["paths"][path][method]["responses"].get(status.to_string());
-    let Some(Request { method, path }) = request else {
-        // What never became a request is answered as it is to anybody.
-        return answers("/livez", "get");
+/// Returns the document's description of a response with this status to this request.
+fn listed(request: Option<&RequestLine>, status: u16) -> Option<&'static Value> {
+    let responses = |path: &str, method: &str| document()["paths"][path][method]["responses"].get(status.to_string());
+    let Some(RequestLine { method, path }) = request else {
+        // Malformed requests get the responses that every operation lists.
+        return responses("/livez", "get");
     };
     let operation = template(path).filter(|template| document()["paths"][*template].get(method).is_some());
     let outside = &document()["components"]["responses"];
     match (operation, status) {
-        (Some(template), _) => answers(template, method),
+        (Some(template), _) => responses(template, method),
         (None, 204) if method == "options" => outside.get("Preflight"),
         (None, 405) if template(path).is_some() => outside.get("MethodNotAllowed"),
         (None, 404) => outside.get("NoSuchAddress"),
-        // Whatever else may keep a caller from what they ask for.
-        (None, 400..) => answers("/plants", "get"),
+        // Other errors are those that every authenticated operation lists.
+        (None, 400..) => responses("/plants", "get"),
         (None, _) => None,
     }
 }

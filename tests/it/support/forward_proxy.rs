@@ -1,5 +1,5 @@
-//! An HTTP proxy for outgoing requests: CONNECT tunnels and forwarded plain HTTP. Every destination is on loopback, whatever
-//! its host is called.
+//! HTTP proxy for outgoing requests: CONNECT tunnels and forwarded plain HTTP. Every destination is on loopback, under
+//! any host name.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What clients did and were told, and whether one store, asked one thing at a time, could have told them so.
+//! Linearizability checker: records the operations of clients and finds those that no sequential store explains.
 //!
 //! Every plant of every user is a register of its own: absent, or present with one value. A list is a read of each of
 //! the user's registers. Registers do not touch each other, so a history is linearizable if it is for each of them.
@@ -9,17 +9,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a write ended.
+/// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It was done, and once.
     Done,
     /// It found the register in the other state: a conflict for a create, not found for a delete.
     Denied,
-    /// Nobody knows: done once at some moment after its call, be it long after, or never.
+    /// Unknown: done once at any time after its call, or never.
     Unknown,
-    /// The service said that nothing was done.
-    Refused,
+    /// The service reported that nothing was done.
+    Rejected,
 }
 
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// How it ended, if it was a write.
+    /// Returns the outcome of a write.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::Create(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
@@ -50,13 +50,13 @@ pub(crate) struct Operation {
     pub(crate) action: Action,
 }
 
-/// What several threads did, from the moment when there were no plants at all.
+/// Operations of several threads, from a moment without any plants.
 pub(crate) struct History {
     start: Instant,
     names: AtomicUsize,
     acknowledged: AtomicUsize,
     operations: Mutex<Vec<Operation>>,
-    /// When no write of unknown outcome was under way.
+    /// Moments without a write of unknown outcome in flight.
     settled: Mutex<Vec<Duration>>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Summary {
     /// Creates and deletes that were done.
     pub(crate) acknowledged: usize,
     pub(crate) unknown: usize,
-    pub(crate) refused: usize,
+    pub(crate) rejected: usize,
     pub(crate) failed_lists: usize,
 }
 
@@ -80,7 +80,7 @@ impl History {
         self.start.elapsed()
     }
 
-    /// A name that no other plant has: it tells in a list which create it was that put it there.
+    /// Returns a unique name: a list that shows it names the create.
     pub(crate) fn name(&self, user: usize, id: i64) -> String {
         format!("user {user} id {id} number {}", self.names.fetch_add(1, Ordering::Relaxed))
     }
@@ -93,17 +93,17 @@ impl History {
     }
 
     /// Notes that a write of unknown outcome that was called before this moment and has not happened never will.
-    /// Whoever says so has made sure of it. Without it each such delete may for ever explain the loss of one plant.
+    /// The caller has verified it. Without it, each such delete could explain the loss of one plant at any later time.
     pub(crate) fn settle(&self, moment: Duration) {
         self.settled.lock().expect("the moments").push(moment);
     }
 
-    /// How many writes were acknowledged so far.
+    /// Returns the number of writes that were acknowledged so far.
     pub(crate) fn acknowledged(&self) -> usize {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// What was done so far.
+    /// Counts the operations so far.
     pub(crate) fn summary(&self) -> Summary {
         let operations = self.operations.lock().expect("the operations");
         let mut summary = Summary { operations: operations.len(), ..Summary::default() };
@@ -111,7 +111,7 @@ impl History {
             match operation.action.outcome() {
                 Some(Outcome::Done) => summary.acknowledged += 1,
                 Some(Outcome::Unknown) => summary.unknown += 1,
-                Some(Outcome::Refused) => summary.refused += 1,
+                Some(Outcome::Rejected) => summary.rejected += 1,
                 Some(Outcome::Denied) | None => {}
             }
             summary.failed_lists += usize::from(matches!(operation.action, Action::List(None)));
@@ -119,9 +119,8 @@ impl History {
         summary
     }
 
-    /// What each plant of a user is by the last write that was acknowledged: when that was called, and the name, unless
-    /// it was a delete. Plants of which it is not certain are left out: those that another write may have changed after
-    /// it.
+    /// State of each plant by the last acknowledged write: the time of its call, and the name unless it was a delete.
+    /// Plants that another write may have changed after it are left out.
     pub(crate) fn certain(&self) -> BTreeMap<(usize, i64), (Duration, Option<String>)> {
         let operations = self.operations.lock().expect("the operations");
         let settled = self.settled.lock().expect("the moments");
@@ -132,7 +131,7 @@ impl History {
                 let moments = settled.iter().copied().filter(|moment| *moment >= operation.called);
                 Some(moments.min().unwrap_or(Duration::MAX))
             }
-            Some(Outcome::Denied | Outcome::Refused) | None => None,
+            Some(Outcome::Denied | Outcome::Rejected) | None => None,
         };
         let mut last: BTreeMap<(usize, i64), (Duration, Option<String>)> = BTreeMap::new();
         let mut ends: BTreeMap<(usize, i64), Vec<Duration>> = BTreeMap::new();
@@ -197,23 +196,23 @@ impl History {
     }
 }
 
-/// What a register holds: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
+/// Content of a register: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
 /// all alike: nothing that was observed depends on which of them it is.
-type Held = Option<usize>;
+type Content = Option<usize>;
 const UNSEEN: usize = 0;
 
-/// What an operation that is known to have happened does to the register.
+/// Effect on the register of an operation that is known to have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Put(usize),
     Take,
     FindAny,
-    Find(Held),
+    Find(Content),
 }
 
 impl Step {
     /// The register afterwards, if the step is possible.
-    fn on(self, held: Held) -> Option<Held> {
+    fn on(self, held: Content) -> Option<Content> {
         match self {
             Self::Put(value) => held.is_none().then_some(Some(value)),
             Self::Take => held.is_some().then_some(None),
@@ -227,19 +226,19 @@ impl Step {
     }
 }
 
-/// One way in which things may have gone up to some moment.
+/// Possible state of a register at some moment.
 #[derive(Clone, Copy, Debug)]
 struct Possibility {
-    held: Held,
+    held: Content,
     /// The operations under way that have already happened, a bit for each place.
     happened: u128,
-    /// How many writes of unknown outcome have happened.
+    /// Number of writes of unknown outcome that have happened.
     creates: usize,
     deletes: usize,
 }
 
 impl Possibility {
-    /// Whether all that may follow `other` may follow this as well: the register is the same, the same changes are
+    /// Returns true if everything that may follow `other` may follow this, too: the register is the same, the same changes are
     /// still to come, and there is no finding still to come and no unknown write used up that is not there too.
     fn covers(&self, other: &Self, changing: u128) -> bool {
         self.held == other.held
@@ -266,7 +265,7 @@ struct UnderWay {
     places: Vec<Option<Step>>,
     /// The places of those that change the register.
     changing: u128,
-    /// How many writes of unknown outcome have been called.
+    /// Number of writes of unknown outcome that have been called.
     creates: usize,
     deletes: usize,
 }
@@ -288,7 +287,7 @@ impl UnderWay {
         self.changing &= !(1 << place);
     }
 
-    /// Lets everything happen that only finds what is there. The sooner the better: it is in nobody's way.
+    /// Lets all reads happen that the register allows. Early is best: a read does not restrict other operations.
     fn find(&self, mut possibility: Possibility) -> Possibility {
         for (place, step) in self.places.iter().enumerate() {
             if step.is_some_and(|step| !step.changes() && step.on(possibility.held).is_some()) {
@@ -298,7 +297,7 @@ impl UnderWay {
         possibility
     }
 
-    /// What may change the register next.
+    /// Lists the possibilities after one more change of the register.
     fn changes(&self, from: Possibility) -> Vec<Possibility> {
         let mut next = Vec::new();
         for (place, step) in self.places.iter().enumerate() {
@@ -316,7 +315,7 @@ impl UnderWay {
         next.into_iter().map(|possibility| self.find(possibility)).collect()
     }
 
-    /// All ways in which things may be, whatever happens now or is left for later.
+    /// Lists all reachable possibilities, with any of the changes applied now or left for later.
     fn settle(&self, possibilities: Vec<Possibility>) -> Vec<Possibility> {
         let mut known = possibilities.clone();
         let mut open = possibilities;
@@ -327,8 +326,8 @@ impl UnderWay {
         known
     }
 
-    /// All ways in which the operation at this place happens now at the latest. Whatever need not have happened for
-    /// that is left for later.
+    /// Lists all possibilities in which the operation at this place has happened. Operations that are not needed for
+    /// that are left for later.
     fn happen(&self, place: usize, possibilities: Vec<Possibility>) -> Vec<Possibility> {
         let mut happened = Vec::new();
         let mut known = possibilities.clone();
@@ -348,7 +347,7 @@ impl UnderWay {
     }
 }
 
-/// What happens at a moment, in the order in which it does at the same moment: what is called when something else
+/// Events of a timeline, in the order that applies at the same moment: an operation that is called when another
 /// returns may have happened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -358,7 +357,7 @@ enum Event {
     Return(usize),
 }
 
-/// What happened to one register.
+/// Operations on one register.
 struct Timeline<'a> {
     /// The operations that are known to have happened.
     steps: Vec<(Step, &'a Operation)>,
@@ -386,7 +385,7 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
         let shown = |name: &str| first_shown.get(name).map_or(UNSEEN, |(number, _)| *number);
         let mut returned = operation.returned;
         let step = match &operation.action {
-            Action::Create(_, _, Outcome::Refused) | Action::Delete(_, Outcome::Refused) | Action::List(None) => {
+            Action::Create(_, _, Outcome::Rejected) | Action::Delete(_, Outcome::Rejected) | Action::List(None) => {
                 continue;
             }
             Action::Create(_, name, Outcome::Unknown) if shown(name) != UNSEEN => {
@@ -415,21 +414,21 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
     Timeline { steps, events }
 }
 
-/// Walks through the calls and returns in the order of time with all ways in which things may have gone. An operation
-/// happens between the two, and need not happen before some return asks for it. When no way is left, the operation
-/// that returned there is given back: nothing explains it.
+/// Walks through the calls and returns in the order of time and tracks all possibilities. An operation happens between
+/// the two, and need not happen before some return requires it. When no possibility is left, the operation that returned
+/// there is the error: no order explains it.
 ///
 /// Writes of unknown outcome never return, so they would pile up. They do not, for these reasons:
 /// - A create whose value some list shows has happened, and before the first return of such a list: it is like any
 ///   other create that returned then.
 /// - A create whose value no list shows need not have happened. If it did, it was to explain a conflict, a delete or a
 ///   plant that another unknown write took away, and which of several such creates it was makes no difference. So they
-///   are counted: how many were called, and how many a way of things has used.
+///   are counted: how many were called, and how many a possibility has used.
 /// - Unknown deletes are all alike, and counted in the same way.
-/// - To have used fewer of them is never worse, so of two ways that differ in that alone one is kept.
+/// - To have used fewer of them is never worse, so of two possibilities that differ only in that, one is enough.
 /// - When things settle, those called before are over: all that they may have done by then is taken into account.
 ///
-/// A refused write is not there at all: a list that shows its value finds nobody who put it there.
+/// A rejected write is left out: a list that shows its value finds no create that explains it.
 fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Result<(), &'a Operation> {
     let Timeline { steps, events } = timeline(id, operations, settled);
     let mut under_way = UnderWay::default();
@@ -467,7 +466,7 @@ fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration
     Ok(())
 }
 
-/// What no order of the operations explains.
+/// Operation that no order of the operations explains.
 pub(crate) struct Violation {
     pub(crate) user: usize,
     pub(crate) id: i64,
@@ -475,8 +474,8 @@ pub(crate) struct Violation {
     lines: Vec<(bool, String)>,
 }
 
-/// How many operations before the offending one are told.
-const TOLD: usize = 20;
+/// Number of operations that are shown before the offending one.
+const SHOWN: usize = 20;
 
 impl Violation {
     fn new(user: usize, id: i64, offending: &Operation, operations: &[&Operation]) -> Self {
@@ -489,12 +488,12 @@ impl Violation {
             (Action::Create(_, created, _), Some(name)) => created == name,
             _ => false,
         };
-        let mut told: Vec<&Operation> = operations.to_vec();
-        told.retain(|operation| operation.called <= offending.returned);
-        told.sort_by_key(|operation| operation.called);
-        let last = told.len().saturating_sub(TOLD);
-        let told = told.iter().enumerate().filter(|(at, operation)| *at >= last || creates(operation));
-        let lines = told.map(|(_, operation)| (std::ptr::eq(*operation, offending), line(id, operation))).collect();
+        let mut reported: Vec<&Operation> = operations.to_vec();
+        reported.retain(|operation| operation.called <= offending.returned);
+        reported.sort_by_key(|operation| operation.called);
+        let last = reported.len().saturating_sub(SHOWN);
+        let reported = reported.iter().enumerate().filter(|(at, operation)| *at >= last || creates(operation));
+        let lines = reported.map(|(_, operation)| (std::ptr::eq(*operation, offending), line(id, operation))).collect();
         Self { user, id, lines }
     }
 }
@@ -513,7 +512,7 @@ fn line(id: i64, operation: &Operation) -> String {
         Some((Outcome::Done, done, _)) => format!(": {done}"),
         Some((Outcome::Denied, _, denied)) => format!(": {denied}"),
         Some((Outcome::Unknown, ..)) => ": unknown".to_owned(),
-        Some((Outcome::Refused, ..)) => ": refused, nothing done".to_owned(),
+        Some((Outcome::Rejected, ..)) => ": rejected, nothing done".to_owned(),
     };
     format!("{:>14?} to {:>14?}  {what}{end}", operation.called, operation.returned)
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 in two ways: a client that behaves, and frames for one that does not.
+//! HTTP/2 client, and raw frames for tests of misuse.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use h2::client::SendRequest;
 use hyper::http::Request;
 
 use super::contract;
-use super::{Answer, Client, PATIENCE};
+use super::{Client, Response, TIMEOUT};
 
-/// What a client sends first.
+/// Connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection of a client that behaves.
@@ -35,12 +35,12 @@ impl Http2 {
     }
 
     #[track_caller]
-    pub(crate) fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Answer {
-        self.try_call(method, path, headers, body).expect("an answer")
+    pub(crate) fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Response {
+        self.try_call(method, path, headers, body).expect("a response")
     }
 
     #[track_caller]
-    pub(crate) fn get(&mut self, path: &str) -> Answer {
+    pub(crate) fn get(&mut self, path: &str) -> Response {
         self.call("GET", path, &[], None)
     }
 
@@ -50,7 +50,7 @@ impl Http2 {
         path: &str,
         headers: &[(&str, &str)],
         body: Option<&[u8]>,
-    ) -> Result<Answer, h2::Error> {
+    ) -> Result<Response, h2::Error> {
         let uri = format!("http://{}{path}", self.client.address);
         let mut request = Request::builder().method(method).uri(uri);
         if let Some(token) = &self.client.token {
@@ -76,21 +76,25 @@ impl Http2 {
             exchange(self.sender.clone(), request.body(()).expect("a request"), Some(Bytes::from(body(index))))
         });
         let all = futures_util::future::join_all(exchanges);
-        let answers = self.runtime.block_on(all);
-        answers.into_iter().map(|answer| answer.expect("an answer").status).collect()
+        let responses = self.runtime.block_on(all);
+        responses.into_iter().map(|response| response.expect("a response").status).collect()
     }
 }
 
-async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option<Bytes>) -> Result<Answer, h2::Error> {
-    let asked = contract::Request::new(request.method().as_str(), &request.uri().to_string());
+async fn exchange(
+    sender: SendRequest<Bytes>,
+    request: Request<()>,
+    body: Option<Bytes>,
+) -> Result<Response, h2::Error> {
+    let request_line = contract::RequestLine::new(request.method().as_str(), &request.uri().to_string());
     let (response, mut stream) = sender.ready().await?.send_request(request, body.is_none())?;
     if let Some(body) = body {
-        // A service that has answered takes no more of it.
+        // A service that has sent its response may reject the rest.
         let _ = stream.send_data(body, true);
     }
     let (head, mut body) = in_time(response).await?.into_parts();
     let text = |value: &hyper::header::HeaderValue| String::from_utf8(value.as_bytes().to_vec()).expect("text");
-    let mut answer = Answer {
+    let mut response = Response {
         status: head.status.as_u16(),
         reason: "(HTTP/2)".to_owned(),
         headers: head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
@@ -99,15 +103,15 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: Option
     while let Some(data) = in_time(body.data()).await {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
-        answer.body.extend_from_slice(&data);
+        response.body.extend_from_slice(&data);
     }
-    contract::check(Some(&asked), &answer);
-    Ok(answer)
+    contract::check(Some(&request_line), &response);
+    Ok(response)
 }
 
-/// What comes next, which may not take for ever; the whole may.
+/// Waits for the next part of a response. The timeout is for each part, not for the whole.
 async fn in_time<T>(next: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, next).await.expect("more of the answer")
+    tokio::time::timeout(TIMEOUT, next).await.expect("more of the response")
 }
 
 /// The kinds of frames.
@@ -124,7 +128,7 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
-/// The setting that says how much of a response may be sent before the client makes room for more.
+/// `SETTINGS_INITIAL_WINDOW_SIZE`: number of bytes of a response before the client must open the window.
 pub(crate) const INITIAL_WINDOW: u16 = 4;
 /// Why a stream or a connection ends.
 pub(crate) const NO_ERROR: u32 = 0;
@@ -154,12 +158,12 @@ pub(crate) struct Frames<S> {
 }
 
 impl Frames<TcpStream> {
-    /// A connection after the first words, with these settings.
+    /// Opens a connection and sends the preface and these settings.
     pub(crate) fn open(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let stream = TcpStream::connect(address).expect("a connection");
         stream.set_nodelay(true).expect("no delay");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
         Self::begin(stream, settings)
     }
 }
@@ -188,7 +192,7 @@ impl<S: Read + Write> Frames<S> {
     pub(crate) fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         if let Err(error) = self.stream.read_exact(&mut head) {
-            assert!(!matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "waited in vain");
+            assert!(!matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "timed out");
             return None;
         }
         let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -220,12 +224,12 @@ impl<S: Read + Write> Frames<S> {
         reason
     }
 
-    /// The body of the answer on this stream, to its end.
+    /// The body of the response on this stream, to its end.
     #[track_caller]
     pub(crate) fn body(&mut self, stream: u32) -> String {
         let mut body = Vec::new();
         loop {
-            let frame = self.next().expect("the rest of the answer");
+            let frame = self.next().expect("the rest of the response");
             if frame.stream != stream {
                 continue;
             }
@@ -258,7 +262,7 @@ pub(crate) fn head(client: &Client, method: &str, path: &str, more: &[(&str, &st
     fields.into_iter().flat_map(|(name, value)| field(&name.to_lowercase(), value)).collect()
 }
 
-/// One field: neither compressed nor to be remembered.
+/// One field as a literal without indexing.
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     [vec![0], length(name.len()), name.into(), length(value.len()), value.into()].concat()
 }

@@ -1,9 +1,9 @@
-//! An issuer of OpenID Connect of the tests' own: real keys, real signatures, over HTTP and over TLS.
+//! Test issuer of OpenID Connect: real keys, real signatures, over HTTP and over TLS.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,12 +18,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::standin::{Duplex, StandIn};
+use super::stub_server::{Duplex, StubServer};
+use super::tools::external;
 use super::wait_for;
 
-/// Whom its tokens are meant for.
+/// Audience of its tokens.
 pub(crate) const AUDIENCE: &str = "plants";
-/// Where it tells of itself, and where its keys are.
+/// Paths of the discovery document and of the keys.
 pub(crate) const DISCOVERY: &str = "/.well-known/openid-configuration";
 pub(crate) const KEYS: &str = "/keys";
 
@@ -38,7 +39,7 @@ pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
 
 /// Runs `openssl` and gives back what it prints.
 fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
-    let mut child = Command::new("openssl")
+    let mut child = external("openssl")
         .args(arguments.split(' '))
         .current_dir(directory)
         .stdin(Stdio::piped())
@@ -46,7 +47,7 @@ fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
         .stderr(Stdio::piped())
         .spawn()
         .expect("openssl runs");
-    // It may not want any.
+    // The command may not read its input.
     let _ = child.stdin.take().expect("its input").write_all(input);
     let output = child.wait_with_output().expect("its end");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -143,7 +144,7 @@ impl SigningKey {
         }
     }
 
-    /// The public half in all the forms that somebody might take for a shared secret.
+    /// The public key in all encodings that could be mistaken for a shared secret.
     pub(crate) fn public_forms(&self) -> Vec<Vec<u8>> {
         let mut forms = vec![self.jwk.to_string().into_bytes()];
         for number in ["n", "x", "y"] {
@@ -229,17 +230,17 @@ impl Authority {
 
 /// An issuer with a port to itself, which can go down and come back on it.
 pub(crate) struct Issuer {
-    shared: Arc<Shared>,
-    pub(crate) server: StandIn,
+    shared: Arc<IssuerState>,
+    pub(crate) server: StubServer,
 }
 
-struct Shared {
+struct IssuerState {
     /// Its address, which is its name.
     url: OnceLock<String>,
     keys: Mutex<Vec<Value>>,
     fetches: AtomicUsize,
-    /// Whole answers in place of its own, by path.
-    odd_answers: Mutex<HashMap<&'static str, Vec<u8>>>,
+    /// Whole responses in place of its own, by path.
+    overrides: Mutex<HashMap<&'static str, Vec<u8>>>,
 }
 
 impl Issuer {
@@ -262,16 +263,16 @@ impl Issuer {
     }
 
     fn start_with(tls: Option<Arc<ServerConfig>>, host: &str, path: &str, keys: &[&SigningKey]) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(IssuerState {
             url: OnceLock::new(),
             keys: Mutex::new(keys.iter().map(|key| key.jwk.clone()).collect()),
             fetches: AtomicUsize::new(0),
-            odd_answers: Mutex::default(),
+            overrides: Mutex::default(),
         });
-        let server = StandIn::start(tls, |own| {
+        let server = StubServer::start(tls, |own| {
             shared.url.set(format!("{}{path}", own.replace("127.0.0.1", host))).expect("set once");
             let shared = Arc::clone(&shared);
-            move |stream: &mut dyn Duplex| shared.speak(stream)
+            move |stream: &mut dyn Duplex| shared.serve(stream)
         });
         Self { shared, server }
     }
@@ -280,7 +281,7 @@ impl Issuer {
         self.shared.url()
     }
 
-    /// How a server is told to accept its tokens.
+    /// Options that make a server accept its tokens.
     pub(crate) fn options(&self) -> [&str; 4] {
         ["--oidc-issuer", self.url(), "--oidc-audience", AUDIENCE]
     }
@@ -294,28 +295,28 @@ impl Issuer {
         *self.shared.keys.lock().expect("the keys") = keys;
     }
 
-    /// How often its keys were fetched.
+    /// Returns the number of fetches of its keys.
     pub(crate) fn fetches(&self) -> usize {
         self.shared.fetches.load(Ordering::SeqCst)
     }
 
-    /// Waits for another fetch, begun after this call, to be answered.
+    /// Waits until the response to another fetch, begun after this call, is sent.
     #[track_caller]
     pub(crate) fn wait_for_fetch(&self) {
         let before = self.fetches();
         wait_for("another fetch of the keys", || (self.fetches() > before).then_some(()));
     }
 
-    /// Answers with these bytes at this path; with its own again for `None`.
-    pub(crate) fn answer_with(&self, path: &'static str, answer: Option<Vec<u8>>) {
-        let mut answers = self.shared.odd_answers.lock().expect("the answers");
-        match answer {
-            Some(answer) => answers.insert(path, answer),
-            None => answers.remove(path),
+    /// Sends these bytes at this path; its own response again for `None`.
+    pub(crate) fn respond_with(&self, path: &'static str, response: Option<Vec<u8>>) {
+        let mut responses = self.shared.overrides.lock().expect("the responses");
+        match response {
+            Some(response) => responses.insert(path, response),
+            None => responses.remove(path),
         };
     }
 
-    /// What a good token for this user claims.
+    /// Claims of a valid token for this user.
     pub(crate) fn claims(&self, user: &str) -> Value {
         json!({
             "iss": self.url(), "aud": AUDIENCE, "sub": user, "iat": now().floor(), "exp": now().floor() + 600.0,
@@ -324,30 +325,30 @@ impl Issuer {
     }
 }
 
-/// A whole answer with this body.
+/// A whole response with this body.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-impl Shared {
+impl IssuerState {
     fn url(&self) -> &str {
         self.url.get().expect("it has started")
     }
 
-    fn speak(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
+    fn serve(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
         let mut lines = BufReader::new(&mut stream).lines();
         let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         let path = request.split(' ').nth(1).unwrap_or_default();
-        stream.write_all(&self.answer_to(path))?;
+        stream.write_all(&self.response_to(path))?;
         stream.flush()
     }
 
-    fn answer_to(&self, path: &str) -> Vec<u8> {
+    fn response_to(&self, path: &str) -> Vec<u8> {
         if path == KEYS {
             self.fetches.fetch_add(1, Ordering::SeqCst);
         }
-        if let Some(odd) = self.odd_answers.lock().expect("the answers").get(path) {
+        if let Some(odd) = self.overrides.lock().expect("the responses").get(path) {
             return odd.clone();
         }
         let host = self.url().splitn(4, '/').take(3).collect::<Vec<_>>().join("/");

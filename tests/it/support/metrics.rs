@@ -1,15 +1,15 @@
-//! The metrics of a server as Prometheus reads them, strictly.
+//! Strict parser of the metrics of a server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::{Answer, Client, wait_for};
+use super::{Client, Response, wait_for};
 
-/// The media type that Prometheus asks for.
+/// The `Accept` header of Prometheus.
 pub(crate) const OPENMETRICS: (&str, &str) =
     ("Accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1");
 
-/// Where a server tells its metrics.
+/// Metrics endpoint of a server.
 pub(crate) struct Metrics {
     client: Client,
 }
@@ -37,15 +37,15 @@ impl Metrics {
     }
 
     #[track_caller]
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn read_response(&self) -> Response {
         self.client.call("GET", "/metrics", &[OPENMETRICS], None)
     }
 
     #[track_caller]
     pub(crate) fn scrape(&self) -> Scrape {
-        let answer = self.answer();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        Scrape::parse(answer.text())
+        let response = self.read_response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        Scrape::parse(response.text())
     }
 
     /// The sum of what a name has with these labels, on a new page.
@@ -54,7 +54,7 @@ impl Metrics {
         self.scrape().value(name, labels)
     }
 
-    /// Waits until that is as expected: what a request is counted for may follow its answer.
+    /// Waits until that is as expected: what a request is counted for may follow its response.
     #[track_caller]
     pub(crate) fn wait_for(&self, name: &str, labels: &[(&str, &str)], expected: i64) {
         let reached = || (self.value(name, labels) == expected).then_some(());
@@ -63,7 +63,7 @@ impl Metrics {
 }
 
 impl Scrape {
-    /// Reads a page, which must be as OpenMetrics wants it.
+    /// Parses a page strictly by the OpenMetrics format.
     #[track_caller]
     pub(crate) fn parse(text: &str) -> Self {
         let lines = text.strip_suffix("# EOF\n").expect("the mark of the end");

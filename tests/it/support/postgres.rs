@@ -1,4 +1,4 @@
-//! PostgreSQL servers of the tests' own, which never outlive them.
+//! PostgreSQL servers for the tests, which end with them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::tools::assert_declared;
 use super::wait_for;
 
 /// Of the role `plantstore`, which owns the databases and is no superuser.
@@ -15,7 +16,7 @@ const PASSWORD: &str = "only-for-tests";
 
 /// A server with a port and a directory to itself.
 pub(crate) struct Cluster {
-    keeper: Mutex<Keeper>,
+    supervisor: Mutex<Supervisor>,
     tools: PathBuf,
     directory: PathBuf,
     data: PathBuf,
@@ -27,21 +28,24 @@ impl Cluster {
     /// The one for all tests that leave it as it is; each takes a database of its own.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
-        // Nobody cuts its power, so it need not wait for the disk.
+        assert_declared("postgres");
+        // No test needs it to survive a power failure, so it need not wait for the disk.
         SHARED.get_or_init(|| Self::start(&["fsync=off"]))
     }
 
     /// One for a test that breaks it, with settings such as `fsync=off`. With `ssl=on` it has a certificate for
     /// 127.0.0.1 from an authority whose own is `root.crt` in the data directory.
     pub(crate) fn start(settings: &[&str]) -> Self {
+        assert_declared("postgres");
         let tools = tools();
-        let mut keeper = Keeper::start(&tools, settings);
-        let directory = PathBuf::from(keeper.answer());
+        let mut supervisor = Supervisor::start(&tools, settings);
+        let directory = PathBuf::from(supervisor.read_line());
         let data = directory.join("data");
-        // Somebody else may be quicker to take the port.
-        let port = (0..10).map(|_| free_port()).find(|port| keeper.run(&data, *port));
+        // Another process may take the port first.
+        let port = (0..10).map(|_| free_port()).find(|port| supervisor.run(&data, *port));
         let port = port.unwrap_or_else(|| panic!("PostgreSQL does not start:\n{}", log(&directory)));
-        let cluster = Self { keeper: Mutex::new(keeper), tools, directory, data, port, databases: AtomicUsize::new(0) };
+        let cluster =
+            Self { supervisor: Mutex::new(supervisor), tools, directory, data, port, databases: AtomicUsize::new(0) };
         cluster.psql("postgres", &format!("CREATE ROLE plantstore LOGIN PASSWORD '{PASSWORD}'"));
         cluster
     }
@@ -81,22 +85,22 @@ impl Cluster {
         Command::new(self.tools.join(name))
     }
 
-    /// What these statements say, each run in a transaction of its own by the superuser.
+    /// Runs statements as the superuser, each in a transaction of its own, and returns their output.
     #[track_caller]
     pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
         let mut session = self.session(database);
-        // If it cannot take them, it says why.
+        // If it does not read them, its error says why.
         let _ = session.stdin.take().expect("its input").write_all(sql.as_bytes());
         let output = session.wait_with_output().expect("the end of psql");
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        assert!(output.status.success(), "{sql}: {said} {}", String::from_utf8_lossy(&output.stderr));
-        said
+        let stderr = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(output.status.success(), "{sql}: {stderr} {}", String::from_utf8_lossy(&output.stderr));
+        stderr
     }
 
     /// A session of the superuser that has run these statements, such as `BEGIN; LOCK TABLE …`, and stays.
     #[track_caller]
-    pub(crate) fn hold(&self, database: &str, sql: &str) -> Held {
-        let mut held = Held(self.session(database));
+    pub(crate) fn hold(&self, database: &str, sql: &str) -> HeldSession {
+        let mut held = HeldSession(self.session(database));
         let input = held.0.stdin.as_mut().expect("its input");
         let _ = input.write_all(format!("{sql};\n\\echo held\n").as_bytes());
         let output = BufReader::new(held.0.stdout.as_mut().expect("its output"));
@@ -108,23 +112,23 @@ impl Cluster {
         held
     }
 
-    /// Ends all of its processes at once; none gets to write anything.
+    /// Kills all of its processes at once, without a chance to write anything.
     pub(crate) fn kill(&self) {
         self.freeze_postmaster();
         wait_until_ended(&self.order("all KILL"));
     }
 
-    /// Shuts it down in good order, whoever is connected.
+    /// Shuts it down cleanly, without waiting for its clients.
     pub(crate) fn stop(&self) {
         wait_until_ended(&self.order("one INT"));
     }
 
     /// Starts it again after its end, on the same port and data.
     pub(crate) fn restart(&self) {
-        let mut keeper = self.keeper.lock().expect("the keeper");
-        assert!(ended(keeper.server), "it runs already");
-        // Meanwhile a connection of somebody else may have come by the port.
-        wait_for("the port of the database server", || keeper.run(&self.data, self.port).then_some(()));
+        let mut supervisor = self.supervisor.lock().expect("the supervisor");
+        assert!(ended(supervisor.server), "it runs already");
+        // Meanwhile a connection of another process may have taken the port.
+        wait_for("the port of the database server", || supervisor.run(&self.data, self.port).then_some(()));
     }
 
     /// Stops the time for all of its processes: connections are open, and silent.
@@ -148,10 +152,10 @@ impl Cluster {
 
     /// Its processes, the first one first.
     fn order(&self, order: &str) -> Vec<u32> {
-        self.keeper.lock().expect("the keeper").order(order)
+        self.supervisor.lock().expect("the supervisor").order(order)
     }
 
-    /// Waits for a server that is frozen, but not for ever.
+    /// Starts a session that waits for a frozen server, but not forever.
     fn session(&self, database: &str) -> Child {
         Command::new("timeout")
             .arg("300")
@@ -175,57 +179,58 @@ impl Drop for Cluster {
                 eprintln!("--- log of PostgreSQL ---\n{}", log(&self.directory));
             }
         }
-        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(keeper.orders.take());
-        let _ = keeper.child.wait();
+        let supervisor = self.supervisor.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(supervisor.input.take());
+        let _ = supervisor.child.wait();
     }
 }
 
 /// A session that holds what it has until it is dropped.
-pub(crate) struct Held(Child);
+pub(crate) struct HeldSession(Child);
 
-impl Drop for Held {
+impl Drop for HeldSession {
     fn drop(&mut self) {
-        // At the end of its input psql says good-bye, and the server lets go of what it held.
+        // At the end of its input psql disconnects, and the server releases its locks.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
 }
 
 /// `postgres.sh`, the server's parent: it outlives the tests just long enough to remove what is theirs.
-struct Keeper {
+struct Supervisor {
     child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
     server: u32,
 }
 
-impl Keeper {
+impl Supervisor {
     fn start(tools: &Path, settings: &[&str]) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", include_str!("postgres.sh"), "postgres.sh"])
             .arg(tools)
+            .arg(env!("CARGO_TARGET_TMPDIR"))
             .args(settings)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Whoever interrupts the tests at a terminal must not interrupt what cleans up after them.
+            // An interrupt at the terminal of the tests must not interrupt the cleanup.
             .process_group(0)
             .spawn()
             .expect("a shell");
-        let answers = BufReader::new(child.stdout.take().expect("its output"));
-        Self { orders: child.stdin.take(), child, answers, server: 0 }
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Self { input: child.stdin.take(), child, output, server: 0 }
     }
 
-    fn answer(&mut self) -> String {
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).expect("an answer");
-        assert!(answer.ends_with('\n'), "the keeper of PostgreSQL has ended");
-        answer.trim_end().to_owned()
+    fn read_line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        assert!(line.ends_with('\n'), "the supervisor of PostgreSQL has ended");
+        line.trim_end().to_owned()
     }
 
     fn order(&mut self, order: &str) -> Vec<u32> {
-        writeln!(self.orders.as_mut().expect("its input"), "{order}").expect("the order given");
-        self.answer().split(' ').filter_map(|process| process.parse().ok()).collect()
+        writeln!(self.input.as_mut().expect("its input"), "{order}").expect("the order given");
+        self.read_line().split(' ').filter_map(|process| process.parse().ok()).collect()
     }
 
     /// Starts the server and waits until it takes connections; false if it ends instead.
@@ -233,7 +238,7 @@ impl Keeper {
         let server = self.order(&format!("start {port}"))[0];
         self.server = server;
         wait_for("the database server to be ready", || {
-            // Line 1 says whose file it is, line 8 how far that has come.
+            // Line 1 is the process id, line 8 the state.
             let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
             let lines: Vec<&str> = file.lines().map(str::trim).collect();
             if lines.first() == Some(&server.to_string().as_str()) && lines.get(7) == Some(&"ready") {
@@ -244,7 +249,7 @@ impl Keeper {
     }
 }
 
-/// Where the programs of PostgreSQL are: in `PG_BIN`, or the newest where Debian puts them.
+/// Directory of PostgreSQL's programs: `PG_BIN`, or the newest version where Debian installs it.
 fn tools() -> PathBuf {
     #[expect(clippy::disallowed_methods, reason = "tests have no command line of their own")]
     if let Some(given) = std::env::var_os("PG_BIN") {
@@ -266,7 +271,7 @@ pub(crate) fn free_port() -> u16 {
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port")
 }
 
-/// An address where connections are refused: tests do not listen on a reserved port.
+/// An address where connections are rejected: tests do not listen on a reserved port.
 pub(crate) const CLOSED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn log(directory: &Path) -> String {

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Keeps one PostgreSQL server for the tests and ends with them: standard input is a pipe from their process, which
-# closes however that process ends. Then the server is killed and its directory removed.
+# Supervises one PostgreSQL server for the tests and ends with them: standard input is a pipe from their process, which
+# closes when that process ends in any way. Then the server is killed and its directory removed.
 #
-# Usage: postgres.sh BIN SETTING... Says its directory, and then for each order the ids of the processes it was about:
+# Usage: postgres.sh BIN CACHE SETTING... Prints its directory, and then for each command the ids of its processes:
 #   start PORT   starts the server; the one before must have ended
 #   one SIGNAL   signals the server's first process
 #   all SIGNAL   signals that and every process it has started
 set -eu
-# Neither is a reason to leave anything behind: that nobody reads any more, which is an error of `echo`; and the end of
-# the tests while a server is stopped, at which the kernel tells the whole process group to hang up.
+# The cleanup must run in both cases: standard output without a reader, which is an error of `echo`; and the end of the
+# tests while a server is stopped, at which the kernel sends SIGHUP to the whole process group.
 trap '' PIPE HUP
 trap 'exit 1' INT TERM
 bin=$1
-shift
+cache=$2
+shift 2
 for setting; do
   set -- "$@" -c "$setting"
   shift
@@ -23,7 +24,7 @@ here=$(mktemp -d --suffix=.plantstore-postgres)
 server=
 trap end EXIT
 
-# PostgreSQL refuses to be root. Should this shell be killed, the server still ends.
+# PostgreSQL does not run as root. If this shell is killed, the server still ends.
 run="setpriv --pdeathsig=QUIT"
 if [ "$(id -u)" = 0 ]; then
   run="$run --reuid=nobody --regid=$(id -g nobody) --clear-groups"
@@ -31,7 +32,7 @@ if [ "$(id -u)" = 0 ]; then
 fi
 cd "$here"
 
-# Whether the server runs. Its id may be somebody else's after its end; its parent is nobody but this shell.
+# True if the server runs. Its id may be reused after its end, but only the server has this shell as its parent.
 runs() {
   [ -n "$server" ] && grep -qs "^PPid:[[:space:]]*$$\$" "/proc/$server/status"
 }
@@ -55,7 +56,7 @@ end() {
   segment=$(sed -n '7s/.* //p' data/postmaster.pid 2> /dev/null)
   [ -z "$segment" ] || ipcrm --shmem-id "$segment" 2> /dev/null
   cd /
-  # Whoever is not quite dead may still have made a file.
+  # A process that is about to end may still create a file.
   for _ in 1 2 3 4 5; do
     rm -rf "$here" && break
     sleep 0.2
@@ -75,11 +76,22 @@ certify() {
   chmod 644 data/server.crt
 }
 
-# Nothing here has to outlive a power cut before it is used.
-$run "$bin/initdb" --pgdata=data --username=postgres --encoding=UTF8 --locale=C --no-sync > log 2>&1 || {
-  cat log >&2
-  exit 1
-}
+# A new data directory is made once for each version and copied: initdb takes seconds of processor time. Nothing here
+# needs to survive a power failure.
+template=$cache/$("$bin/postgres" --version | tr -cs '[:alnum:].\n' _)
+if cp -R "$template" data 2> /dev/null; then
+  [ "$(id -u)" != 0 ] || chown -R nobody data
+else
+  rm -rf data
+  $run "$bin/initdb" --pgdata=data --username=postgres --encoding=UTF8 --locale=C --no-sync > log 2>&1 || {
+    cat log >&2
+    exit 1
+  }
+  # The copy gets its name when it is complete. Several tests may do this at the same time: the first one wins.
+  copy=$(mktemp -d "$cache/new.XXXXXX")
+  cp -R data "$copy/data" && mv -T "$copy/data" "$template" 2> /dev/null || true
+  rm -rf "$copy"
+fi
 cat > data/pg_hba.conf << 'END'
 local all postgres trust
 host all all 127.0.0.1/32 scram-sha-256
@@ -87,8 +99,8 @@ END
 case " $* " in *" ssl=on "*) certify ;; esac
 
 echo "$here"
-while read -r order what; do
-  case $order in
+while read -r command what; do
+  case $command in
     start)
       [ -z "$server" ] || wait "$server" || true
       $run "$bin/postgres" -D "$here/data" -p "$what" -c listen_addresses=127.0.0.1 \
@@ -102,13 +114,13 @@ while read -r order what; do
       echo "$server"
       ;;
     all)
-      everyone=
+      processes=
       if runs; then
-        everyone=$(family)
+        processes=$(family)
         # One of them may just have ended.
-        kill -"$what" $everyone 2> /dev/null || true
+        kill -"$what" $processes 2> /dev/null || true
       fi
-      echo $everyone
+      echo $processes
       ;;
   esac
 done

@@ -1,11 +1,11 @@
 //! A real OpenID provider, `oidc-provider` of npm: `tests/node/oidc-provider.mjs`, run by Node.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use tempfile::NamedTempFile;
 
-use super::tools::in_tests;
+use super::tools::{external, in_tests};
 
 /// The resources that it knows, whose tokens have the audiences `plants` and `other`.
 pub(crate) const PLANTS: &str = "https://plants.example";
@@ -26,7 +26,7 @@ impl Provider {
         let libraries = in_tests("node/node_modules");
         assert!(libraries.is_dir(), "{} is missing: scripts/test installs it", libraries.display());
         let errors = NamedTempFile::new().expect("a file");
-        let mut process = Command::new("node")
+        let mut process = external("node")
             .arg(in_tests("node/oidc-provider.mjs"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

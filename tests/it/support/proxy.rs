@@ -1,4 +1,4 @@
-//! A TCP proxy between a node and its database that fails when told to.
+//! A TCP proxy between a node and its database with controlled faults.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -6,27 +6,27 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where in an exchange an armed cut happens.
+/// Point of an exchange at which an armed cut happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The server never gets the needle whole.
     BeforeSend,
-    /// The server gets it, and nobody waits for what it says.
+    /// The server gets the needle, and the client is cut off before the response.
     AfterSend,
-    /// The server has said something to it, which the client never gets.
-    AfterAnswer,
+    /// The server has sent a response, which the client never gets.
+    AfterResponse,
 }
 
 pub(crate) struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 impl Proxy {
     pub(crate) fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let address = listener.local_addr().expect("its address");
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedState::default());
         let state = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -34,7 +34,7 @@ impl Proxy {
                 if state.lock().ended {
                     return;
                 }
-                std::thread::spawn(move || state.carry(client, target, cuts));
+                std::thread::spawn(move || state.forward(client, target, cuts));
             }
         });
         Self { address, shared }
@@ -84,7 +84,7 @@ impl Proxy {
         self.shared.lock().mode == Mode::Frozen
     }
 
-    /// How many connections armed cuts have cut so far.
+    /// Returns the number of connections that armed cuts have closed so far.
     pub(crate) fn cuts(&self) -> usize {
         self.shared.lock().armed_cuts
     }
@@ -107,7 +107,7 @@ enum Mode {
     Frozen,
 }
 
-/// What happens to a connection on which a needle is found.
+/// Action on a connection on which a needle is found.
 #[derive(Clone, Copy)]
 enum Act {
     Cut(Stage),
@@ -117,9 +117,9 @@ enum Act {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// How often all was cut: tells a connection that it was, even if all is well again.
+    /// Number of cuts so far: a connection that was accepted before one is closed even after healing.
     times_cut: usize,
-    links: Vec<Arc<Link>>,
+    pairs: Vec<Arc<ConnectionPair>>,
     armed: VecDeque<(Act, &'static [u8])>,
     armed_cuts: usize,
     /// An armed cut cuts everything.
@@ -131,17 +131,17 @@ impl State {
     fn cut(&mut self) {
         self.mode = Mode::Cut;
         self.times_cut += 1;
-        self.links.drain(..).for_each(|link| link.close());
+        self.pairs.drain(..).for_each(|pair| pair.close());
     }
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,38 +153,42 @@ impl Shared {
     }
 
     /// Carries a connection that was accepted after so many cuts, until it ends.
-    fn carry(self: Arc<Self>, client: TcpStream, target: SocketAddr, times_cut: usize) {
+    fn forward(self: Arc<Self>, client: TcpStream, target: SocketAddr, times_cut: usize) {
         if self.when_moving().mode == Mode::Cut {
             return;
         }
         let Ok(server) = TcpStream::connect(target) else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let link =
-            Arc::new(Link { client, server, closed: AtomicBool::new(false), answer_cuts: AtomicBool::new(false) });
+        let pair = Arc::new(ConnectionPair {
+            client,
+            server,
+            closed: AtomicBool::new(false),
+            cut_on_response: AtomicBool::new(false),
+        });
         {
             let mut state = self.lock();
             if state.times_cut != times_cut {
                 return;
             }
-            state.links.push(Arc::clone(&link));
+            state.pairs.push(Arc::clone(&pair));
         }
-        let (shared, other) = (Arc::clone(&self), Arc::clone(&link));
-        let answers = std::thread::spawn(move || shared.carry_answers(&other));
-        self.carry_requests(&link);
-        let _ = answers.join();
-        self.lock().links.retain(|known| !Arc::ptr_eq(known, &link));
+        let (shared, other) = (Arc::clone(&self), Arc::clone(&pair));
+        let responses = std::thread::spawn(move || shared.forward_responses(&other));
+        self.forward_requests(&pair);
+        let _ = responses.join();
+        self.lock().pairs.retain(|known| !Arc::ptr_eq(known, &pair));
     }
 
-    fn carry_requests(&self, link: &Link) {
+    fn forward_requests(&self, pair: &ConnectionPair) {
         let mut chunk = vec![0; 64 * 1024];
         // The end of what was sent so far: a needle may come in pieces.
         let mut tail = Vec::new();
         loop {
-            let length = (&link.client).read(&mut chunk).unwrap_or(0);
+            let length = (&pair.client).read(&mut chunk).unwrap_or(0);
             let mut state = self.when_moving();
-            if length == 0 || link.closed.load(Ordering::SeqCst) {
+            if length == 0 || pair.closed.load(Ordering::SeqCst) {
                 drop(state);
-                let _ = link.server.shutdown(Shutdown::Write);
+                let _ = pair.server.shutdown(Shutdown::Write);
                 return;
             }
             let before = tail.len();
@@ -205,74 +209,74 @@ impl Shared {
             let mut goes = &chunk[..length];
             match found {
                 Some((Act::Cut(Stage::BeforeSend), at)) => goes = &chunk[..at.saturating_sub(before)],
-                // Both before the answer can come.
-                Some((Act::Cut(Stage::AfterSend), _)) => link.closed.store(true, Ordering::SeqCst),
-                Some((Act::Cut(Stage::AfterAnswer), _)) => link.answer_cuts.store(true, Ordering::SeqCst),
+                // Both before the response can come.
+                Some((Act::Cut(Stage::AfterSend), _)) => pair.closed.store(true, Ordering::SeqCst),
+                Some((Act::Cut(Stage::AfterResponse), _)) => pair.cut_on_response.store(true, Ordering::SeqCst),
                 Some((Act::Freeze, at)) => {
                     let first = &goes[..at.saturating_sub(before)];
                     goes = &goes[first.len()..];
-                    let _ = (&link.server).write_all(first);
+                    let _ = (&pair.server).write_all(first);
                     drop(self.when_moving());
                 }
                 None => {}
             }
-            let sent = (&link.server).write_all(goes);
+            let sent = (&pair.server).write_all(goes);
             if matches!(found, Some((Act::Cut(Stage::BeforeSend | Stage::AfterSend), _))) {
-                self.cut_armed(link);
+                self.cut_armed(pair);
             }
             if sent.is_err() {
-                link.close();
+                pair.close();
             }
             tail.drain(..tail.len().saturating_sub(LONGEST_NEEDLE));
         }
     }
 
-    fn carry_answers(&self, link: &Link) {
+    fn forward_responses(&self, pair: &ConnectionPair) {
         let mut chunk = vec![0; 64 * 1024];
         loop {
-            let length = (&link.server).read(&mut chunk).unwrap_or(0);
+            let length = (&pair.server).read(&mut chunk).unwrap_or(0);
             drop(self.when_moving());
             if length == 0 {
-                link.close();
+                pair.close();
                 return;
             }
-            if link.answer_cuts.swap(false, Ordering::SeqCst) {
-                self.cut_armed(link);
+            if pair.cut_on_response.swap(false, Ordering::SeqCst) {
+                self.cut_armed(pair);
             }
             // A closed connection is read to its end all the same, see there.
-            if !link.closed.load(Ordering::SeqCst) && (&link.client).write_all(&chunk[..length]).is_err() {
-                link.close();
+            if !pair.closed.load(Ordering::SeqCst) && (&pair.client).write_all(&chunk[..length]).is_err() {
+                pair.close();
             }
         }
     }
 
-    fn cut_armed(&self, link: &Link) {
+    fn cut_armed(&self, pair: &ConnectionPair) {
         let mut state = self.lock();
-        // First, so that whoever meets the end finds it counted.
+        // Counted first: a client that sees the end may read the count at once.
         state.armed_cuts += 1;
         if state.cut_stays {
             state.cut();
             self.changed.notify_all();
         }
         drop(state);
-        link.close();
+        pair.close();
     }
 }
 
-/// How much of a stream is kept to find needles that come in pieces.
+/// Number of bytes of a stream that are stored to find needles that arrive in pieces.
 const LONGEST_NEEDLE: usize = 256;
 
 /// The two connections that make one.
-struct Link {
+struct ConnectionPair {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
     /// The server's next bytes are thrown away, and the connection is cut.
-    answer_cuts: AtomicBool,
+    cut_on_response: AtomicBool,
 }
 
-impl Link {
-    /// Both sides meet the end of the stream. What the server still says is read and dropped: were it left unread, the
+impl ConnectionPair {
+    /// Both sides see the end of the stream. Further bytes of the server are read and dropped: were they left unread, the
     /// kernel would reset the connection, and the server might lose what it was sent before the end.
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);

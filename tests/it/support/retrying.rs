@@ -1,66 +1,71 @@
-//! Clients who do not give up: they send every write again until it is answered, and hang up now and then before it is.
+//! Clients that retry every write until it gets a response, and sometimes disconnect before it does.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
-use super::stop::Stop;
-use super::{Answer, Client, Connection, PATIENCE, Random};
+use super::stop::StopOnDrop;
+use super::{Client, Connection, Random, Response, TIMEOUT};
 
-/// How long a client waits for an answer before it gives up on the connection.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a client for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before the next try.
 const PAUSE: Duration = Duration::from_millis(5);
 /// One of so many tries is hung up on as soon as it is sent.
 const HANG_UPS: usize = 8;
 
-pub(crate) struct Retrying {
+pub(crate) struct RetryingClients {
     pub(crate) nodes: Vec<SocketAddr>,
     /// One for each user.
     pub(crate) tokens: Vec<String>,
     pub(crate) clients: usize,
-    /// How many ids each user has plants of: few, so that what happens twice is seen.
+    /// Number of ids of each user: few, so that a duplicate write is noticed.
     pub(crate) ids: i64,
-    /// Whether each write has a key of its own, the same in all of its tries.
+    /// Sends an idempotency key with each write, the same in all of its attempts.
     pub(crate) keys: bool,
 }
 
-/// A write and the answer that it ended with.
-pub(crate) struct Answered {
+/// A write and the response that it ended with.
+pub(crate) struct CompletedWrite {
     pub(crate) key: String,
     /// The status of a success, or the number of an error.
     pub(crate) number: i64,
     pub(crate) replayed: bool,
 }
 
-impl Retrying {
-    /// Runs while `during` does, and until every write is answered.
-    pub(crate) fn run(&self, history: &History, during: impl FnOnce()) -> Vec<Answered> {
+impl RetryingClients {
+    /// Runs while `during` does, and until every write has a response.
+    pub(crate) fn run(&self, history: &History, during: impl FnOnce()) -> Vec<CompletedWrite> {
         let stop = AtomicBool::new(false);
         let tries = AtomicUsize::new(0);
         let seed = u64::from(history.now().subsec_nanos()) << 32;
         std::thread::scope(|scope| {
-            let stop_at_end = Stop(&stop);
+            let stop_at_end = StopOnDrop(&stop);
             let clients: Vec<_> = (0..self.clients)
                 .zip(seed..)
                 .map(|(number, seed)| {
-                    let mut work =
-                        Work { all: self, history, tries: &tries, random: Random::new(seed), connection: None };
+                    let mut work = RetryingClient {
+                        all: self,
+                        history,
+                        tries: &tries,
+                        random: Random::new(seed),
+                        connection: None,
+                    };
                     let stop = &stop;
                     scope.spawn(move || {
-                        let mut answered = Vec::new();
+                        let mut completed = Vec::new();
                         while !stop.load(Ordering::Relaxed) {
-                            let key = format!("{seed:x}-{number}-{}", answered.len());
-                            answered.push(work.write(key));
+                            let key = format!("{seed:x}-{number}-{}", completed.len());
+                            completed.push(work.write(key));
                         }
-                        answered
+                        completed
                     })
                 })
                 .collect();
             during();
             drop(stop_at_end);
-            let join = |client: std::thread::ScopedJoinHandle<'_, Vec<Answered>>| {
+            let join = |client: std::thread::ScopedJoinHandle<'_, Vec<CompletedWrite>>| {
                 client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             clients.into_iter().flat_map(join).collect()
@@ -69,8 +74,8 @@ impl Retrying {
 }
 
 /// One client.
-struct Work<'a> {
-    all: &'a Retrying,
+struct RetryingClient<'a> {
+    all: &'a RetryingClients,
     history: &'a History,
     /// Of all clients: each goes to the next node.
     tries: &'a AtomicUsize,
@@ -78,36 +83,36 @@ struct Work<'a> {
     connection: Option<(SocketAddr, Connection)>,
 }
 
-impl Work<'_> {
+impl RetryingClient<'_> {
     /// Does one write, however often it has to be sent.
-    fn write(&mut self, key: String) -> Answered {
+    fn write(&mut self, key: String) -> CompletedWrite {
         let user = self.random.below(self.all.tokens.len());
         let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("some"))).expect("small");
         let name = (self.random.below(2) == 0).then(|| self.history.name(user, id));
         let called = self.history.now();
-        let answer = loop {
-            assert!(self.history.now() < called + 4 * PATIENCE, "no answer to {key}");
-            if let Some(answer) = self.try_once(user, id, name.as_deref(), &key) {
-                break answer;
+        let response = loop {
+            assert!(self.history.now() < called + 4 * TIMEOUT, "no response to {key}");
+            if let Some(response) = self.try_once(user, id, name.as_deref(), &key) {
+                break response;
             }
             std::thread::park_timeout(PAUSE);
         };
-        let number = if answer.status < 300 { answer.status.into() } else { answer.error() };
+        let number = if response.status < 300 { response.status.into() } else { response.error() };
         let outcome = match number {
             200 | 204 => Outcome::Done,
             40900 | 40400 => Outcome::Denied,
-            _ => panic!("an answer that no write should get: {}", answer.wire()),
+            _ => panic!("a response that no write should get: {}", response.wire()),
         };
         let action = match name {
             Some(name) => Action::Create(id, name, outcome),
             None => Action::Delete(id, outcome),
         };
         self.history.record(Operation { user, called, returned: self.history.now(), action });
-        Answered { key, number, replayed: answer.header("idempotency-replayed").is_some() }
+        CompletedWrite { key, number, replayed: response.header("idempotency-replayed").is_some() }
     }
 
-    /// Sends it once; nothing when that tells nothing of what became of it.
-    fn try_once(&mut self, user: usize, id: i64, name: Option<&str>, key: &str) -> Option<Answer> {
+    /// Sends it once; `None` when the outcome stays unknown.
+    fn try_once(&mut self, user: usize, id: i64, name: Option<&str>, key: &str) -> Option<Response> {
         let (node, mut connection) = self.connection.take().or_else(|| self.connect())?;
         let client = Client { address: node, token: Some(self.all.tokens[user].clone()) };
         let mut headers = vec![("Content-Type", "application/json")];
@@ -125,19 +130,19 @@ impl Work<'_> {
         if self.random.below(HANG_UPS) == 0 {
             return None;
         }
-        let answer = connection.try_answer(false).ok()?;
-        if answer.status >= 500 || (answer.status == 409 && answer.error() == 40901) {
+        let response = connection.try_read_response(false).ok()?;
+        if response.status >= 500 || (response.status == 409 && response.error() == 40901) {
             return None;
         }
-        if answer.header("connection") != Some("close") {
+        if response.header("connection") != Some("close") {
             self.connection = Some((node, connection));
         }
-        Some(answer)
+        Some(response)
     }
 
     fn connect(&self) -> Option<(SocketAddr, Connection)> {
         let nodes = &self.all.nodes;
         let node = nodes[self.tries.fetch_add(1, Ordering::Relaxed) % nodes.len()];
-        Connection::try_open_with(node, ANSWER_PATIENCE).ok().map(|connection| (node, connection))
+        Connection::try_open_with(node, RESPONSE_TIMEOUT).ok().map(|connection| (node, connection))
     }
 }

@@ -1,4 +1,4 @@
-//! A place for a store, and the real binary running on it.
+//! Site of a store, and the real binary running on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,10 +9,11 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-use super::postgres::Held;
-use super::{Client, Cluster, Engine, Metrics, PATIENCE, Proxy, wait_for};
+use super::postgres::HeldSession;
+use super::tools::assert_declared;
+use super::{Client, Cluster, Engine, Metrics, Proxy, TIMEOUT, wait_for};
 
-/// A fresh place for a store of one engine; gone with the test.
+/// Place for a new store of one engine: a temporary directory, and a database for PostgreSQL. Removed with the test.
 pub(crate) struct Site<'a> {
     pub(crate) engine: Engine,
     directory: Arc<TempDir>,
@@ -24,7 +25,7 @@ pub(crate) struct Site<'a> {
 struct Database<'a> {
     cluster: &'a Cluster,
     name: String,
-    /// Where the service looks for it.
+    /// Address that the service connects to.
     address: SocketAddr,
 }
 
@@ -136,7 +137,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Keeps everybody else from writing until it is dropped; reading goes on.
+    /// Blocks writes of all other connections until it is dropped; reads go on.
     #[must_use]
     pub(crate) fn hold_writes(&self) -> Box<dyn std::any::Any> {
         match self.engine {
@@ -159,7 +160,7 @@ impl<'a> Site<'a> {
 
     /// A session on the database that has run these statements, and stays.
     #[track_caller]
-    pub(crate) fn hold(&self, statements: &str) -> Held {
+    pub(crate) fn hold(&self, statements: &str) -> HeldSession {
         let Database { cluster, name, .. } = self.database();
         cluster.hold(name, statements)
     }
@@ -168,7 +169,7 @@ impl<'a> Site<'a> {
     pub(crate) fn open_file(&self) -> rusqlite::Connection {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
         let file = rusqlite::Connection::open_with_flags(self.file(), flags).expect("the store's file");
-        file.busy_timeout(PATIENCE).expect("a patient connection");
+        file.busy_timeout(TIMEOUT).expect("a patient connection");
         file
     }
 
@@ -179,6 +180,9 @@ impl<'a> Site<'a> {
 
     /// The command run by another one, such as a tracer.
     pub(crate) fn command_through(&self, wrapper: &[&str], arguments: &[&str]) -> Command {
+        if let Some(program) = wrapper.first().filter(|program| !["sh", "timeout"].contains(program)) {
+            assert_declared(program);
+        }
         let words: Vec<&str> = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_plantstore")]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(arguments).current_dir(self.directory());
@@ -196,7 +200,7 @@ impl<'a> Site<'a> {
 
     /// Runs one of the operator's commands to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        // Should it be a server that was to be refused and was not: it ends all the same.
+        // Should it be a server that was to be rejected and was not: it ends all the same.
         self.command_through(&["timeout", "60"], arguments).stdin(Stdio::null()).output().expect("the command runs")
     }
 
@@ -246,13 +250,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the command and waits until it says where it listens.
+    /// Starts the command and waits until it prints its address.
     #[track_caller]
     pub(crate) fn start(command: Command) -> Self {
         Self::start_with(command, true, None)
     }
 
-    /// The same, with nobody who reads its log.
+    /// The same, without a reader of its log.
     #[track_caller]
     pub(crate) fn start_unread(command: Command) -> Self {
         Self::start_with(command, false, None)
@@ -297,7 +301,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Where it serves its metrics, which it says next; to be asked once.
+    /// Reads the address of the metrics listener from its output; may be called once.
     #[track_caller]
     pub(crate) fn metrics(&mut self) -> Metrics {
         let mut announced = String::new();
@@ -316,7 +320,7 @@ impl Server {
         Client { address: self.address, token: None }
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
@@ -325,7 +329,7 @@ impl Server {
         signal(self.id(), name);
     }
 
-    /// Whether the process has ended, without waiting.
+    /// Returns the exit status if the process has ended; does not wait.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the state of the server")
     }
@@ -340,14 +344,14 @@ impl Server {
         status
     }
 
-    /// Asks it to stop and waits for its end.
+    /// Stops it with SIGTERM and waits for its end.
     #[track_caller]
     pub(crate) fn stop(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.wait()
     }
 
-    /// Ends it without a chance to say good-bye.
+    /// Kills it without a graceful shutdown.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the server killed");
         self.child.wait().expect("the server's end");

@@ -1,10 +1,11 @@
-//! A service that somebody has started on a terminal.
+//! Service on a terminal.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::postgres::ended;
+use super::tools::external;
 use super::{Site, signal, wait_for};
 
 /// A terminal, which `script` plays, and the service on it; both end with it.
@@ -17,12 +18,12 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts the service on a terminal of its own, and waits until it listens.
     pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
-        // Whoever runs the tests may have chosen otherwise for themselves.
+        // The tests may have been started with other signal dispositions.
         let store = site.url();
         Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
     }
 
-    /// The same with the store that the service uses unless told otherwise.
+    /// The same with the default store of the service.
     pub(crate) fn serve_default_store(site: &Site, options: &[&str]) -> Self {
         Self::start(site, "--default-signal=HUP", options)
     }
@@ -39,7 +40,7 @@ impl Terminal {
             "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 {}",
             options.join(" ")
         );
-        let script = Command::new("script")
+        let script = external("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
             .current_dir(site.directory())
@@ -52,12 +53,12 @@ impl Terminal {
         terminal
     }
 
-    /// Where the service listens, once it says so.
+    /// Address of the service, once it prints it.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address_after("Listening on ")
     }
 
-    /// Where it serves its metrics, once it says so.
+    /// Address of its metrics, once it prints it.
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.address_after("Metrics on ")
     }
@@ -90,7 +91,7 @@ impl Terminal {
         self.service().is_none_or(ended)
     }
 
-    /// Closes it, as somebody closes its window.
+    /// Closes it, as the window of a terminal is closed.
     pub(crate) fn close(&mut self) {
         self.script.kill().expect("script is ended");
         self.script.wait().expect("its end");

@@ -1,4 +1,4 @@
-//! Programs of others that `scripts/test` installs: those of `tests/python/` and `tests/node/`.
+//! External programs, which `scripts/test` installs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,8 +24,26 @@ pub(crate) fn node_tool(name: &str) -> Command {
     program(in_tests("node/node_modules/.bin").join(name))
 }
 
+/// A program that is not part of every system.
+#[track_caller]
+pub(crate) fn external(name: &str) -> Command {
+    assert_declared(name);
+    Command::new(name)
+}
+
+/// Fails unless the name of the running test declares that it needs external programs: `scripts/test --quick` selects
+/// tests by name. Threads that a test has started have no name and are not checked.
+#[track_caller]
+pub(crate) fn assert_declared(program: &str) {
+    let thread = std::thread::current();
+    let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
+    let is_declared = test.contains("requires_") || (program == "postgres" && test.contains("Engine__Postgres"));
+    assert!(is_declared, "{test} runs {program}: give it the attribute #[case::requires_{program}()]");
+}
+
 #[track_caller]
 fn program(path: PathBuf) -> Command {
+    assert_declared(&path.to_string_lossy());
     assert!(path.exists(), "{} is missing: scripts/test installs it", path.display());
     let mut command = Command::new(path);
     command.stdin(Stdio::null());

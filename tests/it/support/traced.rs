@@ -1,4 +1,4 @@
-//! A command whose system calls are slowed down or cut short by strace.
+//! Command whose system calls are delayed or fail, by strace.
 
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
@@ -6,13 +6,13 @@ use std::process::{Child, Output, Stdio};
 use super::{Site, signal, wait_for};
 
 /// A command under strace, and where its process id is.
-pub(crate) struct Traced {
+pub(crate) struct TracedCommand {
     strace: Child,
     id: PathBuf,
 }
 
-impl Traced {
-    /// Starts a command with system calls changed as `inject` says.
+impl TracedCommand {
+    /// Starts a command with system calls changed by `inject`, in the syntax of strace.
     pub(crate) fn start(site: &Site, inject: &str, arguments: &[&str]) -> Self {
         Self::start_after(site, ":", inject, arguments)
     }

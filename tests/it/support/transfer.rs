@@ -1,4 +1,4 @@
-//! Data in and out of a store, by the command line.
+//! Import and export by the command line.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,8 +19,8 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
     })
 }
 
-/// What a command says besides its output.
-pub(crate) fn said(output: &Output) -> String {
+/// Standard error of a command.
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -28,24 +28,24 @@ pub(crate) fn said(output: &Output) -> String {
 #[track_caller]
 pub(crate) fn import(site: &Site, arguments: &[&str], lines: &str) -> String {
     let output = feed(site.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
-    assert!(output.status.success(), "{}", said(&output));
-    said(&output)
+    assert!(output.status.success(), "{}", stderr(&output));
+    stderr(&output)
 }
 
-/// All plants as lines, after checking what is said of them.
+/// Exports all plants as lines, after checking the printed count and digest.
 #[track_caller]
 pub(crate) fn export(site: &Site) -> String {
     let output = site.run(&["export"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let digest = Sha256::digest(&output.stdout).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     });
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let plants = text.lines().count();
-    let told = said(&output);
-    assert!(told.replace(',', "").starts_with(&format!("exported {plants} plant")), "{told}");
-    assert!(told.trim_end().ends_with(&format!("sha256 {digest}")), "{told}");
+    let reported = stderr(&output);
+    assert!(reported.replace(',', "").starts_with(&format!("exported {plants} plant")), "{reported}");
+    assert!(reported.trim_end().ends_with(&format!("sha256 {digest}")), "{reported}");
     text
 }
 

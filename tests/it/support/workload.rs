@@ -1,4 +1,4 @@
-//! Creates, deletes and lists by several users on several nodes, all at once, for a [`History`].
+//! Concurrent creates, deletes and lists by several users on several nodes, for a [`History`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
-use super::stop::Stop;
-use super::{Answer, Client, Connection};
+use super::stop::StopOnDrop;
+use super::{Client, Connection, Response};
 
-/// How long a worker waits for an answer before it gives up on the connection.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a worker for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failure, as a client with manners makes one.
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
 
@@ -20,9 +20,9 @@ pub(crate) struct Workload {
     pub(crate) tokens: Vec<String>,
     pub(crate) writers: usize,
     pub(crate) listers: usize,
-    /// How many ids each user has plants of: few, so that writers meet.
+    /// Number of ids of each user: few, so that writers conflict.
     pub(crate) ids: i64,
-    /// How long everybody waits after each operation: a history that is to be checked must not grow without bounds.
+    /// Pause of each worker after an operation: a history that is to be checked must not grow without bounds.
     pub(crate) pause: Duration,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) acknowledged: usize,
     /// The longest time without the acknowledgement of a write.
     pub(crate) longest_gap: Duration,
-    /// The longest wait for an answer, also for one that never came.
+    /// The longest wait for a response, also for one that never came.
     pub(crate) slowest: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Workload {
         let connections = AtomicUsize::new(0);
         let start = history.now();
         let (result, workers) = std::thread::scope(|scope| {
-            let stop_at_end = Stop(&stop);
+            let stop_at_end = StopOnDrop(&stop);
             let (stop, connections) = (&stop, &connections);
             let seed = u64::from(start.subsec_nanos()) << 32;
             let workers: Vec<_> = (0..self.writers + self.listers)
@@ -100,13 +100,13 @@ impl Workload {
 struct Worker<'a> {
     workload: &'a Workload,
     history: &'a History,
-    /// How many were opened by all workers: the next one leads to the next node.
+    /// Number of connections opened by all workers: the next one leads to the next node.
     connections: &'a AtomicUsize,
     lists: bool,
     random: Random,
-    /// The last list of each user that it got, and the tag that came with it: it asks for what is new.
+    /// Last list of each user and its entity tag, for conditional requests.
     known: BTreeMap<usize, (String, BTreeMap<i64, String>)>,
-    /// When its writes were.
+    /// Times of its acknowledged writes.
     acknowledged: Vec<Duration>,
     slowest: Duration,
 }
@@ -116,7 +116,7 @@ impl Worker<'_> {
         let nodes = &self.workload.nodes;
         while !stop.load(Ordering::Relaxed) {
             let node = nodes[self.connections.fetch_add(1, Ordering::Relaxed) % nodes.len()];
-            let Ok(mut connection) = Connection::try_open_with(node, ANSWER_PATIENCE) else {
+            let Ok(mut connection) = Connection::try_open_with(node, RESPONSE_TIMEOUT) else {
                 std::thread::park_timeout(AFTER_FAILURE);
                 continue;
             };
@@ -140,65 +140,69 @@ impl Worker<'_> {
             client.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes()))
         };
         let called = self.history.now();
-        let answer = connection.try_send(bytes).and_then(|()| connection.try_answer(false)).ok();
+        let response = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)).ok();
         let returned = self.history.now();
         self.slowest = self.slowest.max(returned.saturating_sub(called));
         let action = match name {
-            _ if self.lists => Action::List(answer.as_ref().and_then(|answer| self.learn(user, answer))),
-            None => Action::Delete(id, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 204, 40400))),
-            Some(name) => {
-                Action::Create(id, name, answer.as_ref().map_or(Outcome::Unknown, |answer| outcome(answer, 200, 40900)))
+            _ if self.lists => Action::List(response.as_ref().and_then(|response| self.learn(user, response))),
+            None => {
+                Action::Delete(id, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 204, 40400)))
             }
+            Some(name) => Action::Create(
+                id,
+                name,
+                response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 200, 40900)),
+            ),
         };
         if action.outcome() == Some(Outcome::Done) {
             self.acknowledged.push(returned);
         }
         self.history.record(Operation { user, called, returned, action });
-        let Some(answer) = answer else { return false };
-        let after_failure = if answer.status >= 500 { AFTER_FAILURE } else { Duration::ZERO };
+        let Some(response) = response else { return false };
+        let after_failure = if response.status >= 500 { AFTER_FAILURE } else { Duration::ZERO };
         std::thread::park_timeout(self.workload.pause.max(after_failure));
-        answer.header("connection") != Some("close")
+        response.header("connection") != Some("close")
     }
 }
 
 impl Worker<'_> {
-    /// The list that an answer stands for: its own, or the one that the worker has already.
-    fn learn(&mut self, user: usize, answer: &Answer) -> Option<BTreeMap<i64, String>> {
-        if answer.status == 304 {
+    /// The list that a response stands for: its own, or the one that the worker has already.
+    fn learn(&mut self, user: usize, response: &Response) -> Option<BTreeMap<i64, String>> {
+        if response.status == 304 {
             return Some(self.known[&user].1.clone());
         }
-        let list = listed(answer)?;
-        let tag = answer.header("etag").expect("a tag with every list").to_owned();
+        let list = listed(response)?;
+        let tag = response.header("etag").expect("a tag with every list").to_owned();
         self.known.insert(user, (tag, list.clone()));
         Some(list)
     }
 }
 
-/// What an answer says of a write, given how success looks and which error tells that the plant was in the way or gone.
-fn outcome(answer: &Answer, success: u16, denied: i64) -> Outcome {
-    if answer.status == success {
+/// Outcome of a write by its response, given the status of success and the error code for a plant that exists or is missing.
+fn outcome(response: &Response, success: u16, denied: i64) -> Outcome {
+    if response.status == success {
         return Outcome::Done;
     }
-    match answer.error() {
-        50300 | 50700 => Outcome::Refused,
+    match response.error() {
+        50300 | 50700 => Outcome::Rejected,
         50301 => Outcome::Unknown,
         error if error == denied => Outcome::Denied,
-        _ => panic!("an answer that no write should get: {}", answer.wire()),
+        _ => panic!("a response that no write should get: {}", response.wire()),
     }
 }
 
-fn listed(answer: &Answer) -> Option<BTreeMap<i64, String>> {
-    if answer.status != 200 {
-        assert!(matches!(answer.error(), 50300 | 50301), "an answer that no list should get: {}", answer.wire());
+fn listed(response: &Response) -> Option<BTreeMap<i64, String>> {
+    if response.status != 200 {
+        assert!(matches!(response.error(), 50300 | 50301), "a response that no list should get: {}", response.wire());
         return None;
     }
-    let json = answer.json();
+    let json = response.json();
     let plants = json.as_array().expect("an array");
     let listed: BTreeMap<i64, String> = plants
         .iter()
         .map(|plant| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().expect("a name").to_owned()))
         .collect();
-    assert_eq!(listed.len(), plants.len(), "an id twice: {}", answer.text());
+    assert_eq!(listed.len(), plants.len(), "an id twice: {}", response.text());
     Some(listed)
 }
 

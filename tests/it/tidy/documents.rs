@@ -11,7 +11,7 @@ const README_WORDS: usize = 900;
 const PRONOUNS: [&str; 5] = ["anybody", "nobody", "somebody", "whoever", "whom"];
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_resolve() {
     let documents = files("", "md");
     assert!(
         documents.contains_key("README.md") && documents.contains_key("docs/reference/errors.md"),

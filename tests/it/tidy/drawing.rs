@@ -24,6 +24,6 @@ fn draw() -> String {
 }
 
 #[test]
-fn the_module_graph_is_drawn_as_it_is() {
+fn drawn_module_graph_matches_the_imports() {
     generated::check(DOCUMENT, "module graph", &draw());
 }

@@ -11,7 +11,7 @@ const CONSOLE: &str = "crates/server/src/web/console";
 const MAX_LINES: usize = 500;
 
 #[test]
-fn files_have_one_subject() {
+fn files_are_short_and_start_with_their_subject() {
     for (file, text) in source_files() {
         let first = text.lines().next().unwrap_or_default();
         assert!(first.starts_with("//! ") && first.len() > "//! ".len(), "{file} says what it is about");
@@ -87,7 +87,7 @@ fn statements_that_do_not_name_their_columns_are_found() {
 }
 
 #[test]
-fn nothing_is_unfinished_or_skipped() {
+fn no_code_is_unfinished_and_no_test_ignored() {
     // Put together, so that this file does not find itself.
     let marks = [concat!("FIX", "ME"), concat!("XX", "X"), concat!("TO", "DO")];
     for (file, text) in files("", "rs") {
@@ -124,9 +124,9 @@ fn ignored_tests_are_found() {
     assert!(!ignored("#[test] fn ignore() { let a = [ignore]; /* #[ignore] */ }"));
 }
 
-/// Whatever the console's policy forbids does not work, so it is not written; files that are not served do not exist.
+/// The console's files use nothing that its policy forbids, and every file is served.
 #[test]
-fn the_console_is_what_its_policy_allows() {
+fn console_files_comply_with_their_policy() {
     let source = format!("{CONSOLE}.rs");
     let literals = scan(code_tokens(&source, &read(&source)));
     let mut count = 0;

@@ -64,7 +64,7 @@ const RULES: &[(Thing, &[&str])] = &[
 
 #[derive(Clone, Copy, Debug)]
 enum Thing {
-    /// This path or one below it, whatever it is called in the file.
+    /// This path or one below it, under any name in the file.
     Path(&'static str),
     /// Item of this name of some other crate.
     Name(&'static str),
@@ -80,7 +80,7 @@ enum Thing {
 }
 
 #[test]
-fn things_stand_where_they_belong() {
+fn restricted_items_stand_only_in_their_files() {
     let files = source_files();
     let mut holders = BTreeMap::new();
     for package in crates() {

@@ -1,4 +1,4 @@
-//! Source files as tokens: what the compiler sees of them outside of tests.
+//! Source files as tokens, without the items that only tests compile.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -83,7 +83,7 @@ fn header_fields_are_decoded_sent_and_never_shown() {
     assert_eq!(request.header("content-type"), Some("application/x-protobuf"));
     assert_eq!(request.header("content-encoding"), Some("gzip"));
     assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with("plantstore/")));
-    collector.be_unwilling(Some("401 Unauthorized"));
+    collector.respond_with(Some("401 Unauthorized"));
     get(&server, "rejected");
     wait_for("the warning", || server.log().contains("it answers 401 Unauthorized").then_some(()));
     assert_eq!(server.stop().code(), Some(0));

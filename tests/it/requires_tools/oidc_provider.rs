@@ -1,5 +1,5 @@
-//! Logins by OpenID Connect against a provider that others wrote, `oidc-provider` of npm. What a provider cannot be made to
-//! do is tested with an issuer of our own (`oidc.rs`).
+//! OpenID Connect with a third-party provider, `oidc-provider` of npm. Cases that it cannot produce are tested with our
+//! own issuer (`oidc.rs`).
 
 use rstest::rstest;
 

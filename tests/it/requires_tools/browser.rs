@@ -1,24 +1,26 @@
-//! Pages as people meet them: the real server in a real browser, driven by the scripts in `tests/browser/`.
+//! Pages of the real server in a real browser, driven by the scripts in `tests/browser/`.
 
+use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rstest::rstest;
 
-use crate::support::{Engine, Script, Server, Site, wait_for};
+use crate::support::transfer::import;
+use crate::support::{BrowserScript, Engine, Server, Site, wait_for};
 
-/// The harness itself: a script is answered, and one that fails fails its test with what it said.
+/// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
 #[test]
 fn a_script_drives_the_browser() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    Script::new("harness", "harness", &server, "").run_asking(str::to_owned);
-    let script = Script::new("harness", "harness-failing", &server, "").with("EXPECTED", "something else");
+    BrowserScript::new("harness", "harness", &server, "").run_with_commands(str::to_owned);
+    let script = BrowserScript::new("harness", "harness-failing", &server, "").with("EXPECTED", "something else");
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
     let message = failure.downcast_ref::<String>().expect("a message");
     assert!(message.contains("something else") && message.contains("AssertionError"), "{message}");
 }
 
-/// The console on a server that can be asked for: stopped, started again at the same address, plants shared, tokens revoked.
+/// Runs the console on a server that its script can stop, restart at the same address and change with commands.
 fn use_the_console(site: &Site) {
     let token = site.token("ada", &[]);
     let bob = site.token("bob", &[]);
@@ -27,12 +29,12 @@ fn use_the_console(site: &Site) {
     let revoked = revoked_token(site);
     let mut server = site.serve(&[]);
     let case = format!("console-{:?}", site.engine).to_lowercase();
-    let script = Script::new("console", &case, &server, &token);
+    let script = BrowserScript::new("console", &case, &server, &token);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("WRITES_ONLY", &writes);
     let script = script.with("REVOKED", &revoked);
     let address = server.address().to_string();
-    script.run_asking(|asked| {
-        match asked {
+    script.run_with_commands(|command| {
+        match command {
             "stop" => return server.stop().to_string(),
             "start" => server = Server::start(site.command(&["serve", "--no-first-token", "--listen", &address])),
             "revoke" => operate(site, &["token", "revoke", "3"]),
@@ -47,9 +49,9 @@ fn operate(site: &Site, command: &[&str]) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Does what a script asks for as `share ROLE`: shares ada's plants with bob.
-fn share(site: &Site, asked: &str) {
-    let role = asked.strip_prefix("share ").unwrap_or_else(|| panic!("the script asks to {asked}"));
+/// Runs the script command `share ROLE`: shares ada's plants with bob.
+fn share(site: &Site, command: &str) {
+    let role = command.strip_prefix("share ").unwrap_or_else(|| panic!("the script asks to {command}"));
     operate(site, &["share", "grant", "--owner", "ada", "--to", "bob", "--role", role]);
 }
 
@@ -64,7 +66,7 @@ fn revoked_token(site: &Site) -> String {
 }
 
 #[rstest]
-fn the_console_from_the_first_visit_to_the_last(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn console_signs_in_lists_creates_and_deletes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     use_the_console(site);
 }
@@ -75,19 +77,18 @@ fn the_console_shows_thousands_of_plants() {
     let token = site.token("ada", &[]);
     let server = site.serve(&[]);
     let ada = server.client(&token);
-    let mut connection = ada.connect();
+    let mut lines = String::new();
     for id in 1..=5_000 {
         let tag = match id {
             _ if id % 100 == 0 => "hundredth",
             _ if id % 10 == 0 => "tenth",
             _ => "ordinary",
         };
-        let body = format!(r#"{{"id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
-        connection.send(ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes())));
-        assert_eq!(connection.answer(false).status, 200);
+        let _ = writeln!(lines, r#"{{"owner":"ada","id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
     }
-    Script::new("console-many", "console-many", &server, &token).run_asking(|asked| {
-        assert_eq!(asked, "grow");
+    import(&site, &[], &lines);
+    BrowserScript::new("console-many", "console-many", &server, &token).run_with_commands(|command| {
+        assert_eq!(command, "grow");
         site.execute(
             "WITH RECURSIVE more (id) AS (SELECT 5001 UNION ALL SELECT id + 1 FROM more WHERE id < 50002)
              INSERT INTO plants (user_id, plant_id, name, version) SELECT user_id, id, 'Another', 0 FROM users, more;",
@@ -98,22 +99,23 @@ fn the_console_shows_thousands_of_plants() {
 }
 
 #[test]
-fn the_console_keeps_nobody_out() {
+fn console_is_accessible_in_every_state() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     let [bob, reads] = [site.token("bob", &[]), site.token("ada", &["--scope", "plants:read"])];
     let server = site.serve(&[]);
-    let garden: Vec<(String, String)> = serde_json::from_str(include_str!("../browser/garden.json")).unwrap();
+    let garden: Vec<(String, String)> = serde_json::from_str(include_str!("../../browser/garden.json")).unwrap();
     for (id, (name, tag)) in (1..).zip(garden) {
         let body = serde_json::json!({ "id": id, "name": name, "tag": tag });
         assert_eq!(server.client(&token).post(body.to_string()).status, 200);
     }
-    let script = Script::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
+    let script =
+        BrowserScript::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
     let script = script.with("REVOKED", &revoked_token(&site));
-    script.run_asking(|asked| {
-        assert_eq!(asked, "share");
+    script.run_with_commands(|command| {
+        assert_eq!(command, "share");
         let done = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
-        // A server knows of it after what it remembers of bob has grown old.
+        // The server applies it once its cache entry for bob has expired.
         let shared = || server.client(&bob).get("/plants").text().contains("Monstera").then_some(());
         wait_for("the share", shared);
         done.status.to_string()
@@ -127,10 +129,10 @@ fn run_part(script: &str, part: &str) {
     let reads = site.token("ada", &["--scope", "plants:read"]);
     let revoked = revoked_token(&site);
     let server = site.serve(&[]);
-    let script = Script::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
+    let script = BrowserScript::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked);
-    script.run_asking(|asked| {
-        match asked {
+    script.run_with_commands(|command| {
+        match command {
             "revoke first" => operate(&site, &["token", "revoke", "1"]),
             other => share(&site, other),
         }
@@ -189,15 +191,15 @@ fn the_add_button_covers_no_delete_button_on_a_phone() {
 }
 
 #[test]
-fn the_console_tells_of_rate_limits() {
+fn console_reports_rate_limits() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     site.serve(&[]).client(&token).plant(1, "Rose");
     let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "1"]);
-    Script::new("console-limits", "console-limits", &server, &token).run();
+    BrowserScript::new("console-limits", "console-limits", &server, &token).run();
 }
 
-/// What a browser makes of CORS: the bytes are in `cors.rs`.
+/// CORS as a browser applies it. The bytes are tested in `cors.rs`.
 #[test]
 fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
     let site = Site::new(Engine::Sqlite);
@@ -205,8 +207,8 @@ fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
     let closed = site.serve(&[]);
     closed.client(&token).plant(9, "Oak");
     let mut open = None;
-    Script::new("cors", "cors", &closed, &token).run_asking(|asked| {
-        let origin = asked.strip_prefix("allow ").expect("an origin");
+    BrowserScript::new("cors", "cors", &closed, &token).run_with_commands(|command| {
+        let origin = command.strip_prefix("allow ").expect("an origin");
         let server = site.serve(&["--cors-origin", origin, "--rate-limit", "1/h", "--rate-burst", "20"]);
         format!("http://{}", open.insert(server).address())
     });

@@ -1,4 +1,4 @@
-//! Clients that others' programs generate from the document of a running server, used against that server.
+//! Generated clients: made by third-party programs from the document of a running server, and used against it.
 
 use std::fs;
 use std::os::unix::fs::symlink;

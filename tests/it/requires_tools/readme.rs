@@ -8,7 +8,7 @@ use crate::support::{Engine, Site, Terminal, wait_for};
 /// The port for metrics in the documents.
 const METRICS_PORT: &str = "9464";
 
-/// What a block of a document types and what it shows, line by line.
+/// Commands of a block of a document and the expected output, line by line.
 struct Example {
     command: String,
     shown: Vec<String>,
@@ -45,7 +45,7 @@ fn examples(document: &str) -> Vec<Example> {
     examples
 }
 
-/// Whether a line is as printed; `…` in a document stands for what differs from run to run.
+/// Returns true if a line is as printed; `…` in a document stands for text that differs from run to run.
 fn matches(shown: &str, found: &str) -> bool {
     let mut rest = found;
     let pieces: Vec<&str> = shown.split('…').collect();

@@ -1,4 +1,4 @@
-//! The databases that tests use, before anything is tested with them.
+//! Tests of the PostgreSQL clusters that other tests use.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn a_session_holds_its_locks_until_it_is_dropped() {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_kill_and_after_a_stop() {
+fn committed_data_survives_a_kill_and_a_stop() {
     let cluster = Cluster::start(&["shared_buffers=16MB"]);
     assert_eq!(cluster.psql("postgres", "SHOW shared_buffers"), "16MB");
     let database = cluster.create_database();
@@ -74,21 +74,21 @@ fn what_was_committed_is_there_after_a_kill_and_after_a_stop() {
 }
 
 #[test]
-fn frozen_it_is_silent_and_thawed_it_goes_on() {
+fn frozen_cluster_is_silent_and_thawed_cluster_responds() {
     let cluster = Cluster::start(&[]);
     let ways: [[fn(&Cluster); 2]; 2] =
         [[Cluster::freeze, Cluster::thaw], [Cluster::freeze_postmaster, Cluster::thaw_postmaster]];
     for [freeze, thaw] in ways {
         freeze(&cluster);
-        let (done, answer) = mpsc::channel();
+        let (done, response) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| done.send(cluster.psql("postgres", "SELECT 1")));
             // The kernel takes the connection, and then nothing comes.
-            let silence = answer.recv_timeout(Duration::from_millis(300));
+            let silence = response.recv_timeout(Duration::from_millis(300));
             thaw(&cluster);
             assert_eq!(silence, Err(mpsc::RecvTimeoutError::Timeout));
         });
-        assert_eq!(answer.recv().as_deref(), Ok("1"));
+        assert_eq!(response.recv().as_deref(), Ok("1"));
     }
     // Even so it can be ended.
     cluster.freeze();
@@ -99,7 +99,7 @@ fn frozen_it_is_silent_and_thawed_it_goes_on() {
 }
 
 #[test]
-fn with_tls_it_has_a_certificate_that_can_be_verified() {
+fn cluster_with_tls_has_a_verifiable_certificate() {
     let cluster = Cluster::start(&["ssl=on"]);
     let database = cluster.create_database();
     let verified = format!("&sslmode=verify-full&sslrootcert={}", cluster.data_directory().join("root.crt").display());
@@ -121,7 +121,7 @@ fn is_gone(data: &Path) -> bool {
 }
 
 #[test]
-fn it_goes_when_it_is_dropped() {
+fn dropped_cluster_is_removed() {
     let cluster = Cluster::start(&[]);
     let data = cluster.data_directory().to_owned();
     assert!(!processes_in(&data).is_empty());
@@ -131,7 +131,7 @@ fn it_goes_when_it_is_dropped() {
 
 /// Runs itself in a process of its own, which gets no chance to clean up.
 #[test]
-fn it_goes_even_if_the_tests_are_killed() {
+fn cluster_is_removed_when_the_tests_are_killed() {
     const INNER: &str = "PLANTSTORE_TEST_STARTS_CLUSTER";
     #[expect(clippy::disallowed_methods, reason = "how the test knows its other self")]
     if std::env::var_os(INNER).is_some() {
@@ -145,7 +145,7 @@ fn it_goes_even_if_the_tests_are_killed() {
         return;
     }
     let mut inner = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "cluster::it_goes_even_if_the_tests_are_killed", "--nocapture"])
+        .args(["--exact", "requires_tools::cluster::cluster_is_removed_when_the_tests_are_killed", "--nocapture"])
         .env(INNER, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Many nodes on one database are one service.
+//! Many nodes on one database act as one service.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -8,7 +8,7 @@ use super::{HEALED, QUIET, plant, plants};
 use crate::support::{Cluster, Engine, Server, Site, wait_for};
 
 #[test]
-fn ten_start_together_on_an_empty_database() {
+fn ten_nodes_start_concurrently_on_an_empty_database() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes: Vec<Server> = std::thread::scope(|scope| {
@@ -26,7 +26,7 @@ fn ten_start_together_on_an_empty_database() {
 }
 
 #[test]
-fn reads_go_by_several_connections() {
+fn reads_use_several_connections() {
     const THAT_LISTED: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
                                query LIKE 'SELECT (SELECT version%'";
     let site = Site::new(Engine::Postgres);
@@ -39,20 +39,20 @@ fn reads_go_by_several_connections() {
     });
 }
 
-/// Waits until all nodes refuse this token, which they do within 5 seconds.
+/// Waits until all nodes reject this token, which takes at most 5 seconds.
 #[track_caller]
-fn wait_until_refused(nodes: &[Server], token: &str) {
+fn wait_until_rejected(nodes: &[Server], token: &str) {
     let start = Instant::now();
     for node in nodes {
         let ada = node.client(token);
-        wait_for("the token to be refused", || (ada.get("/plants").status == 401).then_some(()));
+        wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
         assert_eq!(ada.post(plant(9, "too late")).error(), 40101);
     }
     assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
 }
 
 #[test]
-fn tokens_and_users_are_those_of_all_nodes() {
+fn tokens_and_users_are_shared_by_all_nodes() {
     let site = Site::new(Engine::Postgres);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let [first, second] = [site.token("ada", &[]), site.token("ada", &[])];
@@ -61,18 +61,18 @@ fn tokens_and_users_are_those_of_all_nodes() {
         node.client(&second).plant(id + 2, "at once");
     }
     assert!(site.run(&["token", "revoke", "1"]).status.success());
-    wait_until_refused(&nodes, &first);
+    wait_until_rejected(&nodes, &first);
     assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other is as good as ever");
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    wait_until_refused(&nodes, &second);
-    // Somebody else of the same name.
+    wait_until_rejected(&nodes, &second);
+    // A new user of the same name.
     let third = site.token("ada", &[]);
     assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
 }
 
-/// Many clients want the same id at the same moment, and each of them another one that nobody else wants.
+/// Many clients create the same id concurrently, and each of them an id of its own.
 #[test]
-fn of_all_who_want_an_id_exactly_one_gets_it() {
+fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
     const CLIENTS: i64 = 16;
     const ROUNDS: i64 = 100;
     let site = Site::new(Engine::Postgres);
@@ -94,22 +94,22 @@ fn of_all_who_want_an_id_exactly_one_gets_it() {
                     let bytes = ada.bytes("POST", "/plants", &headers, Some(plant(id, &name).as_bytes()));
                     barrier.wait();
                     connection.send(bytes);
-                    let answer = connection.answer(false);
-                    assert!(answer.status == 200 || answer.error() == 40900, "{}", answer.wire());
-                    results.push((id, name, answer.status == 200));
+                    let response = connection.read_response(false);
+                    assert!(response.status == 200 || response.error() == 40900, "{}", response.wire());
+                    results.push((id, name, response.status == 200));
                 }
                 results
             })
         };
         let clients: Vec<_> = (0..CLIENTS).flat_map(|client| [each(client, false), each(client, true)]).collect();
-        clients.into_iter().flat_map(|client| client.join().expect("its answers")).collect()
+        clients.into_iter().flat_map(|client| client.join().expect("its responses")).collect()
     });
     let created: Vec<(i64, String)> =
         results.iter().filter(|(_, _, created)| *created).map(|(id, name, _)| (*id, name.clone())).collect();
     let ids: BTreeSet<i64> = created.iter().map(|(id, _)| *id).collect();
-    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "all of them, and all that nobody else wanted");
+    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "each shared id once, and every id of a single client");
     assert_eq!(created.len(), ids.len(), "and each once");
     let mut created = created;
     created.sort();
-    assert!(nodes.iter().all(|node| plants(&node.client(&token)) == created), "it is the one who was told so");
+    assert!(nodes.iter().all(|node| plants(&node.client(&token)) == created), "it is the client that got the success");
 }

@@ -5,25 +5,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Operator, PASSWORD, errors, refusal, succeeded, works};
+use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 
-/// What needs no second look is not tried a second time.
+/// A permanent error is not retried.
 #[track_caller]
-fn refused_at_once(operator: &Operator, arguments: &[&str]) -> String {
+fn rejected_at_once(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
     assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
-    refusal(&output)
+    error_of(&output)
 }
 
 #[test]
-fn what_is_wrong_with_a_database_is_said_at_once() {
+fn permanent_database_errors_are_reported_at_once() {
     let site = Site::new(Engine::Postgres);
     let right = site.url();
     let database = right.rsplit('/').next().unwrap();
     let wrong = [
         (right.replace(PASSWORD, "wr0ng"), "password authentication failed for user \"plantstore\" (28P01)"),
-        (right.replace("plantstore:", "nobody:"), "password authentication failed for user \"nobody\" (28P01)"),
+        (right.replace("plantstore:", "stranger:"), "password authentication failed for user \"stranger\" (28P01)"),
         (right.replace(database, "no_such_one"), "database \"no_such_one\" does not exist (3D000)"),
         (right.replace(&format!(":{PASSWORD}"), ""), "password missing"),
         (format!("{right}?sslmode=require"), "server does not support TLS"),
@@ -32,7 +32,7 @@ fn what_is_wrong_with_a_database_is_said_at_once() {
     for (url, expected) in wrong {
         let node = Operator::at(url);
         for words in
-            [refused_at_once(&node, &["serve", "--listen", "127.0.0.1:0"]), refused_at_once(&node, &["migrate"])]
+            [rejected_at_once(&node, &["serve", "--listen", "127.0.0.1:0"]), rejected_at_once(&node, &["migrate"])]
         {
             assert!(words.contains(expected), "{words}");
             assert!(!words.contains("wr0ng"), "{words}");
@@ -42,14 +42,14 @@ fn what_is_wrong_with_a_database_is_said_at_once() {
 }
 
 #[test]
-fn a_database_that_does_not_listen_is_waited_for_and_then_given_up() {
+fn unreachable_database_is_retried_until_the_timeout() {
     let cluster = Cluster::shared();
-    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).refusal_to_serve(&[]);
+    let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).serve_error(&[]);
     assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
     assert!(words.contains("Connection refused"), "{words}");
 }
 
-/// How the connections of the nodes to this database are made: `t` for each that is encrypted, `f` for others.
+/// Lists the encryption of the nodes' connections to this database: `t` for each encrypted one, `f` for others.
 fn encrypted(cluster: &Cluster, database: &str) -> String {
     let sql = "SELECT string_agg(DISTINCT ssl::text, ' ') FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
                WHERE application_name = 'plantstore' AND datname = ";
@@ -72,7 +72,7 @@ fn another_authority(directory: &Path) -> String {
 }
 
 #[test]
-fn connections_are_as_safe_as_the_url_asks() {
+fn sslmode_of_the_url_is_enforced() {
     let cluster = Cluster::start(&["ssl=on", "fsync=off", "listen_addresses=127.0.0.1,127.0.0.2"]);
     let database = cluster.create_database();
     let directory = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn connections_are_as_safe_as_the_url_asks() {
     }
 
     let unknown = "invalid peer certificate: UnknownIssuer";
-    let refused = [
+    let rejected = [
         (format!("{url}?sslmode=require&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-ca&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-full&sslrootcert={other}"), unknown),
@@ -113,20 +113,20 @@ fn connections_are_as_safe_as_the_url_asks() {
         (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
         (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),
     ];
-    for (url, expected) in refused {
-        let words = refused_at_once(&Operator::at(url), &["token", "list"]);
+    for (url, expected) in rejected {
+        let words = rejected_at_once(&Operator::at(url), &["token", "list"]);
         assert!(words.contains(expected), "{words}");
     }
 }
 
 #[test]
-fn of_several_hosts_the_one_that_takes_writes_is_used() {
+fn writable_host_of_several_is_used() {
     let (primary, standby) = (Cluster::shared(), Cluster::start(&["fsync=off"]));
     let name = "on_several_hosts";
     for cluster in [primary, &standby] {
         cluster.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
     }
-    // All that tells it from a standby is that nothing is replicated.
+    // The only difference from a standby is that nothing is replicated.
     standby.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
     wait_for("it to be read-only", || {
         (standby.psql("postgres", "SHOW default_transaction_read_only") == "on").then_some(())
@@ -146,13 +146,13 @@ fn of_several_hosts_the_one_that_takes_writes_is_used() {
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
     }
     assert_eq!(primary.psql(name, "SELECT count(*) FROM plantstore.tokens"), "3");
-    let words = Operator::at(url(&[standby.address()])).refusal_to_serve(&[]);
+    let words = Operator::at(url(&[standby.address()])).serve_error(&[]);
     assert!(words.contains("database does not allow writes"), "{words}");
     assert_eq!(standby.psql(name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
 }
 
 #[test]
-fn a_socket_is_a_host_too() {
+fn unix_socket_is_accepted_as_host() {
     let cluster = Cluster::shared();
     let (database, directory) = (cluster.create_database(), cluster.data_directory().parent().unwrap().display());
     let node = Operator::at(format!("postgres:///{database}?host={directory}&port={}&user=postgres", cluster.port()));
@@ -161,7 +161,7 @@ fn a_socket_is_a_host_too() {
 }
 
 #[test]
-fn the_password_is_found_where_other_programs_find_it() {
+fn password_is_read_from_the_usual_places() {
     let site = Site::new(Engine::Postgres);
     let token = site.token("ada", &[]);
     let bare = Operator::at(site.url().replace(&format!(":{PASSWORD}"), ""));
@@ -184,15 +184,15 @@ fn the_password_is_found_where_other_programs_find_it() {
     succeeded(&list(&bare, &[("PGPASSFILE", &private)]));
     succeeded(&list(&bare, &[("PGPASSWORD", PASSWORD), ("PGPASSFILE", &wrong)]));
     succeeded(&list(&whole, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &wrong)]));
-    let refused = [
+    let rejected = [
         (list(&bare, &[]), "password missing"),
         (list(&bare, &[("PGPASSWORD", "wr0ng"), ("PGPASSFILE", &private)]), "password authentication failed"),
         (list(&bare, &[("PGPASSFILE", &wrong)]), "password authentication failed"),
         (list(&bare, &[("PGPASSFILE", &open)]), "make it private with chmod 600"),
         (list(&bare, &[("PGPASSFILE", "missing")]), "cannot read the password file missing"),
     ];
-    for (output, expected) in refused {
-        let words = refusal(&output);
+    for (output, expected) in rejected {
+        let words = error_of(&output);
         assert!(words.contains(expected) && !words.contains("wr0ng"), "{words}");
     }
     write(".pgpass", 0o600, PASSWORD);
@@ -201,7 +201,7 @@ fn the_password_is_found_where_other_programs_find_it() {
 }
 
 #[test]
-fn the_password_is_never_told() {
+fn password_is_never_printed() {
     let site = Site::new(Engine::Postgres);
     let token = site.token("ada", &[]);
     let (url, bare) = (site.url(), site.url().replace(&format!(":{PASSWORD}"), ""));

@@ -1,5 +1,5 @@
-//! Real faults under several nodes on one database: it dies, freezes or is out of reach, connections break at the worst
-//! moment, and nodes vanish. What was acknowledged stays, nobody is told anything that is not so, and it heals by itself.
+//! Faults under several nodes on one database: it is killed, frozen or unreachable, connections break during commits, and
+//! nodes are lost. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
 
 mod balancer;
 mod commits;
@@ -9,24 +9,24 @@ mod nodes;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Answer, Client, Cluster, History, Proxy, Server, Site, Workload, wait_for};
+use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Workload, wait_for};
 
 /// Nodes that log what is worth a look, should the test fail.
 const QUIET: &[&str] = &["--log-level", "warn"];
-/// Within this a request is answered, whatever the state of the database.
-const ANSWERED: Duration = Duration::from_secs(3);
+/// Longest time for a response, in any state of the database.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(3);
 /// The same for clients that share two cores with all the tests.
-const ANSWERED_UNDER_LOAD: Duration = Duration::from_millis(3_500);
+const RESPONSE_LIMIT_UNDER_LOAD: Duration = Duration::from_millis(3_500);
 /// Within this a node is ready again once the database is.
 const HEALED: Duration = Duration::from_secs(5);
-/// A writer that has begun goes on for no longer than this, even if nobody waits for it any more.
+/// Time limit of a writer that has begun, even if no request waits for it any more.
 const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
 
 /// The statements that begin and end a transaction, as they go over the wire.
 const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE\0";
 const COMMIT: &[u8] = b"COMMIT\0";
 
-/// Several users who meet on few plants, on all of the nodes.
+/// Several users with few ids, on all of the nodes.
 fn load(site: &Site, nodes: &[Server]) -> Workload {
     let tokens = ["ada", "ben", "cyd"].map(|user| site.token(user, &[])).to_vec();
     Workload {
@@ -50,12 +50,12 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
             disturb(round, &history);
             wait_for_writes(&history, 200);
         });
-        assert!(report.slowest < ANSWERED_UNDER_LOAD, "{report:?}");
+        assert!(report.slowest < RESPONSE_LIMIT_UNDER_LOAD, "{report:?}");
         settle(&history, site);
         workload.look(&history);
     }
     let summary = history.check().unwrap();
-    assert!(summary.refused > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+    assert!(summary.rejected > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
 }
 
 /// Starts two nodes on one database, the second behind a proxy that can cut it off.
@@ -84,9 +84,9 @@ fn first_use(client: &Client, site: &Site) {
 }
 
 fn is_ready(node: &Server) -> bool {
-    let answer = node.anonymous().get("/readyz");
-    answer.status == 200 || {
-        assert_eq!(answer.error(), 50300);
+    let response = node.anonymous().get("/readyz");
+    response.status == 200 || {
+        assert_eq!(response.error(), 50300);
         false
     }
 }
@@ -114,7 +114,7 @@ fn wait_for_writes(history: &History, more: usize) {
     wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
 }
 
-/// Waits, when nobody calls any more, until what was begun has ended one way or the other, and notes that it has.
+/// Waits, after the load has ended, until every write has committed or failed, and records that in the history.
 #[track_caller]
 fn settle(history: &History, site: &Site) {
     const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
@@ -124,23 +124,23 @@ fn settle(history: &History, site: &Site) {
     history.settle(history.now());
 }
 
-/// The answer, which comes in time.
+/// The response, which comes in time.
 #[track_caller]
-fn in_time(call: impl FnOnce() -> Answer) -> Answer {
+fn in_time(call: impl FnOnce() -> Response) -> Response {
     let start = Instant::now();
-    let answer = call();
-    assert!(start.elapsed() < ANSWERED, "answered after {:?}: {}", start.elapsed(), answer.wire());
-    answer
+    let response = call();
+    assert!(start.elapsed() < RESPONSE_LIMIT, "response after {:?}: {}", start.elapsed(), response.wire());
+    response
 }
 
-/// Without the database every request is refused, in time, and says whether something may have happened.
+/// Without the database every request fails in time, with an error code that is true of its effect.
 #[track_caller]
 fn assert_out_of_reach(client: &Client) {
-    let calls: [&dyn Fn() -> Answer; 3] =
+    let calls: [&dyn Fn() -> Response; 3] =
         [&|| client.get("/plants"), &|| client.post(plant(1, "lost")), &|| client.delete(1)];
     for call in calls {
-        let answer = in_time(call);
-        assert!(matches!(answer.error(), 50300 | 50301), "{}", answer.wire());
+        let response = in_time(call);
+        assert!(matches!(response.error(), 50300 | 50301), "{}", response.wire());
     }
 }
 

@@ -3,7 +3,7 @@
 use super::works;
 use crate::support::{Engine, Site, wait_for};
 
-/// What every session on the database of this site starts with.
+/// Sets defaults for every session on the database of this site.
 fn set_for_all(site: &Site, settings: &[&str]) {
     for setting in settings {
         let setting = setting.replace('\'', "''");
@@ -35,7 +35,7 @@ const ODD: &[&str] = &[
 ];
 
 #[test]
-fn odd_defaults_of_the_database_do_no_harm() {
+fn unusual_database_defaults_do_no_harm() {
     let site = Site::new(Engine::Postgres);
     set_for_all(&site, ODD);
     let token = site.token("ada", &[]);
@@ -61,9 +61,9 @@ fn odd_defaults_of_the_database_do_no_harm() {
     assert_eq!(site.rows("SELECT count(*) FROM plants"), [0]);
 }
 
-/// At this level a transaction sees what was there when it began to wait, unless it asks for another.
+/// At this level a transaction sees the data from before its wait, unless it uses another snapshot.
 #[test]
-fn many_may_start_together_on_a_new_database_that_is_serializable() {
+fn concurrent_starts_on_a_new_serializable_database_succeed() {
     let site = Site::new(Engine::Postgres);
     set_for_all(&site, &["default_transaction_isolation = 'serializable'"]);
     std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ fn many_may_start_together_on_a_new_database_that_is_serializable() {
 }
 
 #[test]
-fn times_are_the_same_wherever_the_database_is() {
+fn times_do_not_depend_on_the_time_zone_of_the_database() {
     let site = Site::new(Engine::Postgres);
     site.token("ada", &[]);
     site.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
@@ -89,7 +89,7 @@ fn times_are_the_same_wherever_the_database_is() {
     assert_eq!(list(), before);
 }
 
-/// What is acknowledged is durable, whatever the database's default; a trigger tells what the sessions are set to.
+/// Acknowledged writes are durable, whatever the database's default. A trigger records the setting of each session.
 #[test]
 fn commits_are_durable_whatever_the_default() {
     for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {
@@ -122,7 +122,7 @@ const SEE: &str = "
 
 /// Longer than the database's own settings can be.
 #[test]
-fn the_longest_time_that_the_option_takes_is_taken() {
+fn longest_store_timeout_is_accepted() {
     let site = Site::new(Engine::Postgres);
     let server = site.serve(&["--store-timeout", "365000d"]);
     works(&server, &site.token("ada", &[]));

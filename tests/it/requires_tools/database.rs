@@ -1,4 +1,4 @@
-//! The database of a scale-out store: who may do what in it, how it is reached, and what it may be set to.
+//! PostgreSQL databases: privileges, connections and settings.
 
 mod connections;
 mod settings;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Cluster, Engine, Server, Site, Stop, wait_for};
+use crate::support::{Cluster, Engine, Server, Site, StopOnDrop, wait_for};
 
 /// Of the role `plantstore` of every server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -49,18 +49,18 @@ impl Operator {
         serde_json::from_str(&self.run(&[arguments, &["--json"]].concat())).unwrap()
     }
 
-    /// What a command says that must fail.
+    /// Runs a command that must fail, and returns its error.
     #[track_caller]
-    fn refusal(&self, arguments: &[&str]) -> String {
-        refusal(&self.command(arguments).output().unwrap())
+    fn error_of(&self, arguments: &[&str]) -> String {
+        error_of(&self.command(arguments).output().unwrap())
     }
 
-    /// The same of `serve`, which ends by itself even if it is not refused.
+    /// The same of `serve`, which ends by itself even if it is not rejected.
     #[track_caller]
-    fn refusal_to_serve(&self, arguments: &[&str]) -> String {
+    fn serve_error(&self, arguments: &[&str]) -> String {
         let fixed = ["serve", "--listen", "127.0.0.1:0"];
         let mut command = self.site.command_through(&["timeout", "60"], &[&fixed, arguments].concat());
-        refusal(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).output().unwrap())
+        error_of(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).output().unwrap())
     }
 }
 
@@ -74,9 +74,9 @@ fn succeeded(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// The last words of a command that has failed: one line, after what the log says while there is hope.
+/// Returns the error of a command that has failed: its last line, after log lines about retries.
 #[track_caller]
-fn refusal(output: &Output) -> String {
+fn error_of(output: &Output) -> String {
     let words = errors(output);
     assert_eq!(output.status.code(), Some(1), "{words}");
     let (hopes, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
@@ -97,7 +97,7 @@ fn make_database(name: &str, options: &str) -> Operator {
     Operator::at(cluster.url(name))
 }
 
-/// The three operations, once each and once in vain.
+/// Runs the three operations, each once with success and once with an error.
 #[track_caller]
 fn works(server: &Server, token: &str) {
     let ada = server.client(token);
@@ -117,7 +117,7 @@ fn statements_of_the_document() -> String {
     block.expect("a block of SQL").to_owned()
 }
 
-/// What a role gets to hear when it runs a statement.
+/// Returns the error of a statement that a role runs.
 fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
     let output = cluster.tool("psql").args(["-X", "-A", "-t", "-q", "-c", sql, url]).output().unwrap();
     if output.status.success() { Ok(succeeded(&output)) } else { Err(errors(&output)) }
@@ -149,7 +149,7 @@ fn everything_works(node: &Operator, cluster: &Cluster, database: &str, argument
 }
 
 #[test]
-fn the_roles_of_the_document_suffice_and_can_do_no_more() {
+fn documented_roles_have_exactly_the_privileges_needed() {
     let cluster = Cluster::start(&["fsync=off"]);
     cluster.psql("postgres", "CREATE DATABASE plants");
     cluster.psql("plants", &statements_of_the_document());
@@ -160,7 +160,7 @@ fn the_roles_of_the_document_suffice_and_can_do_no_more() {
         |role: &str| database_url(&cluster, &format!("plantstore_{role}"), &format!("{role}-{PASSWORD}"), "plants");
     let (owner, service) = (Operator::at(url("owner")), Operator::at(url("service")));
 
-    let words = service.refusal_to_serve(&[]);
+    let words = service.serve_error(&[]);
     assert!(words.contains("permission denied for schema plantstore (42501): run `plantstore migrate`"), "{words}");
     owner.run(&["migrate"]);
     everything_works(&service, &cluster, "plants", &["--no-migrate"]);
@@ -188,27 +188,27 @@ fn the_roles_of_the_document_suffice_and_can_do_no_more() {
 }
 
 #[test]
-fn a_role_that_may_not_make_the_schema_is_told_so() {
-    let node = make_database("somebody_elses", "");
+fn role_without_create_privilege_gets_a_clear_error() {
+    let node = make_database("of_another_role", "");
     let create = ["token", "create", "--create", "--user", "a"];
-    for words in [node.refusal_to_serve(&[]), node.refusal(&["migrate"]), node.refusal(&create)] {
+    for words in [node.serve_error(&[]), node.error_of(&["migrate"]), node.error_of(&create)] {
         assert!(
-            words.contains("permission denied for database somebody_elses (42501): run `plantstore migrate`"),
+            words.contains("permission denied for database of_another_role (42501): run `plantstore migrate`"),
             "{words}"
         );
     }
 }
 
 #[test]
-fn an_empty_database_is_left_empty_by_those_who_only_look() {
+fn commands_that_only_read_create_no_schema() {
     let site = Site::new(Engine::Postgres);
     let node = Operator::at(site.url());
-    let words = node.refusal_to_serve(&["--no-migrate"]);
+    let words = node.serve_error(&["--no-migrate"]);
     assert!(words.contains("is at version 0, this release needs 2: run `plantstore migrate` first"), "{words}");
     for looking in
         [&["token", "list"][..], &["token", "revoke", "1"], &["user", "list"], &["user", "delete", "--yes", "a"]]
     {
-        let words = node.refusal(looking);
+        let words = node.error_of(looking);
         assert!(words.contains("there is no store at postgres://plantstore@127.0.0.1:"), "{words}");
     }
     assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
@@ -218,7 +218,7 @@ fn an_empty_database_is_left_empty_by_those_who_only_look() {
 }
 
 #[rstest]
-fn a_migration_of_what_is_up_to_date_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn migration_of_a_current_schema_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let first = site.run(&["migrate"]);
     assert!(first.status.success(), "{}", errors(&first));
@@ -234,9 +234,9 @@ fn a_migration_of_what_is_up_to_date_changes_nothing(#[values(Engine::Sqlite, En
     assert_eq!(server.client(&token).ids(), [1]);
 }
 
-// Names are bytes and ids are numbers, whatever a language or a library makes of them.
+// Names are bytes and ids are numbers, independent of the locale.
 #[rstest]
-fn what_was_stored_is_what_is_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn stored_text_is_listed_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
@@ -252,8 +252,8 @@ fn what_was_stored_is_what_is_listed(#[values(Engine::Sqlite, Engine::Postgres)]
         if let Some(tag) = tag {
             plant["tag"] = (*tag).into();
         }
-        let answer = ada.post(plant.to_string());
-        assert_eq!(answer.status, 200, "{plant}: {}", answer.text());
+        let response = ada.post(plant.to_string());
+        assert_eq!(response.status, 200, "{plant}: {}", response.text());
     }
     let listed = ada.get("/plants?include=id").json();
     let listed: Vec<_> = listed
@@ -297,7 +297,7 @@ fn users_are_listed_in_the_order_of_bytes_in_a_database_of_another_language() {
 }
 
 #[test]
-fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_refused() {
+fn schema_with_additions_is_accepted_and_one_with_losses_rejected() {
     let site = Site::new(Engine::Postgres);
     let node = Operator::at(site.url());
     let token = site.token("ada", &[]);
@@ -315,15 +315,15 @@ fn a_schema_that_was_only_added_to_is_worked_on_and_one_that_lost_something_is_r
     assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
 
     site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (4, 4)");
-    for words in [node.refusal_to_serve(&[]), node.refusal(&["token", "list"]), node.refusal(&["migrate"])] {
+    for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
         let newer = "was written by a newer plantstore (schema 4, this one knows 2): use that release or a later one";
         assert!(words.contains(newer), "{words}");
     }
 }
 
-/// What 0.2.0 left behind is brought up to date, with all that is in it.
+/// A database of 0.2.0 is migrated with all of its data.
 #[test]
-fn a_database_of_the_release_before_is_brought_up_to_date() {
+fn database_of_the_previous_release_is_migrated() {
     let site = Site::new(Engine::Postgres);
     let token = site.token("ada", &[]);
     site.token("bob", &[]);
@@ -333,7 +333,7 @@ fn a_database_of_the_release_before_is_brought_up_to_date() {
          UPDATE collections SET version = 1 WHERE user_id = 1;
          INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
     );
-    assert!(Operator::at(site.url()).refusal_to_serve(&["--no-migrate"]).contains("is at version 1"));
+    assert!(Operator::at(site.url()).serve_error(&["--no-migrate"]).contains("is at version 1"));
     let server = site.serve(&[]);
     let ada = server.client(&token);
     assert_eq!(ada.ids(), [1]);
@@ -346,13 +346,13 @@ fn a_database_of_the_release_before_is_brought_up_to_date() {
 
 /// The first step of an upgrade, under the nodes of the release before.
 #[test]
-fn a_running_node_works_on_while_the_schema_is_added_to() {
+fn running_node_keeps_serving_during_an_additive_migration() {
     let site = Site::new(Engine::Postgres);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let (stopped, made) = (AtomicBool::new(false), AtomicI64::new(0));
     std::thread::scope(|scope| {
-        let stop = Stop(&stopped);
+        let stop = StopOnDrop(&stopped);
         scope.spawn(|| {
             while !stopped.load(Ordering::Relaxed) {
                 let id = made.load(Ordering::Relaxed);
@@ -376,7 +376,7 @@ fn a_running_node_works_on_while_the_schema_is_added_to() {
 }
 
 #[test]
-fn a_schema_of_another_program_is_refused_and_left_alone() {
+fn schema_of_another_program_is_rejected_and_unchanged() {
     let tables = [
         "CREATE TABLE plantstore.users (mine text)",
         "CREATE VIEW plantstore.plants AS SELECT 1 AS mine",
@@ -386,7 +386,7 @@ fn a_schema_of_another_program_is_refused_and_left_alone() {
     for table in tables {
         let site = Site::new(Engine::Postgres);
         site.execute(&format!("CREATE SCHEMA plantstore AUTHORIZATION plantstore; SET ROLE plantstore; {table}"));
-        let words = Operator::at(site.url()).refusal_to_serve(&[]);
+        let words = Operator::at(site.url()).serve_error(&[]);
         assert!(words.starts_with("error: cannot use postgres://plantstore@127.0.0.1:"), "{words}");
         assert!(words.contains("its schema `plantstore` belongs to another program ("), "{words}");
         let left = "SELECT count(*) FROM pg_class WHERE relnamespace = 'plantstore'::regnamespace";
@@ -395,9 +395,9 @@ fn a_schema_of_another_program_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_database_that_cannot_hold_every_name_is_refused() {
+fn database_with_another_encoding_is_rejected() {
     let node = make_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
-    let words = node.refusal_to_serve(&[]);
+    let words = node.serve_error(&[]);
     assert!(
         words.contains("its encoding is LATIN1, which cannot hold every name: make one with ENCODING 'UTF8'"),
         "{words}"

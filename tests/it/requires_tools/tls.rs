@@ -1,4 +1,4 @@
-//! TLS: certificates and their keys, renewal without a pause, handshakes that take too long, and both protocols within.
+//! TLS: certificates and their keys, reload without a pause, handshake timeouts, and both protocols.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, JSON, PATIENCE, Server, Site, Terminal, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Site, TIMEOUT, Terminal, wait_for};
 
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "new certificate loaded";
@@ -22,13 +22,13 @@ const NOT_RENEWED: &str = "certificate not reloaded: the previous one stays in u
 type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
 /// The files of a server's certificate, which can be replaced, and the authority that signs them.
-struct Files {
+struct TlsFiles {
     authority: Authority,
     certificate: String,
     key: String,
 }
 
-impl Files {
+impl TlsFiles {
     fn new() -> Self {
         let authority = Authority::new();
         let [certificate, key] = ["shown.crt", "shown.key"].map(|name| authority.path(name).display().to_string());
@@ -78,15 +78,15 @@ impl Files {
         let name = ServerName::from(address.ip());
         let mut connection = ClientConnection::new(Arc::new(self.trusting(protocol)), name).expect("a client");
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         while connection.is_handshaking() {
             connection.complete_io(&mut stream)?;
         }
         Ok(StreamOwned::new(connection, stream))
     }
 
-    /// Whether a new connection is shown the certificate of this name.
+    /// Returns true if a new connection gets the certificate of this name.
     fn shows(&self, address: SocketAddr, name: &str) -> bool {
         let file = self.authority.path(&format!("{name}.crt"));
         let expected = <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_file(file);
@@ -94,7 +94,7 @@ impl Files {
         stream.conn.peer_certificates().expect("a certificate")[0] == expected.unwrap()
     }
 
-    /// When the certificate of this name ends, in seconds since 1970.
+    /// Expiry time of the certificate of this name, in seconds since 1970.
     fn end_of(&self, name: &str) -> i64 {
         let script = r#"date -u +%s -d "$(openssl x509 -noout -enddate -in "$0" | cut -d= -f2)""#;
         let file = self.authority.path(&format!("{name}.crt"));
@@ -102,7 +102,7 @@ impl Files {
         String::from_utf8(output.stdout).unwrap().trim_end().parse().expect("seconds")
     }
 
-    /// What `curl` gets with these arguments, and the protocol it has spoken.
+    /// Runs `curl` with these arguments, and returns its output and the protocol version.
     #[track_caller]
     fn curl(&self, arguments: &[&str]) -> String {
         let output = Command::new("curl")
@@ -116,18 +116,18 @@ impl Files {
     }
 }
 
-/// Sends a request, and reads until its answer ends with these words.
+/// Sends a request, and reads until its response ends with these words.
 #[track_caller]
 fn ask(stream: &mut (impl Read + Write), request: &[u8], end: &str) -> String {
     stream.write_all(request).expect("a request sent");
     stream.flush().expect("all of it");
-    let (mut answer, mut buffer) = (String::new(), [0; 4_096]);
-    while !answer.ends_with(end) {
-        let length = stream.read(&mut buffer).expect("an answer");
-        assert_ne!(length, 0, "the end of {answer}");
-        answer.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+    let (mut response, mut buffer) = (String::new(), [0; 4_096]);
+    while !response.ends_with(end) {
+        let length = stream.read(&mut buffer).expect("a response");
+        assert_ne!(length, 0, "the end of {response}");
+        response.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }
-    answer
+    response
 }
 
 #[track_caller]
@@ -139,7 +139,7 @@ fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// What no store has a part in.
+/// Tests without a store.
 fn site() -> Site<'static> {
     Site::new(Engine::Sqlite)
 }
@@ -147,9 +147,9 @@ fn site() -> Site<'static> {
 const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
 
 #[rstest]
-fn the_service_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let files = Files::new();
+    let files = TlsFiles::new();
     let server = files.serve(site, &[]);
     let bearer = format!("Authorization: Bearer {}", site.token("ada", &[]));
     let plants = format!("https://{}/plants", server.address());
@@ -176,11 +176,9 @@ fn the_service_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite, 
 
 // What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
 #[rstest]
-fn a_new_certificate_is_shown_without_dropping_a_connection(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let files = Files::new();
+    let files = TlsFiles::new();
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
     let server = files.serve(site, &[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -204,8 +202,8 @@ fn a_new_certificate_is_shown_without_dropping_a_connection(
 
 /// Tools replace one file after the other: what does not fit together is not shown, and warned of once.
 #[test]
-fn changed_files_are_noticed_by_themselves() {
-    let (site, files) = (site(), Files::new());
+fn changed_certificate_files_are_reloaded() {
+    let (site, files) = (site(), TlsFiles::new());
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
     let server = files.serve(&site, &[]);
     // The same again is nothing.
@@ -220,8 +218,8 @@ fn changed_files_are_noticed_by_themselves() {
 }
 
 #[test]
-fn broken_files_leave_what_was_shown_before() {
-    let (site, files) = (site(), Files::new());
+fn invalid_files_leave_the_old_certificate_in_use() {
+    let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &[]);
     let breaks: [(&dyn Fn(), &str); 3] = [
         (&|| fs::write(&files.certificate, "nonsense").unwrap(), "has no certificate"),
@@ -242,8 +240,8 @@ fn broken_files_leave_what_was_shown_before() {
 }
 
 #[test]
-fn when_the_certificate_expires_is_told() {
-    let (site, files) = (site(), Files::new());
+fn certificate_expiry_is_reported() {
+    let (site, files) = (site(), TlsFiles::new());
     // Beyond the middle of the century, whose years are written in another way.
     files.authority.openssl("req -new -x509 -key server.key -subj /CN=renewed -days 20000 -out renewed.crt");
     let mut server = files.serve(&site, &["--metrics-listen", "0"]);
@@ -258,9 +256,9 @@ fn when_the_certificate_expires_is_told() {
     assert!(!text.contains(expiry), "there is none: {text}");
 }
 
-/// Whoever asks all services of a machine to read their files again means no harm.
+/// An operator may send SIGHUP to all services of a machine.
 #[test]
-fn without_a_certificate_a_hangup_ends_nothing() {
+fn hangup_is_ignored_without_a_certificate() {
     let site = site();
     let mut server = site.serve(&[]);
     server.signal("HUP");
@@ -269,10 +267,10 @@ fn without_a_certificate_a_hangup_ends_nothing() {
     assert!(server.ended().is_none());
 }
 
-/// In a network of its own, where nobody else is.
+/// In a network namespace of its own.
 #[test]
-fn listening_in_clear_beyond_this_machine_is_warned_of() {
-    let (site, files) = (site(), Files::new());
+fn plain_http_beyond_loopback_is_warned_of() {
+    let (site, files) = (site(), TlsFiles::new());
     let everywhere = |tls: &[&str]| {
         let options = [&["serve", "--listen", "0.0.0.0:0", "--no-first-token"], tls].concat();
         Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
@@ -287,8 +285,8 @@ fn listening_in_clear_beyond_this_machine_is_warned_of() {
 }
 
 #[test]
-fn keys_of_every_usual_form_work() {
-    let (site, files) = (site(), Files::new());
+fn usual_key_formats_are_accepted() {
+    let (site, files) = (site(), TlsFiles::new());
     let authority = &files.authority;
     authority.openssl("ec -in server.key -out sec1.key");
     authority.issue("rsa", "RSA -pkeyopt rsa_keygen_bits:2048");
@@ -310,8 +308,8 @@ fn keys_of_every_usual_form_work() {
 }
 
 #[test]
-fn wrong_certificates_are_refused_in_one_clear_line() {
-    let (site, files) = (site(), Files::new());
+fn invalid_certificates_are_rejected_with_one_clear_line() {
+    let (site, files) = (site(), TlsFiles::new());
     files.authority.issue("other", "EC -pkeyopt ec_paramgen_curve:P-256");
     files.authority.openssl("ec -in server.key -aes256 -passout pass:secret -out encrypted.key");
     fs::write(files.authority.path("garbled.crt"), "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
@@ -343,8 +341,8 @@ fn wrong_certificates_are_refused_in_one_clear_line() {
 }
 
 #[test]
-fn a_key_that_everybody_can_read_is_warned_of() {
-    let (site, files) = (site(), Files::new());
+fn world_readable_key_is_warned_of() {
+    let (site, files) = (site(), TlsFiles::new());
     for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true)] {
         fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
         let mut server = files.serve(&site, &[]);
@@ -358,8 +356,8 @@ fn a_key_that_everybody_can_read_is_warned_of() {
 }
 
 #[test]
-fn the_certificate_in_the_log_is_the_one_that_is_shown() {
-    let (site, files) = (site(), Files::new());
+fn logged_certificate_is_the_one_in_use() {
+    let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &[]);
     let output = Command::new("openssl")
         .args(["x509", "-noout", "-fingerprint", "-sha256", "-in", &files.certificate])
@@ -372,7 +370,7 @@ fn the_certificate_in_the_log_is_the_one_that_is_shown() {
 
 #[test]
 fn handshakes_that_take_too_long_are_cut() {
-    let (site, files) = (site(), Files::new());
+    let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     // Nothing at all, and the beginning of a handshake.
     for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"] {
@@ -381,26 +379,26 @@ fn handshakes_that_take_too_long_are_cut() {
         assert!(connection.is_closed_by_server(), "{bytes:?}");
     }
     // A handshake, and then nothing, or half a head.
-    let mut answer = String::new();
-    let silent = files.connect(server.address(), "http/1.1").read_to_string(&mut answer);
-    assert!(silent.is_ok() && answer.is_empty(), "{answer}");
+    let mut response = String::new();
+    let silent = files.connect(server.address(), "http/1.1").read_to_string(&mut response);
+    assert!(silent.is_ok() && response.is_empty(), "{response}");
     let mut half = files.connect(server.address(), "http/1.1");
     half.write_all(&LIVEZ[..20]).unwrap();
-    half.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("40800"), "{answer}");
+    half.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 408 ") && response.contains("40800"), "{response}");
     let mut frames = Frames::begin(files.connect(server.address(), "h2"), &[]);
     assert_eq!(frames.ending(), Some(crate::support::http2::NO_ERROR));
     assert!(files.shows(server.address(), "server"), "others are served");
 }
 
-/// Everything that a connection can be ended for, but taking nothing of an answer, by either protocol.
+/// Everything that a connection can be ended for, but taking nothing of a response, by either protocol.
 fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
     let large = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Filler: {}\r\n\r\n", "x".repeat(20_000));
     for bytes in ["", "GET / HTTP/1.1\r\nHo", "nonsense\r\n\r\n", &large] {
         let mut stream = open("http/1.1");
         stream.write_all(bytes.as_bytes()).unwrap();
         stream.flush().unwrap();
-        // To its end, whatever that is like.
+        // Read to the end, with or without an error.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     let head = head(ada, "POST", "/plants", &[JSON]);
@@ -418,8 +416,8 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
 }
 
 #[test]
-fn who_is_cut_off_is_counted_over_tls_as_in_clear() {
-    let (site, files) = (site(), Files::new());
+fn cut_connections_are_counted_the_same_over_tls_and_plain_http() {
+    let (site, files) = (site(), TlsFiles::new());
     let token = site.token("ada", &[]);
     let limits = ["--metrics-listen", "0", "--header-timeout", "2s", "--idle-timeout", "60s"];
     for encrypted in [true, false] {
@@ -447,16 +445,16 @@ fn who_is_cut_off_is_counted_over_tls_as_in_clear() {
 
 #[test]
 fn handshakes_that_fail_are_counted() {
-    let (site, files) = (site(), Files::new());
+    let (site, files) = (site(), TlsFiles::new());
     let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "2s"]);
     let metrics = server.metrics();
-    // In clear, half of one, none at all, and with a client that trusts somebody else.
+    // Plain HTTP, half a handshake, none at all, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
         let _ = connection.stream().read_to_end(&mut Vec::new());
     }
-    assert!(Files::new().try_connect(server.address(), "h2").is_err());
+    assert!(TlsFiles::new().try_connect(server.address(), "h2").is_err());
     metrics.wait_for("plantstore_http_connections_aborted_total", &[("reason", "tls_handshake")], 4);
     // To look whether anybody listens is none.
     drop(Connection::open(server.address()));
@@ -468,7 +466,7 @@ fn handshakes_that_fail_are_counted() {
 
 #[test]
 fn a_client_that_reads_nothing_is_cut_off() {
-    let (site, files) = (site(), Files::new());
+    let (site, files) = (site(), TlsFiles::new());
     let token = site.token("ada", &[]);
     site.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
@@ -486,26 +484,26 @@ fn a_client_that_reads_nothing_is_cut_off() {
 }
 
 #[test]
-fn whoever_speaks_in_clear_is_told_what_to_do() {
-    let (site, files) = (site(), Files::new());
+fn plain_http_on_a_tls_port_gets_a_clear_error() {
+    let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &[]);
     for bytes in [LIVEZ, crate::support::http2::PREFACE, b"nonsense"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
-        let answer = connection.answer(false);
-        assert_eq!(answer.error(), 40007);
-        assert_eq!(answer.message(), "this port is encrypted: write https:// in place of http://");
+        let response = connection.read_response(false);
+        assert_eq!(response.error(), 40007);
+        assert_eq!(response.message(), "this port is encrypted: write https:// in place of http://");
         assert!(connection.is_closed_by_server());
     }
     let in_clear = site.serve(&[]);
-    assert!(files.try_connect(in_clear.address(), "h2").is_err(), "and a port in clear shakes no hands");
+    assert!(files.try_connect(in_clear.address(), "h2").is_err(), "a plain HTTP port has no handshakes");
     assert_eq!(in_clear.anonymous().get("/livez").status, 200);
 }
 
-/// There is no way to say so but a handshake, which is what there is no room for.
+/// Only a handshake could carry a response, and there is no capacity for one.
 #[test]
 fn connections_beyond_the_limit_are_closed() {
-    let (site, files) = (site(), Files::new());
+    let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &["--max-connections", "1"]);
     let mut first = files.connect(server.address(), "http/1.1");
     ask(&mut first, LIVEZ, LIVE);
@@ -516,8 +514,8 @@ fn connections_beyond_the_limit_are_closed() {
 }
 
 #[test]
-fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
-    let (site, files) = (site(), Files::new());
+fn unfinished_handshake_does_not_delay_shutdown() {
+    let (site, files) = (site(), TlsFiles::new());
     let mut server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
     let mut unfinished = Connection::open(server.address());
     unfinished.send(b"\x16\x03\x01");
@@ -531,8 +529,8 @@ fn a_handshake_that_has_not_ended_does_not_hold_up_the_end() {
 
 /// On a terminal the banner shows commands that work with this certificate.
 #[test]
-fn on_a_terminal_the_banner_tells_whom_to_trust() {
-    let (site, files) = (site(), Files::new());
+fn banner_on_a_terminal_shows_the_certificate_to_trust() {
+    let (site, files) = (site(), TlsFiles::new());
     let shown = Terminal::serve(&site, &files.options()).screen();
     assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
     assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");

@@ -1,4 +1,4 @@
-//! A server that breaks one rule: a proxy in front of a real one that rewrites what passes.
+//! Proxy in front of a real server that rewrites requests and responses, so that one rule is broken.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Answer, Connection};
+use super::{Connection, Response};
 
 /// A request on its way.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ProxiedRequest {
     pub(crate) method: String,
     /// With its query.
     pub(crate) path: String,
@@ -19,7 +19,7 @@ pub(crate) struct Asked {
     pub(crate) body: Vec<u8>,
 }
 
-impl Asked {
+impl ProxiedRequest {
     pub(crate) fn is(&self, method: &str, path: &str) -> bool {
         self.method == method && self.path.starts_with(path)
     }
@@ -34,9 +34,9 @@ impl Asked {
     }
 
     pub(crate) fn with(&self, name: &str, value: &str) -> Self {
-        let mut asked = self.without(name);
-        asked.headers.push((name.to_owned(), value.to_owned()));
-        asked
+        let mut request = self.without(name);
+        request.headers.push((name.to_owned(), value.to_owned()));
+        request
     }
 
     pub(crate) fn json(&self) -> Option<Value> {
@@ -61,16 +61,16 @@ impl Asked {
     }
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn without(mut self, name: &str) -> Self {
         self.headers.retain(|(known, _)| known != name);
         self
     }
 
     pub(crate) fn with(self, name: &str, value: &str) -> Self {
-        let mut answer = self.without(name);
-        answer.headers.push((name.to_owned(), value.to_owned()));
-        answer
+        let mut response = self.without(name);
+        response.headers.push((name.to_owned(), value.to_owned()));
+        response
     }
 
     pub(crate) fn with_status(self, status: u16) -> Self {
@@ -82,7 +82,7 @@ impl Answer {
     }
 
     /// The number of an error, if that is what it is.
-    pub(crate) fn number(&self) -> Option<i64> {
+    pub(crate) fn error_code(&self) -> Option<i64> {
         serde_json::from_slice::<Value>(&self.body).ok()?["error"].as_i64()
     }
 }
@@ -92,35 +92,38 @@ impl Answer {
 pub(crate) struct Upstream(SocketAddr);
 
 impl Upstream {
-    pub(crate) fn ask(self, asked: &Asked) -> Answer {
+    pub(crate) fn send(self, request: &ProxiedRequest) -> Response {
         let mut connection = Connection::open(self.0);
-        connection.send(asked.bytes());
-        connection.answer(asked.method == "HEAD")
+        connection.send(request.bytes());
+        connection.read_response(request.method == "HEAD")
     }
 }
 
-/// What the client gets.
+/// Action of the proxy on a request.
 pub(crate) enum Reply {
-    Answer(Answer),
+    Response(Response),
     /// Nothing, ever.
     Silence,
     /// The end of the connection.
     Cut,
     /// Half of it, and the end.
-    Half(Answer),
+    Half(Response),
     /// A list that does not end.
     Endless,
 }
 
-pub(crate) type Fault = fn(&Asked, Upstream) -> Reply;
+pub(crate) type Fault = fn(&ProxiedRequest, Upstream) -> Reply;
 
 /// The proxy; gone with the process.
-pub(crate) struct Broken {
+pub(crate) struct FaultyProxy {
     address: SocketAddr,
 }
 
-impl Broken {
-    pub(crate) fn start(server: SocketAddr, fault: impl Fn(&Asked, Upstream) -> Reply + Send + Sync + 'static) -> Self {
+impl FaultyProxy {
+    pub(crate) fn start(
+        server: SocketAddr,
+        fault: impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let address = listener.local_addr().expect("its address");
         let fault = Arc::new(fault);
@@ -128,8 +131,8 @@ impl Broken {
             for client in listener.incoming().flatten() {
                 let fault = Arc::clone(&fault);
                 std::thread::spawn(move || {
-                    // Whoever leaves early has seen enough.
-                    let _ = carry(client, Upstream(server), &*fault);
+                    // A client may disconnect early.
+                    let _ = serve(client, Upstream(server), &*fault);
                 });
             }
         });
@@ -141,23 +144,27 @@ impl Broken {
     }
 }
 
-fn carry(mut client: TcpStream, server: Upstream, fault: &dyn Fn(&Asked, Upstream) -> Reply) -> io::Result<()> {
+fn serve(
+    mut client: TcpStream,
+    server: Upstream,
+    fault: &dyn Fn(&ProxiedRequest, Upstream) -> Reply,
+) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut reader = BufReader::new(client.try_clone()?);
-    while let Some(asked) = read(&mut reader)? {
-        match fault(&asked, server) {
-            Reply::Answer(answer) => {
-                client.write_all(&written(&asked, &answer))?;
-                if answer.header("connection") == Some("close") {
+    while let Some(request) = read(&mut reader)? {
+        match fault(&request, server) {
+            Reply::Response(response) => {
+                client.write_all(&to_bytes(&request, &response))?;
+                if response.header("connection") == Some("close") {
                     return Ok(());
                 }
             }
             // Until the client gives up.
             Reply::Silence => return io::copy(&mut reader, &mut io::sink()).map(drop),
             Reply::Cut => return Ok(()),
-            Reply::Half(answer) => {
-                let bytes = written(&asked, &answer);
-                return client.write_all(&bytes[..bytes.len() - answer.body.len().div_ceil(2)]);
+            Reply::Half(response) => {
+                let bytes = to_bytes(&request, &response);
+                return client.write_all(&bytes[..bytes.len() - response.body.len().div_ceil(2)]);
             }
             Reply::Endless => {
                 client.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[{\"name\":\"x\"}")?;
@@ -171,7 +178,7 @@ fn carry(mut client: TcpStream, server: Upstream, fault: &dyn Fn(&Asked, Upstrea
     Ok(())
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
+fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<ProxiedRequest>> {
     let mut line = || {
         let mut line = String::new();
         reader.read_line(&mut line).map(|_| line.trim_end().to_owned())
@@ -187,24 +194,24 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
         let Some((name, value)) = header.split_once(':') else { break };
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
-    let mut asked = Asked { method: method.to_owned(), path: path.to_owned(), headers, body: Vec::new() };
-    let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-    asked.body = vec![0; length];
-    reader.read_exact(&mut asked.body)?;
-    Ok(Some(asked))
+    let mut request = ProxiedRequest { method: method.to_owned(), path: path.to_owned(), headers, body: Vec::new() };
+    let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    request.body = vec![0; length];
+    reader.read_exact(&mut request.body)?;
+    Ok(Some(request))
 }
 
-/// An answer as bytes, with the length that it has now.
-fn written(asked: &Asked, answer: &Answer) -> Vec<u8> {
-    let mut text = format!("HTTP/1.1 {} {}\r\n", answer.status, answer.reason);
+/// A response as bytes, with the length that it has now.
+fn to_bytes(request: &ProxiedRequest, response: &Response) -> Vec<u8> {
+    let mut text = format!("HTTP/1.1 {} {}\r\n", response.status, response.reason);
     let about_length = ["content-length", "transfer-encoding"];
-    for (name, value) in answer.headers.iter().filter(|(name, _)| !about_length.contains(&name.as_str())) {
+    for (name, value) in response.headers.iter().filter(|(name, _)| !about_length.contains(&name.as_str())) {
         let _ = write!(text, "{name}: {value}\r\n");
     }
-    if asked.method != "HEAD" && answer.status != 204 && answer.status != 304 {
-        let _ = write!(text, "content-length: {}\r\n", answer.body.len());
+    if request.method != "HEAD" && response.status != 204 && response.status != 304 {
+        let _ = write!(text, "content-length: {}\r\n", response.body.len());
     }
     let mut bytes = (text + "\r\n").into_bytes();
-    bytes.extend_from_slice(&answer.body);
+    bytes.extend_from_slice(&response.body);
     bytes
 }

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Answer, Connection, Engine, Server, Site, wait_for};
+use crate::support::{Connection, Engine, Response, Server, Site, wait_for};
 
-/// Where Debian puts the library that shows a program another time.
+/// Directory of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
-/// How far the clock is ahead before it is set back.
+/// Offset of the clock before it is set back.
 const AHEAD: Duration = Duration::from_secs(2 * 60 * 60);
-/// How far a `Date` may be from the clock: it has whole seconds, and a response takes a moment.
+/// Largest difference between a `Date` and the clock: it has whole seconds, and a response takes a moment.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A server whose clock is this many seconds ahead, as the file says that it reads with every look at the clock.
+/// A server whose clock is ahead by the number of seconds in a file, which `faketime` reads at every look at the clock.
 fn serve_with_clock(site: &Site, file: &Path) -> Server {
     let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
     let library = library.into_iter().find(|library| Path::new(library).exists());
@@ -37,19 +37,19 @@ fn set_ahead(file: &Path, ahead: Duration) {
 }
 
 /// Checks that a response was dated this far ahead of the real clock.
-fn is_dated(answer: &Answer, ahead: Duration) -> bool {
-    let date = httpdate::parse_http_date(answer.header("date").expect("a date")).expect("an HTTP date");
+fn is_dated(response: &Response, ahead: Duration) -> bool {
+    let date = httpdate::parse_http_date(response.header("date").expect("a date")).expect("an HTTP date");
     let now = SystemTime::now() + ahead;
     date <= now + TOLERANCE && date + TOLERANCE >= now
 }
 
 /// One response of each kind that has a `Date`: of HTTP/1.1, of HTTP/2, and to what is not a request.
-fn responses(server: &Server) -> Vec<Answer> {
+fn responses(server: &Server) -> Vec<Response> {
     let mut malformed = Connection::open(server.address());
     malformed.send("nonsense\r\n\r\n");
     // Several, because each thread of the server may have its own idea of the time.
-    let mut all: Vec<Answer> = (0..12).map(|_| server.anonymous().get("/livez")).collect();
-    all.push(malformed.answer(false));
+    let mut all: Vec<Response> = (0..12).map(|_| server.anonymous().get("/livez")).collect();
+    all.push(malformed.read_response(false));
     all.push(Http2::open(&server.anonymous()).get("/livez"));
     all
 }
@@ -60,14 +60,16 @@ fn date_follows_a_clock_that_is_set_back() {
     let file = site.directory().join("clock");
     set_ahead(&file, AHEAD);
     let server = serve_with_clock(&site, &file);
-    for answer in responses(&server) {
-        assert!(is_dated(&answer, AHEAD), "{}", answer.wire());
-        assert_eq!(answer.headers.iter().filter(|(name, _)| name == "date").count(), 1, "one date");
+    for response in responses(&server) {
+        assert!(is_dated(&response, AHEAD), "{}", response.wire());
+        assert_eq!(response.headers.iter().filter(|(name, _)| name == "date").count(), 1, "one date");
     }
     set_ahead(&file, Duration::ZERO);
     wait_for("dates of the present", || {
-        responses(&server).iter().all(|answer| is_dated(answer, Duration::ZERO)).then_some(())
+        responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)).then_some(())
     });
     set_ahead(&file, AHEAD);
-    wait_for("dates of the future", || responses(&server).iter().all(|answer| is_dated(answer, AHEAD)).then_some(()));
+    wait_for("dates of the future", || {
+        responses(&server).iter().all(|response| is_dated(response, AHEAD)).then_some(())
+    });
 }

@@ -1,8 +1,8 @@
-//! Starts on a database that is slow, busy or not there: what is waited for, what is retried, and what is an error at once.
+//! Starts on a database that is slow, busy or unreachable: waiting, retries and immediate errors.
 
 use std::process::{Child, Stdio};
 
-use crate::support::transfer::{import, lines, said};
+use crate::support::transfer::{import, lines, stderr};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Proxy, Site, wait_for};
 
 /// The advisory lock under which the schema is changed.
@@ -10,7 +10,7 @@ const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
 /// Far shorter than what happens in these tests lasts.
 const SHORT: &[&str] = &["--store-timeout", "50ms"];
 
-/// Sessions of the service in this state on the database, other than the one that asks.
+/// Sessions of the service in this state on the database, other than the one that runs the query.
 fn sessions(site: &Site, condition: &str) -> Vec<i64> {
     site.rows(&format!(
         "SELECT count(*) FROM pg_stat_activity
@@ -36,7 +36,7 @@ fn migration_may_be_idle_for_longer_than_a_request_waits() {
         proxy.heal();
         let server = server.join().unwrap();
         let ada = server.client(&site.token("ada", &[]));
-        wait_for("a store that answers", || (ada.get("/plants").status == 200).then_some(()));
+        wait_for("a reachable store", || (ada.get("/plants").status == 200).then_some(()));
     });
 }
 
@@ -48,8 +48,8 @@ fn migration_waits_for_another_and_says_so() {
     wait_for("the wait", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
     drop(held);
     let output = migrating.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("another process is migrating the schema: waiting for it"), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("another process is migrating the schema: waiting for it"), "{}", stderr(&output));
 }
 
 #[test]
@@ -64,9 +64,9 @@ fn migration_whose_connection_is_lost_is_retried() {
     wait_for("the wait of another connection", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
     drop(held);
     let output = migrating.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("cannot prepare the schema: retrying"), "{}", said(&output));
-    assert!(said(&output).contains("57P01"), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot prepare the schema: retrying"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("57P01"), "{}", stderr(&output));
 }
 
 #[test]
@@ -87,11 +87,11 @@ fn command_on_an_unreachable_database_fails_at_once() {
         &["backup", "new.db", "--store", &dead],
     ] {
         let output = source.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        let lines: Vec<_> = said(&output).lines().map(str::to_owned).collect();
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let lines: Vec<_> = stderr(&output).lines().map(str::to_owned).collect();
         // The password is an argument here, which is warned of.
-        let told: Vec<_> = lines.iter().filter(|line| !line.contains("can see the password")).collect();
-        assert_eq!(told, [expected.trim_end()], "{arguments:?}");
+        let reported: Vec<_> = lines.iter().filter(|line| !line.contains("can see the password")).collect();
+        assert_eq!(reported, [expected.trim_end()], "{arguments:?}");
     }
 }
 
@@ -102,11 +102,11 @@ fn server_retries_an_unreachable_database_and_names_it() {
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
     let output = command.stdin(Stdio::null()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let told = said(&output);
-    let lines: Vec<_> = told.lines().collect();
-    assert_eq!(lines.len(), 2, "{told}");
-    assert!(lines[0].contains("cannot connect to the database: retrying"), "{told}");
-    assert!(lines[0].contains(&format!("postgres://plantstore@{address}/plants")), "{told}");
-    assert!(lines[1].starts_with("error: cannot connect to postgres://"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let reported = stderr(&output);
+    let lines: Vec<_> = reported.lines().collect();
+    assert_eq!(lines.len(), 2, "{reported}");
+    assert!(lines[0].contains("cannot connect to the database: retrying"), "{reported}");
+    assert!(lines[0].contains(&format!("postgres://plantstore@{address}/plants")), "{reported}");
+    assert!(lines[1].starts_with("error: cannot connect to postgres://"), "{reported}");
 }

@@ -6,7 +6,7 @@ use super::{
     COMMIT, HEALED, QUIET, assert_out_of_reach, clients_of_pair, disturb_under_load, first_use, in_time, is_ready,
     plant, plants, start_pair, wait_for_writes, wait_until_healed, wait_until_not_ready,
 };
-use crate::support::{Answer, Client, Cluster, Proxy, Site, Stage, wait_for};
+use crate::support::{Client, Cluster, Proxy, Response, Site, Stage, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&Proxy)) {
@@ -27,28 +27,28 @@ fn cut_off(fault: fn(&Proxy)) {
 }
 
 #[test]
-fn nothing_gets_through_and_nobody_is_told() {
+fn node_recovers_from_a_silent_network_partition() {
     cut_off(Proxy::freeze);
 }
 
 #[test]
-fn connections_are_closed_as_soon_as_they_are_made() {
+fn node_recovers_from_connections_that_close_at_once() {
     cut_off(Proxy::cut);
 }
 
-/// The node cannot come back to see whether its commit happened, and says that it does not know.
+/// The node cannot reconnect to look up its commit, and reports an unknown outcome.
 #[test]
-fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
+fn commit_of_unknown_outcome_gets_50301() {
     let cluster = Cluster::start(&[]);
     let (site, proxy, nodes) = start_pair(&cluster, QUIET);
     let [other, ada] = clients_of_pair(&site, &nodes);
     ada.plant(-1, "there");
     let there = || (-1, "there".to_owned());
-    for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)] {
-        let unknown = |what: &str, call: &dyn Fn() -> Answer| {
+    for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)] {
+        let unknown = |what: &str, call: &dyn Fn() -> Response| {
             proxy.cut_for_good_at(stage, COMMIT);
-            let answer = in_time(call);
-            assert_eq!(answer.error(), 50301, "{what}, {stage:?}: {}", answer.text());
+            let response = in_time(call);
+            assert_eq!(response.error(), 50301, "{what}, {stage:?}: {}", response.text());
         };
         unknown("create", &|| ada.post(plant(1, "new")));
         let expected = if done { vec![there(), (1, "new".to_owned())] } else { vec![there()] };
@@ -66,13 +66,13 @@ fn a_commit_whose_fate_stays_in_the_dark_is_answered_50301() {
     }
 }
 
-/// With its key it is found out after all, on whichever node.
+/// With its idempotency key the outcome is found out on any node.
 #[test]
-fn a_fate_in_the_dark_is_found_out_with_the_key() {
+fn idempotency_key_resolves_unknown_commit() {
     let cluster = Cluster::start(&[]);
     let (site, proxy, nodes) = start_pair(&cluster, QUIET);
     let [other, ada] = clients_of_pair(&site, &nodes);
-    let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterAnswer, true)];
+    let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)];
     for ((stage, done), id) in stages.into_iter().zip(1..) {
         let (path, body) = (format!("/plants/{id}"), plant(id, "new"));
         for (method, path, body, success) in [("POST", "/plants", Some(&*body), 200), ("DELETE", &path, None, 204)] {
@@ -84,7 +84,7 @@ fn a_fate_in_the_dark_is_found_out_with_the_key() {
             let unknown = call(&ada);
             assert_eq!(unknown.error(), 50301, "{about}: {}", unknown.text());
             assert!(unknown.message().contains("send the same again with the same `Idempotency-Key`"));
-            assert_eq!(call(&ada).error(), 50300, "{about}: nobody can be asked");
+            assert_eq!(call(&ada).error(), 50300, "{about}: the outcome cannot be looked up");
             let found = call(&other);
             assert_eq!(found.status, success, "{about}: {}", found.text());
             assert_eq!(found.header("idempotency-replayed").is_some(), done, "{about}");
@@ -96,7 +96,7 @@ fn a_fate_in_the_dark_is_found_out_with_the_key() {
     }
 }
 
-/// A node that stands still in the middle of a transaction, and whose end nobody hears of, holds its locks for a moment.
+/// A node that freezes in the middle of a transaction, without closing its connection, holds its locks for a moment.
 #[test]
 fn a_node_that_vanishes_in_a_transaction_does_not_block_others_for_long() {
     let cluster = Cluster::start(&[]);
@@ -115,19 +115,19 @@ fn a_node_that_vanishes_in_a_transaction_does_not_block_others_for_long() {
     vanishing.signal("STOP");
     let since = Instant::now();
     let mut unknown = false;
-    let answer = wait_for("a write to the same plants", || {
-        let answer = in_time(|| ada.delete(1));
-        // Refused while the other has the lock, and truly not done, unless it says that it does not know.
-        unknown |= answer.status == 503 && answer.error() == 50301;
-        (answer.status != 503).then_some(answer)
+    let response = wait_for("a write to the same plants", || {
+        let response = in_time(|| ada.delete(1));
+        // Rejected without effect while the other has the lock, unless the outcome is reported as unknown.
+        unknown |= response.status == 503 && response.error() == 50301;
+        (response.status != 503).then_some(response)
     });
-    assert!(answer.status == 204 || unknown, "what the other had begun never was: {}", answer.text());
+    assert!(response.status == 204 || unknown, "what the other had begun never was: {}", response.text());
     assert!(since.elapsed() < HEALED, "it took {:?}", since.elapsed());
     // Even if its commit arrives after all.
     ada.plant(1, "anew");
     proxy.heal();
     vanishing.signal("CONT");
-    let answer = connection.answer(false);
-    assert!(answer.status == 204 || answer.error() == 50301, "{}", answer.wire());
+    let response = connection.read_response(false);
+    assert!(response.status == 204 || response.error() == 50301, "{}", response.wire());
     wait_until_healed(std::slice::from_ref(&vanishing));
 }

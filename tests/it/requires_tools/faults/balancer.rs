@@ -1,5 +1,4 @@
-//! Nodes behind a balancer, set up as `deploy/haproxy.cfg` says: the death of a node is felt by those whom it served, and
-//! by nobody else.
+//! Nodes behind a load balancer configured as in `deploy/haproxy.cfg`: the loss of a node affects only its own requests.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,14 +17,14 @@ struct Balancer {
 
 impl Balancer {
     fn start(site: &Site, nodes: [SocketAddr; 2]) -> Self {
-        // Somebody else may be quicker to take the port.
+        // Another process may take the port first.
         let balancer = (0..10).find_map(|_| Self::try_start(site, nodes, free_port()));
         balancer.expect("HAProxy, which scripts/test installs, runs")
     }
 
     fn try_start(site: &Site, nodes: [SocketAddr; 2], port: u16) -> Option<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut text = include_str!("../../../deploy/haproxy.cfg").to_owned();
+        let mut text = include_str!("../../../../deploy/haproxy.cfg").to_owned();
         for (in_file, here) in [("*:8080", address), ("10.0.0.1:8080", nodes[0]), ("10.0.0.2:8080", nodes[1])] {
             assert_eq!(text.matches(in_file).count(), 1, "{in_file}");
             text = text.replace(in_file, &here.to_string());
@@ -88,7 +87,7 @@ impl Drop for Balancer {
 }
 
 #[test]
-fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
+fn loss_of_a_node_affects_only_its_own_requests() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     // The database is there all the time, however busy the machine.
@@ -98,13 +97,13 @@ fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
     let balancer = Balancer::start(&site, addresses);
     let mut workload = load(&site, &nodes);
     workload.nodes = vec![balancer.address];
-    // A connection of the balancer's to the node that dies fails once: those in use, and those that it keeps for later and
-    // takes before it has heard of the end. It never needs more than there are clients, and so it keeps no more.
+    // Each connection of the balancer to the lost node fails once: those in use, and the idle ones that it reuses before
+    // it notices the end. It never has more of them than there are clients.
     let felt_max = 2 * (workload.writers + workload.listers);
     let history = History::new();
     let failed = || {
         let summary = history.check().unwrap();
-        assert_eq!(summary.refused, 0, "there was always a node to turn to");
+        assert_eq!(summary.rejected, 0, "there was always a node to turn to");
         summary.unknown + summary.failed_lists
     };
     let mut failed_before = 0;
@@ -117,9 +116,12 @@ fn the_death_of_a_node_is_felt_by_those_whom_it_served() {
         settle(&history, &site);
         workload.look(&history);
         let failed_now = failed();
-        assert!(failed_now - failed_before <= felt_max, "by nobody else: {failed_before}, {failed_now}");
+        assert!(
+            failed_now - failed_before <= felt_max,
+            "only requests of that node fail: {failed_before}, {failed_now}"
+        );
         failed_before = failed_now;
-        // One is enough, and when the other is back nobody notices either.
+        // One node is enough, and the return of the other is not noticed either.
         workload.run(&history, || {
             wait_for_writes(&history, 200);
             let listen = addresses[victim].to_string();

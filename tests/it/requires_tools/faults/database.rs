@@ -1,4 +1,4 @@
-//! The database dies, or its time stands still.
+//! The database is killed or frozen.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::support::{Cluster, History, Site, signal, wait_for};
 
 #[test]
-fn it_is_killed_under_load_again_and_again() {
+fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
@@ -22,7 +22,7 @@ fn it_is_killed_under_load_again_and_again() {
 }
 
 #[test]
-fn it_takes_no_new_connections_and_those_that_are_there_go_on() {
+fn open_connections_serve_while_new_ones_are_not_accepted() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
@@ -48,13 +48,13 @@ fn it_takes_no_new_connections_and_those_that_are_there_go_on() {
     });
     workload.look(&history);
     let summary = history.check().unwrap();
-    assert_eq!((summary.refused, summary.unknown, summary.failed_lists), (0, 0, 0), "nobody noticed");
+    assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
-/// One process of it stands still, as if its machine had been replaced and nobody had told the connection. Notes of who
-/// used a token are made in passing, and are no reason to wait for it for ever.
+/// One of its processes freezes without closing its connection. The use of a token is stored in the background,
+/// so a request must not wait for it forever.
 #[test]
-fn a_connection_that_falls_silent_over_a_note_is_given_up() {
+fn connection_that_hangs_while_storing_token_use_is_closed() {
     const WAITING: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND \
                            wait_event_type = 'Lock' AND query LIKE 'UPDATE plantstore.tokens%'";
     let cluster = Cluster::start(&[]);
@@ -73,7 +73,7 @@ fn a_connection_that_falls_silent_over_a_note_is_given_up() {
 }
 
 #[test]
-fn it_freezes_under_load() {
+fn requests_fail_in_time_while_the_database_is_frozen() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];

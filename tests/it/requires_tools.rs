@@ -1,0 +1,13 @@
+//! Tests that need PostgreSQL or other programs that `scripts/test` installs. `scripts/test --quick` leaves them out, and
+//! the cases of other modules whose names begin with `requires_`.
+
+mod browser;
+mod clients;
+mod cluster;
+mod database;
+mod database_start;
+mod dates;
+mod faults;
+mod oidc_provider;
+mod readme;
+mod tls;

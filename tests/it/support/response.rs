@@ -1,0 +1,70 @@
+//! HTTP response as it came: status, header fields and body.
+
+use std::fmt::Write as _;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) reason: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a body in UTF-8")
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("a JSON body, not {:?}", self.text()))
+    }
+
+    /// Returns the error code, after checking that the response has exactly the error shape.
+    #[track_caller]
+    pub(crate) fn error(&self) -> i64 {
+        let json = self.json();
+        let shape = json.as_object().expect("an object");
+        assert_eq!(shape.keys().collect::<Vec<_>>(), ["error", "message"], "{}", self.text());
+        assert!(shape["message"].as_str().is_some_and(|message| !message.is_empty()));
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        assert!(self.header("x-request-id").is_some());
+        let code = shape["error"].as_i64().expect("an error code");
+        assert_eq!(code / 100, i64::from(self.status), "the error code starts with the status");
+        code
+    }
+
+    pub(crate) fn message(&self) -> String {
+        self.json()["message"].as_str().expect("a message").to_owned()
+    }
+
+    /// Status, headers and body as they went over the wire, without what differs from run to run.
+    pub(crate) fn wire(&self) -> String {
+        let mut text = format!("{} {}\n", self.status, self.reason);
+        for (name, value) in &self.headers {
+            let value = match name.as_str() {
+                "date" => "(a date)",
+                "x-request-id" => "(an id)",
+                "etag" => "(a tag)",
+                _ => value,
+            };
+            let _ = writeln!(text, "{name}: {value}");
+        }
+        text + "\n" + self.text()
+    }
+
+    /// The address in the `Link` to the next page.
+    pub(crate) fn next(&self) -> Option<String> {
+        let link = self.header("link")?;
+        let address = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
+        Some(address.unwrap_or_else(|| panic!("an RFC 8288 link, not {link}")).to_owned())
+    }
+
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        let json = self.json();
+        json.as_array().expect("an array").iter().map(|plant| plant["id"].as_i64().expect("an id")).collect()
+    }
+}
