@@ -92,6 +92,7 @@ impl Generator {
         let mut generator = Self { address, tokens: tokens.to_vec(), epoll, connections, idle, random };
         for index in 0..count {
             if index % CONNECTS_PER_MS == 0 {
+                #[expect(clippy::disallowed_methods, reason = "the pace of the load, not a wait for a condition")]
                 thread::sleep(Duration::from_millis(1));
             }
             let connection = generator.open(index).context("a connection")?;

@@ -1,4 +1,4 @@
-//! What every request goes through: its context, early rejections, the router, and common header fields.
+//! Handling of every request: its context, early rejections, the router, and common header fields.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -456,7 +456,7 @@ fn handshakes_that_fail_are_counted() {
     }
     assert!(TlsFiles::new().try_connect(server.address(), "h2").is_err());
     metrics.wait_for("plantstore_http_connections_aborted_total", &[("reason", "tls_handshake")], 4);
-    // To look whether anybody listens is none.
+    // A connection without a byte is not a failed handshake.
     drop(Connection::open(server.address()));
     assert!(files.shows(server.address(), "server"));
     metrics.wait_for("plantstore_http_connections_accepted_total", &[], 6);

@@ -1,5 +1,5 @@
-//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, override_head or unreachable. What
-//! it receives is decoded with the schema that OpenTelemetry publishes.
+//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, unreachable or reject
+//! exports. What it receives is decoded with the schema that OpenTelemetry publishes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! Documents: links between them, their index, and their language.
+//! Documents: links between them, their index, and the length of the README.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,6 @@ use super::source::{Files, files, read, root};
 const INDEXES: [&str; 2] = ["docs/README.md", "docs/design/README.md"];
 /// Words in the README, at most.
 const README_WORDS: usize = 900;
-/// Indefinite pronouns, in place of the client, process or person that acts.
-const PRONOUNS: [&str; 5] = ["anybody", "nobody", "somebody", "whoever", "whom"];
 
 #[test]
 fn links_between_documents_resolve() {
@@ -36,20 +34,6 @@ fn index_links_to_every_page() {
 fn readme_is_short() {
     let words = read("README.md").split_whitespace().count();
     assert!(words <= README_WORDS, "the README has {words} words");
-}
-
-#[test]
-fn documents_use_no_indefinite_pronouns() {
-    let lines = |(path, text): (String, String)| {
-        let found: Vec<_> = prose(&text).lines().filter(|line| has_pronoun(line)).map(str::to_owned).collect();
-        found.into_iter().map(move |line| format!("{path}: {line}"))
-    };
-    let found: Vec<_> = files("", "md").into_iter().flat_map(lines).collect();
-    assert!(found.is_empty(), "name the client or process that acts:\n{}", found.join("\n"));
-}
-
-fn has_pronoun(line: &str) -> bool {
-    line.to_lowercase().split(|character: char| !character.is_alphabetic()).any(|word| PRONOUNS.contains(&word))
 }
 
 fn broken_links(documents: &Files, exists: impl Fn(&str) -> bool) -> Vec<String> {
@@ -132,8 +116,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn pronouns_are_found_as_words() {
-    assert!(has_pronoun("- Nobody's token") && !has_pronoun("what everybody needs"));
+fn generated_text_and_code_are_not_prose() {
     assert_eq!(
         prose("a\n<!-- generated: x -->\nb\n## C\n<!-- end of generated text -->\nd\n"),
         "a\n## C\n<!-- end of generated text -->\nd\n"

@@ -118,7 +118,7 @@ fn troubleshooting_quotes_messages_that_exist() {
     assert!(quoted.len() > 30, "{quoted:?}");
     // A message may be composed: of a format with values, and of a reason that is followed by what happens.
     let exists = |message: &String| {
-        let parts = message.split('…').flat_map(|part| part.split(": ending the process"));
+        let parts = message.split('…').flat_map(|part| part.split(": exiting"));
         parts.map(str::trim).all(|part| texts.iter().any(|text| text.contains(part)))
     };
     let unknown: Vec<_> = quoted.iter().filter(|message| !exists(message)).collect();

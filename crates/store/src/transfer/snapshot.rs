@@ -21,7 +21,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// Returns the user to whom the snapshot is limited.
+    /// Returns the user that the snapshot is limited to.
     pub(crate) fn user(&self) -> Option<&str> {
         match self {
             Self::PlantsOf(user) => Some(user.as_str()),
