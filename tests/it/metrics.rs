@@ -1,6 +1,5 @@
 //! Metrics: they count what happened, name no user, and are served on a listener of their own.
 
-mod exposition;
 mod listener;
 
 use std::collections::BTreeSet;
@@ -13,7 +12,7 @@ use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, wait_for};
 
-const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
+pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
 #[rstest]
 fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {

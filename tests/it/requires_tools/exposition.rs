@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rstest::rstest;
 use serde_json::Value;
 
-use super::LISTEN;
+use crate::metrics::LISTEN;
 use crate::support::collector::Collector;
 use crate::support::tools::{in_tests, python_tool, succeed};
 use crate::support::{Engine, Site, wait_for};
