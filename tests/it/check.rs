@@ -80,7 +80,9 @@ fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
     let table = text(&output.stdout);
     assert!(
-        table.starts_with("VERDICT         CHECK                    WHAT MUST HOLD\nholds           create-response  "),
+        table.starts_with(
+            "VERDICT         CHECK                       WHAT MUST HOLD\nholds           create-response  "
+        ),
         "{table}"
     );
     assert!(

@@ -110,7 +110,8 @@ fn rows(site: &Site) -> Vec<String> {
         .collect()
 }
 
-/// A store that was copied is one: what clients know of the old one holds.
+/// Asserts that a server on the copy accepts entity tags, idempotency keys and tokens of the source, has its shares, and
+/// gives a new user an id that no copied user has.
 #[track_caller]
 fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
     let server = site.serve(&[]);
@@ -409,7 +410,10 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
          CREATE TRIGGER forget BEFORE INSERT ON plants FOR EACH ROW EXECUTE FUNCTION forget()",
     );
-    assert!(error_of(&target.run(&["restore", source.file().to_str().unwrap()])).contains("is not what was read"));
+    assert!(
+        error_of(&target.run(&["restore", source.file().to_str().unwrap()]))
+            .contains("the copy differs from its source")
+    );
 }
 
 /// A log of another file, now gone, must not become part of a new one.

@@ -218,7 +218,7 @@ fn probe_reports_readiness() {
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
         (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
-        (silent.url(), "100ms", "error: no whole answer within 100ms\n"),
+        (silent.url(), "100ms", "error: no complete response within 100ms\n"),
     ] {
         let output = site.run(&["probe", &url, "--timeout", timeout]);
         assert_eq!(output.status.code(), Some(1));

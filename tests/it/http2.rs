@@ -27,7 +27,7 @@ fn logged(server: &Server) -> usize {
     server.log().lines().filter(|line| line.contains(r#""message":"request""#)).count()
 }
 
-/// Others are served as if nothing were.
+/// Asserts that new connections of HTTP/1.1 and of HTTP/2 are served.
 #[track_caller]
 fn serves_others(server: &Server) {
     assert_eq!(server.anonymous().get("/livez").status, 200);
@@ -140,7 +140,7 @@ fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] 
     let statuses = connection.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
     assert_eq!(ada.ids(), (0..300).collect::<Vec<i64>>());
-    let logged = || server.log().contains(r#""http":"2","method":"POST""#).then_some(());
+    let logged = || server.log().contains(r#""http_version":"2","method":"POST""#).then_some(());
     wait_for("a request in the log", logged);
 }
 
@@ -162,8 +162,8 @@ fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqli
     assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "and there is room again");
 }
 
-// A connection of HTTP/1.1 has one request at work. So that many on each of many connections need no more room than
-// that, all of them together are as many as there may be connections.
+// Over HTTP/1.1, a connection has one request in flight, so `--max-connections` also limits the requests. The same limit
+// applies to the requests in flight on all HTTP/2 connections together.
 #[rstest]
 fn requests_in_flight_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -277,7 +277,7 @@ fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert!(ask(&[]).contains("40007"));
 }
 
-// It is handed over as far as the client makes room, and waits in the store, not in memory.
+// The list is read from the store only as far as the client's flow-control window allows: unread lists use little memory.
 #[rstest]
 fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -303,7 +303,8 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert!(more < 16 * 1024, "{more} KiB more, of lists with {} KiB each", whole.len() / 1024);
 }
 
-// However much room it claims to have: what waits for it is bounded, and so is how long.
+// The client opens the largest flow-control window and reads nothing. The memory for its responses is bounded, and the
+// connection is closed after `--write-timeout`.
 #[rstest]
 fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -1,5 +1,5 @@
-//! Integration tests of the real binary with real sockets and real files. Files mirror routes and capabilities. Every
-//! test that uses a store runs on every engine from one body.
+//! Integration tests of the real binary with real sockets and real files. Files mirror routes and capabilities. Tests
+//! of behaviour common to both engines run on both, from one body.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod support;

@@ -49,7 +49,8 @@ fn issuer_is_reached_through_a_tunnel_with_credentials() {
     assert!(!proxy.heads().is_empty());
 }
 
-#[test]
+#[rstest]
+#[case::requires_python()]
 fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
     let site = Site::new(Engine::Sqlite);
     let (proxy, collector) = (ForwardProxy::start(), Collector::start());

@@ -175,7 +175,7 @@ fn a_freeze_holds_everything_back_until_it_heals() {
     assert_eq!(talker.heard(), ".");
     proxy.heal();
     assert_eq!((read_response(&mut old), read_response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
-    // Cut while frozen, it is cut.
+    // A cut during a freeze closes all connections, and the bytes that were held back are not forwarded.
     proxy.freeze();
     old.write_all(b"lost.").unwrap();
     let mut newer = connect(&proxy);

@@ -50,7 +50,7 @@ impl Campaign {
         Self { clients, listers, history: History::new(), completed: Vec::new() }
     }
 
-    /// Lets everybody work while things break.
+    /// Runs the writing and the listing clients while `breaking` injects faults, then lists all plants once more.
     fn run(&mut self, breaking: impl FnOnce(&History)) {
         let Self { clients, listers, history, completed } = self;
         let (mut more, _) = listers.run(history, || clients.run(history, || breaking(history)));
@@ -126,7 +126,8 @@ fn every_write_happens_once_though_the_database_is_killed() {
     campaign.check(&site);
 }
 
-/// Of some cuts the node recovers in time, and finds out; the others leave it with an outcome that it does not know.
+/// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third one lasts until requests
+/// have failed, so that some outcomes stay unknown to the node.
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_commits_are_cut_off() {

@@ -55,7 +55,7 @@ fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engi
     assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
 }
 
-// Lists that are read as fast as they come must leave room for everybody else.
+// Four clients read long lists as fast as the server sends them, and `/livez` is requested meanwhile.
 #[rstest]
 fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -13,7 +13,7 @@ pub struct ServerUrl(Address);
 pub enum ServerUrlError {
     #[error("write the server's address as http://HOST:PORT or https://HOST:PORT, for example http://127.0.0.1:8080")]
     Malformed,
-    #[error("an address holds no user name and no password: the token is in PLANTSTORE_TOKEN or in --token-file")]
+    #[error("remove user name and password from the URL; put the token into PLANTSTORE_TOKEN or into --token-file")]
     Credentials,
     #[error("the interface names its paths from the root: leave out everything after host and port")]
     Path,

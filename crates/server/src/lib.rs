@@ -1,8 +1,8 @@
-//! The HTTP service, in five top-level modules ("rooms"); imports point from right to left:
+//! The HTTP service, in six top-level modules ("rooms"); imports point from right to left:
 //!
-//! [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
+//! [`options`] ← [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
 //!
-//! This file composes their states into one service. A request: [`transport`] reads it from a connection, [`service`] gives it
+//! [`server`] composes their states into one service. A request: [`transport`] reads it from a connection, [`service`] gives it
 //! a context, the router ([`routes`]) finds its handler, the handler's arguments authenticate and parse it, the store executes
 //! it, and one `?` returns errors as [`api::ApiError`].
 

@@ -1,4 +1,4 @@
-//! The service, composed of the states of all rooms.
+//! The server: its configuration, the state that all requests share, and `serve`.
 
 use std::future::Future;
 use std::sync::Arc;

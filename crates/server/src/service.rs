@@ -88,11 +88,12 @@ impl Handler for Service {
 
     async fn handle(self: Arc<Self>, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
         let RequestInfo { client, in_flight, rejection } = info;
+        let arrived = in_flight.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.options.label_of)(parts.uri.path());
         let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers);
         let method = Some(parts.method.clone());
-        let context = Context::new(&parts.headers, client, in_flight.arrived, parts.version, method, route);
+        let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
         let context = Arc::new(context.with_trace(trace));
         let mut exchange = Exchange::new(Arc::clone(&context), self.state.observe, in_flight);
         parts.extensions.insert(Arc::clone(&context));
@@ -123,7 +124,7 @@ impl Handler for Service {
         }
         if report.as_ref().is_some_and(|report| report.overloaded) {
             // Boxed, because it is rare, and so the future of every request stays small.
-            Box::pin(self.rejections.wait()).await;
+            Box::pin(self.rejections.wait(arrived)).await;
         }
         if self.state.transport.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

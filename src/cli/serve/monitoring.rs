@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -35,28 +35,50 @@ pub(super) struct MonitoringOptions {
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA")]
     otlp_ca: Option<PathBuf>,
+    /// Reason why the collector that the `OTEL_` variables describe is not used.
+    #[arg(skip)]
+    export_error: OnceLock<String>,
 }
 
 impl MonitoringOptions {
     /// Returns the collector of traces, if one is configured.
-    pub(super) fn collector(&self) -> anyhow::Result<Option<Collector>> {
-        let endpoint = match &self.otlp_endpoint {
-            Some(endpoint) => Some(endpoint.clone()),
-            None if otel::is_disabled() => return Ok(None),
-            None => otel::endpoint()?,
+    ///
+    /// If the option does not name the endpoint, an invalid value is not an error, because the process may have inherited the
+    /// `OTEL_` variables: traces are not exported, and [`Self::listen`] logs the reason.
+    pub(super) fn collector(&self) -> Result<Option<Collector>, UsageError> {
+        if let Some(endpoint) = &self.otlp_endpoint {
+            return self.collector_at(endpoint.clone()).map(Some);
+        }
+        let endpoint = match otel::is_disabled() {
+            Ok(true) => return Ok(None),
+            Ok(false) => otel::endpoint(),
+            Err(error) => Err(error),
         };
-        let Some(endpoint) = endpoint else {
-            self.reject_options_without_endpoint()?;
-            return Ok(None);
+        let collector = match endpoint {
+            Ok(Some(endpoint)) => self.collector_at(endpoint),
+            Ok(None) => return self.reject_options_without_endpoint().map(|()| None),
+            Err(error) => Err(error),
         };
+        match collector {
+            Ok(collector) => Ok(Some(collector)),
+            Err(UsageError(reason)) => {
+                // The log is not started yet.
+                let _ = self.export_error.set(reason);
+                Ok(None)
+            }
+        }
+    }
+
+    fn collector_at(&self, endpoint: Endpoint) -> Result<Collector, UsageError> {
         otel::check_protocol()?;
         let sampler = match self.otlp_sample {
             Some(ratio) => Sampler::parent_based(ratio),
             None => otel::sampler()?,
         };
-        let (authorities, named_by) = match (&self.otlp_ca, otel::certificate()) {
-            (None, Some(variable)) => (Some(PathBuf::from(variable.value)), variable.name),
-            (file, _) => (file.clone(), origin("--otlp-ca")),
+        let certificate = if self.otlp_ca.is_none() { otel::certificate()? } else { None };
+        let (authorities, named_by) = match certificate {
+            Some(variable) => (Some(PathBuf::from(variable.value)), variable.name),
+            None => (self.otlp_ca.clone(), origin("--otlp-ca")),
         };
         let settings = CollectorSettings {
             endpoint,
@@ -68,7 +90,7 @@ impl MonitoringOptions {
             sampler,
             proxies: proxies()?,
         };
-        Ok(Some(Collector::new(settings).map_err(|fault| UsageError(format!("{named_by}: {fault}")))?))
+        Collector::new(settings).map_err(|fault| UsageError(format!("{named_by}: {fault}")))
     }
 
     fn reject_options_without_endpoint(&self) -> Result<(), UsageError> {
@@ -82,8 +104,11 @@ impl MonitoringOptions {
         }
     }
 
-    /// Binds the address for metrics, if one is configured.
+    /// Binds the address for metrics, if one is configured. Logs a warning if the `OTEL_` variables are invalid.
     pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
+        if let Some(error) = self.export_error.get() {
+            tracing::warn!(error, "traces are not exported");
+        }
         let Some(listen) = &self.metrics_listen else {
             return Ok(None);
         };

@@ -1,9 +1,9 @@
 //! The environment variables of OpenTelemetry that configure the export of traces.
 //!
-//! Options of the command line win over them. An empty variable counts as not set, as OpenTelemetry specifies. The values of
-//! header fields may be secret: no message quotes them.
+//! Options of the command line win over them. An empty variable counts as not set, as OpenTelemetry specifies; one that is
+//! not UTF-8 is invalid. The values of header fields may be secret: no message quotes them.
 
-use std::env;
+use std::env::{self, VarError};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,15 +33,23 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    fn read(name: &str) -> Option<Self> {
+    fn read(name: &str) -> Result<Option<Self>, UsageError> {
         #[expect(clippy::disallowed_methods, reason = "OpenTelemetry defines these variables; options have others")]
-        let value = env::var(name).ok().filter(|value| !value.trim().is_empty())?;
-        Some(Self { name: name.to_owned(), value: value.trim().to_owned() })
+        let value = match env::var(name) {
+            Ok(value) => value,
+            Err(VarError::NotPresent) => return Ok(None),
+            Err(VarError::NotUnicode(_)) => return Err(UsageError(format!("{name}: write it in UTF-8"))),
+        };
+        let value = value.trim();
+        Ok((!value.is_empty()).then(|| Self { name: name.to_owned(), value: value.to_owned() }))
     }
 
     /// Reads the variable for traces, or the one for all exporters.
-    fn of_exporter(name: &str) -> Option<Self> {
-        Self::read(&for_traces(name)).or_else(|| Self::read(name))
+    fn of_exporter(name: &str) -> Result<Option<Self>, UsageError> {
+        match Self::read(&for_traces(name))? {
+            Some(variable) => Ok(Some(variable)),
+            None => Self::read(name),
+        }
     }
 
     fn parse<T: FromStr<Err: Display>>(&self) -> Result<T, UsageError> {
@@ -59,21 +67,24 @@ fn for_traces(name: &str) -> String {
 }
 
 /// Returns true if the variables turn the export off.
-pub(super) fn is_disabled() -> bool {
-    Variable::read("OTEL_SDK_DISABLED").is_some_and(|disabled| disabled.value.eq_ignore_ascii_case("true"))
-        || Variable::read("OTEL_TRACES_EXPORTER").is_some_and(|exporter| exporter.value == "none")
+pub(super) fn is_disabled() -> Result<bool, UsageError> {
+    let disabled = Variable::read("OTEL_SDK_DISABLED")?;
+    if disabled.is_some_and(|disabled| disabled.value.eq_ignore_ascii_case("true")) {
+        return Ok(true);
+    }
+    Ok(Variable::read("OTEL_TRACES_EXPORTER")?.is_some_and(|exporter| exporter.value == "none"))
 }
 
 /// Returns the endpoint that the variables name.
 pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
-    let exporter = Variable::read("OTEL_TRACES_EXPORTER");
+    let exporter = Variable::read("OTEL_TRACES_EXPORTER")?;
     if let Some(exporter) = exporter.as_ref().filter(|exporter| exporter.value != "otlp") {
         return Err(exporter.wrong("write otlp or none"));
     }
-    if let Some(variable) = Variable::read(&for_traces(ENDPOINT)) {
+    if let Some(variable) = Variable::read(&for_traces(ENDPOINT))? {
         return Endpoint::for_traces(&variable.value).map(Some).map_err(|fault| variable.wrong(fault));
     }
-    match Variable::read(ENDPOINT) {
+    match Variable::read(ENDPOINT)? {
         Some(variable) => variable.parse().map(Some),
         None if exporter.is_some() => Ok(DEFAULT_ENDPOINT.parse().ok()),
         None => Ok(None),
@@ -82,7 +93,7 @@ pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
 
 /// Rejects protocols that are not supported.
 pub(super) fn check_protocol() -> Result<(), UsageError> {
-    match Variable::of_exporter(PROTOCOL) {
+    match Variable::of_exporter(PROTOCOL)? {
         Some(variable) if variable.value != "http/protobuf" => {
             Err(variable.wrong("write http/protobuf, the only supported protocol; collectors accept it on port 4318"))
         }
@@ -91,11 +102,14 @@ pub(super) fn check_protocol() -> Result<(), UsageError> {
 }
 
 pub(super) fn headers() -> Result<ExportHeaders, UsageError> {
-    Variable::of_exporter(HEADERS).map_or_else(|| Ok(ExportHeaders::default()), |variable| variable.parse())
+    match Variable::of_exporter(HEADERS)? {
+        Some(variable) => variable.parse(),
+        None => Ok(ExportHeaders::default()),
+    }
 }
 
 pub(super) fn compression() -> Result<Compression, UsageError> {
-    let Some(variable) = Variable::of_exporter(COMPRESSION) else {
+    let Some(variable) = Variable::of_exporter(COMPRESSION)? else {
         return Ok(Compression::None);
     };
     match variable.value.as_str() {
@@ -106,7 +120,7 @@ pub(super) fn compression() -> Result<Compression, UsageError> {
 }
 
 pub(super) fn timeout() -> Result<Duration, UsageError> {
-    let Some(variable) = Variable::of_exporter(TIMEOUT) else {
+    let Some(variable) = Variable::of_exporter(TIMEOUT)? else {
         return Ok(DEFAULT_TIMEOUT);
     };
     let milliseconds = variable.value.parse::<u64>().ok().filter(|milliseconds| *milliseconds > 0);
@@ -116,22 +130,23 @@ pub(super) fn timeout() -> Result<Duration, UsageError> {
 }
 
 /// Returns the variable that names a file of certificates.
-pub(super) fn certificate() -> Option<Variable> {
+pub(super) fn certificate() -> Result<Option<Variable>, UsageError> {
     Variable::of_exporter(CERTIFICATE)
 }
 
 pub(super) fn sampler() -> Result<Sampler, UsageError> {
-    let Some(variable) = Variable::read("OTEL_TRACES_SAMPLER") else {
+    let Some(variable) = Variable::read("OTEL_TRACES_SAMPLER")? else {
         return Ok(Sampler::default());
     };
-    let ratio = Variable::read("OTEL_TRACES_SAMPLER_ARG").filter(|_| variable.value.ends_with("traceidratio"));
+    let has_ratio = variable.value.ends_with("traceidratio");
+    let ratio = if has_ratio { Variable::read("OTEL_TRACES_SAMPLER_ARG")? } else { None };
     let ratio = ratio.map(|ratio| ratio.parse::<SampleRatio>()).transpose()?;
     Sampler::named(&variable.value, ratio).map_err(|fault| variable.wrong(fault))
 }
 
 pub(super) fn resource() -> Result<Resource, UsageError> {
-    let attributes = Variable::read("OTEL_RESOURCE_ATTRIBUTES");
-    let service_name = Variable::read("OTEL_SERVICE_NAME").map(|variable| variable.value);
+    let attributes = Variable::read("OTEL_RESOURCE_ATTRIBUTES")?;
+    let service_name = Variable::read("OTEL_SERVICE_NAME")?.map(|variable| variable.value);
     let text = attributes.as_ref().map_or("", |variable| &variable.value);
     let malformed = |fault| UsageError(format!("OTEL_RESOURCE_ATTRIBUTES: {fault}"));
     Resource::new(text, service_name.as_deref()).map_err(malformed)

@@ -215,13 +215,13 @@ const ALL: &[Case] = &[
         })
     }),
     case("the first plants are missing", Among(&["create-listed"]), |request, server| {
-        relisted(request, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("bed 0")))
+        relisted(request, server, |plants| plants.retain(|plant| !text_of(plant, "name").ends_with("fixture 0")))
     }),
     case("a plant is listed twice", Exactly(&["create-listed"]), |request, server| {
         relisted(request, server, |plants| {
-            let bed = plants.iter().position(|plant| text_of(plant, "name").ends_with("bed 3"));
-            if let Some(bed) = bed.filter(|_| limit(request).is_none() && !request.path.contains("include")) {
-                plants.insert(bed, plants[bed].clone());
+            let fixture = plants.iter().position(|plant| text_of(plant, "name").ends_with("fixture 3"));
+            if let Some(fixture) = fixture.filter(|_| limit(request).is_none() && !request.path.contains("include")) {
+                plants.insert(fixture, plants[fixture].clone());
             }
         })
     }),
@@ -582,7 +582,7 @@ const ALL: &[Case] = &[
     }),
     case("unknown paths are reported before the token", Exactly(&["access-checked-first"]), |request, server| {
         instead_of(40100, request, server, |response| {
-            if request.path != "/no/such/address" {
+            if request.path != "/no/such/route" {
                 return response;
             }
             response.with_status(404).with_json(&json!({ "error": 40401, "message": "no" }))

@@ -11,7 +11,7 @@ use crate::support::{Engine, Site, wait_for};
 
 const SKIPPED: &str = "issuer key skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
-const AUDIENCE_WRONG: &str = "its `aud` does not hold --oidc-audience";
+const AUDIENCE_WRONG: &str = "its `aud` does not contain --oidc-audience";
 
 #[rstest]
 #[case::requires_openssl()]
@@ -34,7 +34,7 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
     issuer.publish_jwks(published.clone());
     let server = serve(site, &issuer, &[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-    wait_for_log(&server, "the issuer's keys are new");
+    wait_for_log(&server, "issuer keys updated");
     let reported = lines(&server, SKIPPED);
     assert_eq!(reported.len(), unusable.len());
     for (line, (jwk, reason)) in reported.iter().zip(&unusable) {

@@ -399,7 +399,7 @@ fn database_with_another_encoding_is_rejected() {
     let node = make_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
     let words = node.serve_error(&[]);
     assert!(
-        words.contains("its encoding is LATIN1, which cannot hold every name: make one with ENCODING 'UTF8'"),
+        words.contains("its encoding is LATIN1, which cannot store every name: create one with ENCODING 'UTF8'"),
         "{words}"
     );
     assert_eq!(Cluster::shared().psql("latin", "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");

@@ -90,7 +90,8 @@ fn command_on_an_unreachable_database_fails_at_once() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         let lines: Vec<_> = stderr(&output).lines().map(str::to_owned).collect();
         // The password is an argument here, which is warned of.
-        let reported: Vec<_> = lines.iter().filter(|line| !line.contains("can see the password")).collect();
+        let reported: Vec<_> =
+            lines.iter().filter(|line| !line.contains("is visible to all users of this machine")).collect();
         assert_eq!(reported, [expected.trim_end()], "{arguments:?}");
     }
 }

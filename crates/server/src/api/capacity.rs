@@ -34,8 +34,8 @@ where
     }
 }
 
-/// Proof that, beside that, the write queue had a free place. Holds nothing: the place is taken when the body has arrived, so
-/// that slow bodies hold none.
+/// Proof that the runtime was not saturated and the write queue had a free place. Holds nothing: the place is taken when the
+/// body has arrived, so that slow bodies hold none.
 pub(crate) struct WriteCapacity;
 
 impl<App: Send + Sync> FromRequestParts<App> for WriteCapacity

@@ -36,7 +36,7 @@ pub(crate) async fn livez(_: Public) -> Response {
     operation_id = "isReady",
     tag = SERVICE,
     summary = "Check that the service is ready for requests",
-    description = "Succeeds if the store answers and the service is not shutting down.",
+    description = "Succeeds if the store responds and the service is not shutting down.",
     params(ReadParameters),
     responses(ReadyResponses),
 )]

@@ -1,10 +1,11 @@
-//! Delays repeated rejections of one connection.
+//! Delays repeated rejections on one connection.
 //!
-//! The first 503 of a connection is sent at once. A client that sends again before its `Retry-After` has passed and is
-//! rejected again gets that response later and later. Without this, clients that retry at once would occupy the processors
-//! with rejections, and the requests that could be served would starve.
+//! The first 503 on a connection is sent at once. A request that arrives within `Retry-After` of that response and is
+//! rejected again gets its response later. Without this, clients that retry at once would occupy the processors with
+//! rejections, and requests that could be served would starve. Requests that arrived before the last rejection was sent, as
+//! concurrent streams of HTTP/2 do, are not retries of it and are not delayed.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::RETRY_AFTER;
@@ -15,38 +16,56 @@ const DELAY_MIN: Duration = Duration::from_secs(2);
 /// this time must be a small part of the requests per second that can be served.
 const DELAY_MAX: Duration = Duration::from_secs(4);
 
-/// Delays the responses of one connection that is rejected again and again.
+/// The rejections on one connection.
 #[derive(Default)]
 pub(crate) struct RejectionDelay(Mutex<Option<Rejections>>);
 
+#[derive(Clone, Copy)]
 struct Rejections {
-    last: Instant,
-    /// Rejections in a row, each within [`RETRY_AFTER`] of the one before.
+    /// Time at which the last one was sent.
+    sent: Instant,
+    /// Number of rejections in a row, each of a request that arrived within [`RETRY_AFTER`] of the one before.
     in_a_row: u32,
 }
 
 impl RejectionDelay {
-    /// Counts a rejection and waits as long as its response is to be delayed.
-    pub(crate) async fn wait(&self) {
-        let delay = self.next(Instant::now());
+    /// Counts the rejection of a request, and waits as long as its response is to be delayed.
+    pub(crate) async fn wait(&self, arrived: Instant) {
+        let in_a_row = self.next(arrived);
+        let delay = delay_of(in_a_row);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+        self.set_sent(Instant::now(), in_a_row);
     }
 
-    fn next(&self, now: Instant) -> Duration {
-        let mut rejections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match &*rejections {
-            Some(before) if now.saturating_duration_since(before.last) < RETRY_AFTER => before.in_a_row,
-            _ => 0,
-        };
-        let doublings = before.checked_sub(1);
-        let delay = doublings.map_or(Duration::ZERO, |doublings| {
-            DELAY_MIN.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(DELAY_MAX)
-        });
-        // The client can send again when it has the response.
-        *rejections = Some(Rejections { last: now + delay, in_a_row: before.saturating_add(1) });
-        delay
+    /// Returns how many rejections in a row there are with that of a request that arrived at this time.
+    fn next(&self, arrived: Instant) -> u32 {
+        match *self.lock() {
+            Some(last) if arrived <= last.sent => 1,
+            Some(last) if arrived < last.sent + RETRY_AFTER => last.in_a_row.saturating_add(1),
+            Some(_) | None => 1,
+        }
+    }
+
+    fn set_sent(&self, now: Instant, in_a_row: u32) {
+        let mut last = self.lock();
+        // A rejection of a concurrent request does not end a row.
+        let longest =
+            last.filter(|last| now < last.sent + RETRY_AFTER).map_or(in_a_row, |last| last.in_a_row.max(in_a_row));
+        *last = Some(Rejections { sent: now, in_a_row: longest });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Rejections>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the delay of this rejection in a row: none for the first, then doubling.
+fn delay_of(in_a_row: u32) -> Duration {
+    match in_a_row.checked_sub(2) {
+        None => Duration::ZERO,
+        Some(doublings) => DELAY_MIN.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(DELAY_MAX),
     }
 }
 
@@ -54,20 +73,41 @@ impl RejectionDelay {
 mod tests {
     use super::*;
 
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    /// Rejects a request that arrived at this time, and returns the delay of its response and when it was sent.
+    fn reject(delay: &RejectionDelay, arrived: Instant) -> (Duration, Instant) {
+        let in_a_row = delay.next(arrived);
+        let sent = arrived + delay_of(in_a_row);
+        delay.set_sent(sent, in_a_row);
+        (delay_of(in_a_row), sent)
+    }
+
     #[test]
     fn repeated_rejections_are_delayed_longer_and_longer() {
-        let delay = RejectionDelay::default();
-        let start = Instant::now();
-        let delays: Vec<u128> = (0..7).map(|_| delay.next(start).as_millis()).collect();
-        assert_eq!(delays, [0, 2_000, 4_000, 4_000, 4_000, 4_000, 4_000]);
+        let (delay, mut time) = (RejectionDelay::default(), Instant::now());
+        let delays = [(); 4].map(|()| {
+            let (delayed, sent) = reject(&delay, time);
+            time = sent + MOMENT;
+            delayed.as_secs()
+        });
+        assert_eq!(delays, [0, 2, 4, 4]);
     }
 
     #[test]
     fn a_client_that_honours_retry_after_is_never_delayed() {
-        let delay = RejectionDelay::default();
-        let start = Instant::now();
+        let (delay, start) = (RejectionDelay::default(), Instant::now());
         for attempt in 0..5 {
-            assert_eq!(delay.next(start + attempt * RETRY_AFTER), Duration::ZERO);
+            assert_eq!(reject(&delay, start + attempt * RETRY_AFTER).0, Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn concurrent_requests_are_not_retries_of_each_other() {
+        let (delay, start) = (RejectionDelay::default(), Instant::now());
+        reject(&delay, start + MOMENT);
+        assert_eq!(reject(&delay, start).0, Duration::ZERO);
+        // Both retries are delayed alike, although the first has not been sent when the second arrives.
+        assert_eq!([delay.next(start + 2 * MOMENT), delay.next(start + 3 * MOMENT)], [2, 2]);
     }
 }

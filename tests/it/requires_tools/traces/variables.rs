@@ -1,5 +1,7 @@
 //! The environment variables of OpenTelemetry.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Output, Stdio};
 
 use super::{SPAN, TRACE};
@@ -26,6 +28,13 @@ fn serve(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Server {
 
 fn get(server: &Server, id: &str) {
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
+}
+
+/// Waits for the warning that traces are not exported, and returns its line.
+#[track_caller]
+fn wait_for_warning(server: &Server) -> String {
+    let is_it = |line: &&str| line.contains("traces are not exported");
+    wait_for("the warning", || server.log().lines().find(is_it).map(str::to_owned))
 }
 
 #[test]
@@ -83,17 +92,30 @@ fn header_fields_are_decoded_sent_and_never_shown() {
     assert_eq!(request.header("content-type"), Some("application/x-protobuf"));
     assert_eq!(request.header("content-encoding"), Some("gzip"));
     assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with("plantstore/")));
-    collector.respond_with(Some("401 Unauthorized"));
+    // `google.rpc.Status { message: "hush" }`
+    collector.answer_with(b"\x12\x04hush");
+    collector.respond_with(Some("400 Bad Request"));
     get(&server, "rejected");
-    wait_for("the warning", || server.log().contains("it answers 401 Unauthorized").then_some(()));
+    wait_for("the warning", || server.log().contains("it answers 400 Bad Request").then_some(()));
+    // `partial_success { rejected_spans: 1, error_message: "hush" }`
+    collector.answer_with(b"\x0a\x08\x08\x01\x12\x04hush");
+    collector.respond_with(None);
+    get(&server, "partly");
+    wait_for("the warning", || server.log().contains("only in part").then_some(()));
     assert_eq!(server.stop().code(), Some(0));
     assert!(!server.log().contains("hush"), "{}", server.log());
-    for wrong in ["Authorization=Bearer hush,hush", "hush%ff=1", "a=hush%0A", "content-length=hush"] {
+    let url = variables[0].1;
+    for wrong in ["Authorization=Bearer hush,hush", "hush%ff=1", "a=hush%0A", "content-length=hush", "User-Agent=hush"]
+    {
+        let headers = ("OTEL_EXPORTER_OTLP_HEADERS", wrong);
         let Output { status, stderr, .. } =
-            command(&site, &[], &[variables[0], ("OTEL_EXPORTER_OTLP_HEADERS", wrong)]).output().expect("it runs");
+            command(&site, &["--otlp-endpoint", url], &[headers]).output().expect("it runs");
         let error = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(2), "{wrong}: {error}");
-        assert!(error.contains("OTEL_EXPORTER_OTLP_HEADERS: ") && !error.contains("hush"), "{error}");
+        let warning = wait_for_warning(&serve(&site, &[], &[variables[0], headers]));
+        for message in [&*error, warning.as_str()] {
+            assert!(message.contains("OTEL_EXPORTER_OTLP_HEADERS: ") && !message.contains("hush"), "{message}");
+        }
     }
 }
 
@@ -188,9 +210,10 @@ fn certificate_is_that_of_the_variable_or_the_option() {
 }
 
 #[test]
-fn wrong_values_say_what_to_do() {
+fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
     let site = Site::new(Engine::Sqlite);
-    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:4318");
+    let url = "https://127.0.0.1:4318";
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url);
     let cases = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4318", "for example http://127.0.0.1:4318; /v1/traces is added"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "ftp://x", "for example http://127.0.0.1:4318/v1/traces"),
@@ -200,20 +223,38 @@ fn wrong_values_say_what_to_do() {
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "write a number of milliseconds"),
         ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0", "write a number of milliseconds"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "missing.pem", "cannot use the certificates in missing.pem"),
-        ("OTEL_TRACES_EXPORTER", "zipkin", "write otlp or none"),
+        ("OTEL_TRACES_EXPORTER", "console", "write otlp or none"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote", "write always_on, "),
         ("OTEL_RESOURCE_ATTRIBUTES", "nonsense", "entry 1 is malformed"),
     ];
     for (name, value, words) in cases {
-        let output = command(&site, &[], &[endpoint, (name, value)]).output().expect("it runs");
+        let is_reported = |message: &str| message.contains(&format!("{name}: ")) && message.contains(words);
+        let server = serve(&site, &[], &[endpoint, (name, value)]);
+        get(&server, "not-exported");
+        let warning = wait_for_warning(&server);
+        assert!(is_reported(&warning), "{name}: {warning}");
+        // The option replaces these variables.
+        if name.ends_with("_ENDPOINT") || name == "OTEL_TRACES_EXPORTER" {
+            continue;
+        }
+        let output = command(&site, &["--otlp-endpoint", url], &[(name, value)]).output().expect("it runs");
         let errors = String::from_utf8_lossy(&output.stderr);
-        let found = errors.contains(&format!("{name}: ")) && errors.contains(words);
-        assert_eq!((output.status.code(), found), (Some(2), true), "{name}: {errors}");
+        assert_eq!((output.status.code(), is_reported(&errors)), (Some(2), true), "{name}: {errors}");
     }
     let ratio = [endpoint, ("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "2")];
-    let output = command(&site, &[], &ratio).output().expect("it runs");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)"), "{errors}");
+    let warning = wait_for_warning(&serve(&site, &[], &ratio));
+    assert!(warning.contains("OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)"), "{warning}");
+}
+
+#[test]
+fn variable_that_is_not_utf_8_is_invalid() {
+    let site = Site::new(Engine::Sqlite);
+    let mut command = site.command(&SERVE);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", OsStr::from_bytes(b"api-key=hush\xff"));
+    let warning = wait_for_warning(&Server::start(command));
+    assert!(warning.contains("OTEL_EXPORTER_OTLP_HEADERS: write it in UTF-8"), "{warning}");
+    assert!(!warning.contains("hush"), "{warning}");
 }
 
 #[test]
@@ -250,7 +291,7 @@ fn partial_success_is_counted_and_logged() {
         let found = log.contains("only in part") && log.contains(r#""rejected":1,"error":"too old""#);
         found.then_some(())
     });
-    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "refused")], 1);
+    metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "rejected")], 1);
     assert_eq!(metrics.value("plantstore_trace_spans_total", &[("outcome", "exported")]), 0);
     assert_eq!(collector.requests().len(), 1);
 }

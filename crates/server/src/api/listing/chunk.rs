@@ -7,8 +7,8 @@ use plantstore_store::Collection;
 
 use super::view::Include;
 
-/// Size in bytes at which a chunk ends. The plant that exceeds it is still included, so that most chunks fit into a buffer of
-/// 64 KiB, a size that is reached by doubling.
+/// Size of a chunk in bytes. A chunk ends with the plant that reaches this size. 60 KiB leaves space for that plant in a
+/// 64 KiB buffer; buffers grow by doubling.
 pub(super) const CHUNK_BYTES: usize = 60 * 1024;
 /// The same for a connection whose other responses have used up its buffers.
 pub(super) const SMALL_CHUNK_BYTES: usize = 3 * 1024;

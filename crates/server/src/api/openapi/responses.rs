@@ -62,7 +62,8 @@ impl IntoResponses for ListResponses {
         let listed = ResponseBuilder::new()
             .description("The plants that the caller can read, ascending by id")
             .content(JSON, content.build());
-        let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
+        let unchanged =
+            ResponseBuilder::new().description("Not modified: the entity tag in `If-None-Match` is current");
         let mut responses = error_responses(caller_errors(Scope::Read).chain([
             ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"),
             ApiError::BadCursor,
@@ -94,7 +95,7 @@ impl IntoResponses for LiveResponses {
 impl IntoResponses for ReadyResponses {
     fn responses() -> Responses {
         let errors = error_responses(common_errors().chain([ApiError::Unavailable(String::new())]));
-        with_probe_status("The store answers, and the service is not shutting down", "ready", errors)
+        with_probe_status("The store responds, and the service is not shutting down", "ready", errors)
     }
 }
 
@@ -104,7 +105,8 @@ impl IntoResponses for OpenapiResponses {
         let document = ResponseBuilder::new()
             .description("This document")
             .content(JSON, ContentBuilder::new().schema(Some(schema)).build());
-        let unchanged = ResponseBuilder::new().description("What `If-None-Match` names is still true");
+        let unchanged =
+            ResponseBuilder::new().description("Not modified: the entity tag in `If-None-Match` is current");
         let mut responses = error_responses(common_errors());
         let sent = VALIDATORS.into_iter().chain(["Content-Encoding"]);
         responses.insert(code(StatusCode::OK), headers::with(document, sent).into());

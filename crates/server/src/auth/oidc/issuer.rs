@@ -67,7 +67,7 @@ pub(super) enum FetchError {
     TimedOut,
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("{0} answers {1} instead of 200")]
+    #[error("{0} responds with {1} instead of 200")]
     Status(String, StatusCode),
     #[error("the issuer's {DISCOVERY} has no `issuer` or no `jwks_uri`")]
     NoDiscovery,

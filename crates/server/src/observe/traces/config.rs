@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::header::{
     CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    TRANSFER_ENCODING, UPGRADE, USER_AGENT,
 };
 use percent_encoding::percent_decode_str;
 use plantstore_client::trust::{self, TrustError};
@@ -22,8 +22,18 @@ const TRACES: &str = "/v1/traces";
 /// Bytes of a response of the collector at most.
 const RESPONSE_MAX: usize = 1 << 20;
 /// Header fields that the exporter sets itself.
-const RESERVED: [HeaderName; 9] =
-    [CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+const RESERVED: [HeaderName; 10] = [
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    HOST,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    USER_AGENT,
+];
 
 /// URL that spans are sent to, `http://` or `https://`.
 #[derive(Clone, Debug)]
@@ -207,6 +217,7 @@ mod tests {
             assert_eq!(fault(wrong), Some(KeyValueListError::NotAHeader(2)), "{wrong}");
         }
         assert_eq!(fault("Content-Length=1"), Some(KeyValueListError::Reserved(CONTENT_LENGTH)));
+        assert_eq!(fault("User-Agent=garden"), Some(KeyValueListError::Reserved(USER_AGENT)));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::config::{Collector, Compression};
+use super::id::random;
 use super::otlp::{self, PartialSuccess};
 use super::span::RequestSpans;
 use plantstore_client::{ClientError, Response};
@@ -147,7 +148,8 @@ impl Sender {
         let count = batch.iter().map(RequestSpans::count).sum();
         let body = self.encode(batch);
         let deadline = Instant::now() + RETRY_FOR;
-        let mut pause = BACKOFF.0;
+        // Jitter takes away half of it at most.
+        let mut pause = BACKOFF.0 * 2;
         loop {
             let is_last = *self.stopped.borrow();
             let (reason, wanted) = match self.send(body.clone()).await {
@@ -164,7 +166,7 @@ impl Sender {
                 Outcome::Retry(reason, wanted) => (reason, wanted),
             };
             self.failed(&reason);
-            let pausing = wanted.unwrap_or(pause).clamp(BACKOFF.0, BACKOFF.1);
+            let pausing = wanted.unwrap_or_else(|| with_jitter(pause)).clamp(BACKOFF.0, BACKOFF.1);
             if is_last || Instant::now() + pausing > deadline {
                 return self.metrics.dropped.add(count);
             }
@@ -203,7 +205,7 @@ impl Sender {
     async fn send(&self, body: Bytes) -> Outcome {
         let Collector { client, address, timeout: limit, .. } = &self.collector;
         match timeout(*limit, client.post(address, self.headers(), body)).await {
-            Ok(Ok(response)) => outcome(&response),
+            Ok(Ok(response)) => self.outcome(&response),
             Ok(Err(error @ ClientError::NoTrustRoots(..))) => Outcome::Rejected(error.to_string()),
             Ok(Err(
                 error @ (ClientError::Unreachable(..)
@@ -211,8 +213,29 @@ impl Sender {
                 | ClientError::Truncated { .. }
                 | ClientError::TooLarge { .. }),
             )) => Outcome::Retry(error.to_string(), None),
-            Err(_) => Outcome::Retry("the collector did not answer in time".to_owned(), None),
+            Err(_) => Outcome::Retry("the collector did not respond in time".to_owned(), None),
         }
+    }
+
+    fn outcome(&self, response: &Response) -> Outcome {
+        let status = response.status;
+        let reason = || match self.loggable(&otlp::message(&response.body)) {
+            Some(message) => format!("it answers {status}: {message}"),
+            None => format!("it answers {status}"),
+        };
+        match status {
+            status if status.is_success() => Outcome::Accepted(otlp::partial_success(&response.body)),
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry(reason(), retry_after(&response.headers)),
+            _ => Outcome::Rejected(reason()),
+        }
+    }
+
+    /// Returns a message of the collector, unless header fields are configured: it may quote them, and they may be secret.
+    fn loggable<'a>(&self, message: &'a str) -> Option<&'a str> {
+        Some(message).filter(|message| !message.is_empty() && self.collector.headers.is_empty())
     }
 
     /// Logs the first failure after a success; [`Self::succeeded`] logs the first success after that.
@@ -228,29 +251,19 @@ impl Sender {
         }
         let is_partial = *rejected > 0 || !message.is_empty();
         if !std::mem::replace(&mut self.partial, is_partial) && is_partial {
-            tracing::warn!(rejected, error = message, "the collector accepted spans only in part, or with a warning");
+            let error = self.loggable(message);
+            tracing::warn!(rejected, error, "the collector accepted spans only in part, or with a warning");
         }
     }
 }
 
-fn outcome(response: &Response) -> Outcome {
-    let reason = || {
-        let message = match response.status {
-            // It may quote credentials.
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => String::new(),
-            _ => otlp::message(&response.body),
-        };
-        let separator = if message.is_empty() { "" } else { ": " };
-        format!("it answers {}{separator}{message}", response.status)
-    };
-    match response.status {
-        status if status.is_success() => Outcome::Accepted(otlp::partial_success(&response.body)),
-        StatusCode::TOO_MANY_REQUESTS
-        | StatusCode::BAD_GATEWAY
-        | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry(reason(), retry_after(&response.headers)),
-        _ => Outcome::Rejected(reason()),
-    }
+/// Returns a random time between half of `pause` and all of it, so that processes that failed together retry at different
+/// times.
+fn with_jitter(pause: Duration) -> Duration {
+    // Without randomness, the whole pause.
+    let random = u32::from_be_bytes(random().unwrap_or([u8::MAX; 4]));
+    let half = pause / 2;
+    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 /// Returns the time that `Retry-After` asks to wait, which is a number of seconds or a date.
@@ -263,6 +276,14 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jitter_keeps_at_least_half_of_the_pause() {
+        let pause = Duration::from_secs(4);
+        let pauses: Vec<Duration> = (0..100).map(|_| with_jitter(pause)).collect();
+        assert!(pauses.iter().all(|found| (pause / 2..=pause).contains(found)), "{pauses:?}");
+        assert!(pauses.iter().any(|found| *found != pauses[0]), "{pauses:?}");
+    }
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {
