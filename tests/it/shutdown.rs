@@ -99,7 +99,7 @@ fn second_signal_ends_the_server_at_once(#[values(Engine::Sqlite, Engine::Postgr
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
     let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
     server.signal("TERM");
-    wait_for("the first signal", || server.log().contains("stopping").then_some(()));
+    wait_for("the first signal", || server.log().contains("shutting down").then_some(()));
     assert!(server.ended().is_none());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(1));
