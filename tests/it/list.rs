@@ -371,5 +371,5 @@ fn list_that_cannot_be_finished_is_cut_off(#[values(Engine::Sqlite, Engine::Post
     wait_for("the reason in the log", || {
         ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(())
     });
-    assert!(server.log().contains("list response aborted"));
+    wait_for("the aborted list in the log", || server.log().contains("list response aborted").then_some(()));
 }
