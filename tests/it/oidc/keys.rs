@@ -195,7 +195,7 @@ fn silent_issuer_delays_no_request_for_long(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(call(&server, &token).error(), 50300);
     issuer.server.be_silent(false);
     wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
-    wait_for_log(&server, "the issuer did not answer in time");
+    wait_for_log(&server, "the issuer did not respond in time");
     issuer.server.be_silent(true);
     assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101, "after a while");
     assert_eq!(call(&server, &token).status, 200);
@@ -263,12 +263,12 @@ fn invalid_documents_of_an_issuer_are_rejected() {
         (DISCOVERY, keys_at("http://keys.example/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("ftp://127.0.0.1/keys"), "`jwks_uri` cannot be used"),
         (DISCOVERY, keys_at("/keys"), "`jwks_uri` cannot be used"),
-        (DISCOVERY, moved.clone().into_bytes(), "answers 302"),
-        (DISCOVERY, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(), "answers 500"),
+        (DISCOVERY, moved.clone().into_bytes(), "responds with 302"),
+        (DISCOVERY, b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(), "responds with 500"),
         (DISCOVERY, b"nonsense\r\n\r\n".to_vec(), "sent no valid response"),
         (DISCOVERY, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".to_vec(), "is incomplete"),
         (DISCOVERY, Vec::new(), "sent no valid response"),
-        (KEYS, moved.into_bytes(), "answers 302"),
+        (KEYS, moved.into_bytes(), "responds with 302"),
         (KEYS, ok("[]"), "is not a key set"),
         (KEYS, ok("{}"), "is not a key set"),
         (KEYS, ok(&format!(r#"{{"keys":[],"x":"{}"}}"#, "x".repeat(2 << 20))), "larger than"),

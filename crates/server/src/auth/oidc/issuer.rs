@@ -63,7 +63,7 @@ impl IssuerUrl {
 /// The reason why the issuer's keys could not be fetched. The texts are for the log.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("the issuer did not answer in time")]
+    #[error("the issuer did not respond in time")]
     TimedOut,
     #[error(transparent)]
     Client(#[from] ClientError),
