@@ -168,7 +168,7 @@ impl Options {
             migrate: !self.no_migrate,
             write_queue,
             readers,
-            operator_timeout: OPEN_TIMEOUT,
+            admin_timeout: OPEN_TIMEOUT,
             timeout: self.limits.store_timeout,
             await_server: true,
         };

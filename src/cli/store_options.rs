@@ -93,7 +93,7 @@ impl StoreOption {
                 migrate: change != SchemaChange::None,
                 write_queue: 1,
                 readers: 1,
-                operator_timeout: STORE_TIMEOUT,
+                admin_timeout: STORE_TIMEOUT,
                 timeout: STORE_TIMEOUT,
                 await_server: false,
             };

@@ -1,10 +1,10 @@
 //! Users: their names, their ids, and their roles for the plants of other users.
 
-mod unseen;
+mod invisible;
 
 use std::fmt;
 
-use self::unseen::is_unseen;
+use self::invisible::is_invisible;
 
 /// Maximum length of a user name, in characters.
 pub const USER_NAME_MAX_CHARS: usize = 255;
@@ -21,7 +21,9 @@ impl UserName {
         if has == 0 || has > USER_NAME_MAX_CHARS {
             return Err(UserNameError::Length(has));
         }
-        if text.chars().any(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
+        if text
+            .chars()
+            .any(|character| character.is_whitespace() || character.is_control() || is_zero_width_or_bidi(character))
         {
             return Err(UserNameError::Character);
         }
@@ -31,8 +33,8 @@ impl UserName {
     /// Checks the rules for new users: no character is invisible or looks like a blank, so that no two names look alike for
     /// that reason.
     pub fn check_new(&self) -> Result<(), UserNameError> {
-        match self.0.chars().find(|character| is_unseen(*character)) {
-            Some(unseen) => Err(UserNameError::Unseen(u32::from(unseen))),
+        match self.0.chars().find(|character| is_invisible(*character)) {
+            Some(invisible) => Err(UserNameError::Invisible(u32::from(invisible))),
             None => Ok(()),
         }
     }
@@ -49,7 +51,7 @@ impl fmt::Display for UserName {
 }
 
 /// Matches the zero-width characters and the bidirectional controls that all releases have rejected.
-fn is_invisible(character: char) -> bool {
+fn is_zero_width_or_bidi(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
@@ -62,7 +64,7 @@ pub enum UserNameError {
     Character,
     /// The code point of a character that the name of a new user must not have.
     #[error("a new user name holds no invisible or blank-looking characters (found U+{0:04X})")]
-    Unseen(u32),
+    Invisible(u32),
 }
 
 /// Permission of a user for the plants of another.

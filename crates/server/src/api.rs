@@ -1,4 +1,4 @@
-//! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only room that knows status codes.
+//! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only module that knows status codes.
 
 mod admission;
 mod capacity;
@@ -7,8 +7,8 @@ mod cors;
 mod entity_tag;
 mod error;
 mod extract;
-mod header_names;
 mod idempotency;
+mod idempotency_headers;
 mod limits;
 mod listing;
 mod negotiation;

@@ -1,8 +1,8 @@
-//! The HTTP service, in six top-level modules ("rooms"); imports point from right to left:
+//! The HTTP service, in six top-level modules; imports point from right to left:
 //!
 //! [`options`] ← [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
 //!
-//! [`server`] composes their states into one service. A request: [`transport`] reads it from a connection, [`service`] gives it
+//! [`server`] composes their states into one. A request: [`transport`] reads it from a connection, [`request_handler`] gives it
 //! a context, the router ([`routes`]) finds its handler, the handler's arguments authenticate and parse it, the store executes
 //! it, and one `?` returns errors as [`api::ApiError`].
 
@@ -11,9 +11,9 @@ mod auth;
 mod metrics_listener;
 mod observe;
 mod options;
+mod request_handler;
 mod routes;
 mod server;
-mod service;
 mod transport;
 mod web;
 

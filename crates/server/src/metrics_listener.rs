@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use crate::api::{Api, ApiError, ApiLimits};
 use crate::auth::{Auth, AuthLimits, Public};
 use crate::observe::Observe;
+use crate::request_handler::{AppState, HandlerOptions, NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
-use crate::service::{NO_ROUTE, Service, ServiceOptions, State};
 use crate::transport::{self, Transport, TransportLimits};
 
 /// Time limit for a ping of the store. Prometheus waits for 10 seconds.
@@ -44,7 +44,7 @@ pub async fn serve_metrics(
         ..TransportLimits::default()
     };
     let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
-    let state = State {
+    let state = AppState {
         transport: leak(Transport::new(limits)),
         observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
         auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
@@ -58,8 +58,8 @@ pub async fn serve_metrics(
         .fallback(async |_: Public| ApiError::NoMetricsHere)
         .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
         .with_state(state);
-    let service = Service::new(state, ServiceOptions { cors: None, console: false, label_of }, router);
-    transport::serve(listener, None, state.transport, Arc::new(service), std::future::pending()).await;
+    let handler = RequestHandler::new(state, HandlerOptions { cors: None, console: false, label_of }, router);
+    transport::serve(listener, None, state.transport, Arc::new(handler), std::future::pending()).await;
 }
 
 fn label_of(path: &str) -> &'static str {

@@ -7,7 +7,7 @@ use utoipa_axum::routes;
 
 use crate::api::{ApiError, openapi, plants, probes};
 use crate::auth::{AnyScope, Caller};
-use crate::service::{NO_ROUTE, State};
+use crate::request_handler::{AppState, NO_ROUTE};
 use crate::web;
 
 /// Label and paths of each route.
@@ -58,7 +58,7 @@ pub(crate) fn label_of(path: &str) -> &'static str {
 }
 
 /// Returns the operations that the OpenAPI document describes.
-fn operations() -> OpenApiRouter<State> {
+fn operations() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(plants::list, plants::create))
         .routes(routes!(plants::delete))
@@ -76,7 +76,7 @@ pub(crate) fn openapi_json() -> String {
     openapi().to_json().expect("strings, numbers and lists of them are always JSON")
 }
 
-pub(crate) fn router(state: State, console: bool) -> Router {
+pub(crate) fn router(state: AppState, console: bool) -> Router {
     let console = if console { web::console_routes() } else { Router::new() };
     Router::from(operations())
         .merge(web::docs_routes())

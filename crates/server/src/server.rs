@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use crate::api::{Api, ApiLimits, Cors};
 use crate::auth::{Auth, AuthLimits, Issuer};
 use crate::observe::{Collector, Observe};
+use crate::request_handler::{AppState, HandlerOptions, RequestHandler};
 use crate::routes;
-use crate::service::{Service, ServiceOptions, State};
 use crate::transport::{self, ShutdownOutcome, Tls, Transport, TransportLimits};
 use crate::web::Web;
 
@@ -33,16 +33,16 @@ pub struct ServerSettings {
 /// The service on a store.
 #[derive(Clone, Copy)]
 pub struct Server {
-    pub(crate) state: State,
+    pub(crate) state: AppState,
     pub(crate) store: &'static Arc<Store>,
-    options: ServiceOptions,
+    options: HandlerOptions,
 }
 
 impl Server {
     /// Must be called in the runtime that serves the requests. The service's state lives until the process ends.
     pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
         let ServerSettings { transport, auth, api, issuer, cors, console, collector } = settings;
-        let state = State {
+        let state = AppState {
             transport: leak(Transport::new(transport)),
             observe: leak(Observe::new(routes::labels(), collector)),
             auth: leak(Auth::new(Arc::clone(&store), issuer, &auth)),
@@ -50,7 +50,7 @@ impl Server {
             web: leak(Web::new(routes::openapi_json)),
         };
         let cors = cors.map(leak);
-        Self { state, store: leak(store), options: ServiceOptions { cors, console, label_of: routes::label_of } }
+        Self { state, store: leak(store), options: HandlerOptions { cors, console, label_of: routes::label_of } }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
@@ -62,8 +62,8 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> ShutdownOutcome {
         let router = routes::router(self.state, self.options.console);
-        let service = Arc::new(Service::new(self.state, self.options, router));
-        transport::serve(listener, tls, self.state.transport, service, shutdown).await
+        let handler = Arc::new(RequestHandler::new(self.state, self.options, router));
+        transport::serve(listener, tls, self.state.transport, handler, shutdown).await
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
@@ -73,7 +73,7 @@ impl Server {
 
     /// Writes the metrics of the service; the store writes its own.
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        let State { transport, observe, auth, api, .. } = self.state;
+        let AppState { transport, observe, auth, api, .. } = self.state;
         observe.write_request_metrics(page);
         api.write_streaming_metrics(page);
         observe.write_connection_metrics(page);

@@ -2,7 +2,6 @@
 
 mod accounts;
 pub mod archive;
-mod bulk;
 pub mod cache;
 mod error;
 mod idempotency;
@@ -23,7 +22,7 @@ mod version;
 mod write_queue;
 
 pub use self::accounts::{Collection, GrantOutcome, StoredName, StoredShare, StoredToken, StoredUser};
-pub use self::bulk::{Importer, RestoreTarget};
+pub use self::archive::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::limits::{SHARES_MAX, SWEEP_DELAY};

@@ -12,7 +12,7 @@ pub struct OpenOptions {
     pub write_queue: usize,
     pub readers: usize,
     /// Timeout of administrative operations, which wait for concurrent writes.
-    pub operator_timeout: Duration,
+    pub admin_timeout: Duration,
     /// Timeout of a request: for PostgreSQL to respond, or for the write lock of an SQLite file.
     pub timeout: Duration,
     /// Retry for some seconds if the database server does not accept connections yet; otherwise fail immediately.

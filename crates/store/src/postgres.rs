@@ -4,6 +4,7 @@
 //! deadline, so that a database that is down, frozen or unreachable leads to an error and never to a request that hangs.
 
 mod accounts;
+mod admin;
 mod connection;
 mod connector;
 mod database_error;
@@ -12,7 +13,6 @@ mod import;
 mod key_locks;
 mod lists;
 mod metrics;
-mod operator;
 mod restore;
 mod role;
 mod rows;

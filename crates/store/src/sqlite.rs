@@ -6,6 +6,7 @@
 
 mod accounts;
 mod checkpoint;
+mod checkpointer;
 mod connection;
 mod database_error;
 mod database_file;
@@ -19,8 +20,7 @@ mod schema;
 mod shares;
 mod snapshot;
 mod sweep;
-mod wal;
-mod wal_index;
+mod version_cache;
 mod writer;
 
 pub(crate) use self::engine::Sqlite;

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::generated;
-use super::rooms::{self, ROOT};
+use super::layers::{self, ROOT};
 use super::workspace::crates;
 
 const DOCUMENT: &str = "ARCHITECTURE.md";
 
-/// Draws the crates, and the rooms of the server, as a Mermaid flowchart: an arrow leads from the importer to the imported.
+/// Draws the crates, and the layers of the server, as a Mermaid flowchart: an arrow leads from the importer to the imported.
 fn draw() -> String {
-    let imports = rooms::server_imports();
-    let rooms: BTreeSet<_> = imports.keys().flat_map(|(from, to)| [*from, *to]).collect();
-    let label = |room: &'static str| if room == ROOT { "lib.rs" } else { room };
+    let imports = layers::server_imports();
+    let layers: BTreeSet<_> = imports.keys().flat_map(|(from, to)| [*from, *to]).collect();
+    let label = |layer: &'static str| if layer == ROOT { "lib.rs" } else { layer };
     let mut lines = vec!["```mermaid".to_owned(), "flowchart TD".to_owned(), "  subgraph server".to_owned()];
-    lines.extend(rooms.into_iter().map(|room| format!("    server_{room}[{}]", label(room))));
+    lines.extend(layers.into_iter().map(|layer| format!("    server_{layer}[{}]", label(layer))));
     lines.extend(imports.keys().map(|(from, to)| format!("    server_{from} --> server_{to}")));
     lines.push("  end".to_owned());
     for package in crates() {

@@ -13,7 +13,7 @@ const RULES: &[(Thing, &[&str])] = &[
     (Thing::Sql, &["crates/store"]),
     (Thing::Path("rusqlite"), &["crates/store"]),
     (Thing::Path("tokio_postgres"), &["crates/store"]),
-    // The type may be passed on and recorded; the meaning of the service's own statuses is decided in one room. Issuers and
+    // The type may be passed on and recorded; the meaning of the service's own statuses is decided in one module. Issuers and
     // collectors respond with statuses, too.
     (
         Thing::Name("StatusCode"),

@@ -121,13 +121,13 @@ fn index_of(session: &Session, owner: &str) -> Result<usize, ApiError> {
 }
 
 /// An authenticated caller who may change the plants of the requested owner.
-pub(crate) struct Author<S> {
+pub(crate) struct WriteAccess<S> {
     pub(crate) actor: Actor,
     pub(crate) owner: OwnerName,
     scope: PhantomData<S>,
 }
 
-impl<App, S> FromRequestParts<App> for Author<S>
+impl<App, S> FromRequestParts<App> for WriteAccess<S>
 where
     &'static Auth: FromRef<App>,
     App: Send + Sync,

@@ -12,7 +12,7 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde::Serialize;
 
-use super::header_names::IDEMPOTENCY_REPLAYED;
+use super::idempotency_headers::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
 use plantstore_model::plant::{BadPlant, FieldErrorKind, PlantId, PlantIdError};
 use plantstore_model::token::Scope;

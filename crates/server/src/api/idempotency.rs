@@ -10,7 +10,7 @@ use hyper::http::request::Parts;
 use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
-use super::header_names::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
+use super::idempotency_headers::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
 use plantstore_store::{Actor, IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 
 use super::capacity::{ReadCapacity, WriteCapacity};
-use super::collections::{Author, OwnerName, readable};
+use super::collections::{OwnerName, WriteAccess, readable};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::idempotency::{self, RequestKey};
@@ -37,19 +37,19 @@ use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
 )]
 pub(crate) async fn create(
     State(api): State<&'static Api>,
-    author: Author<Write>,
+    access: WriteAccess<Write>,
     key: RequestKey,
     _: WriteCapacity,
     body: PlantBody,
 ) -> Result<Response, ApiError> {
-    let actor = author.actor;
+    let actor = access.actor;
     let key = key.with_owner(actor).with_body(&body.bytes);
     let plant = match body.plant {
         Ok(plant) => plant,
         Err(error) => return Err(key.reject(api, actor.user, error).await),
     };
     let id = plant.id;
-    let created = created(&plant, &author.owner)?;
+    let created = created(&plant, &access.owner)?;
     let key = key.with_outcomes(StatusCode::OK, &ApiError::Duplicate(id));
     match api.store.create(actor, plant, key).await.map_err(|error| api.write_error(error))? {
         WriteResult::Executed(CreateOutcome::Created) => Ok(created),
@@ -106,12 +106,12 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn delete(
     State(api): State<&'static Api>,
-    author: Author<Delete>,
+    access: WriteAccess<Delete>,
     key: RequestKey,
     _: WriteCapacity,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let actor = author.actor;
+    let actor = access.actor;
     let key = key.with_owner(actor);
     let id = match id {
         Ok(id) => id,

@@ -2,8 +2,8 @@
 //! and hashed as well. It becomes visible only if both digests are equal.
 
 use super::digest::{ContentDigest, ContentHasher};
+use super::engine::RestoreTarget;
 use super::progress::TransferProgress;
-use crate::bulk::RestoreTarget;
 use crate::error::{RestoreError, StoreError};
 use crate::transfer::{Snapshot, SnapshotChunk};
 

@@ -9,9 +9,9 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
+use super::engine::Importer;
 use super::line::LineReader;
 use super::progress::TransferProgress;
-use crate::bulk::Importer;
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportRow};
 use plantstore_model::plant::PlantId;

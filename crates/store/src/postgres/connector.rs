@@ -117,7 +117,7 @@ impl Connector {
         let (statement, lock) = match role {
             ConnectionRole::Read | ConnectionRole::KeyLock => (timeout, timeout),
             ConnectionRole::Write => (0, setting(self.timeout * 4 / 5)),
-            ConnectionRole::Operate => (0, timeout),
+            ConnectionRole::Admin => (0, timeout),
         };
         let idle = if role == ConnectionRole::Write { setting(IDLE_TRANSACTION) } else { timeout };
         client
@@ -155,7 +155,7 @@ impl Connector {
         // The locks of a node that is gone are released soon.
         let keepalives: &[&str] = match role {
             ConnectionRole::KeyLock => &KEEPALIVES,
-            ConnectionRole::Read | ConnectionRole::Write | ConnectionRole::Operate => &[],
+            ConnectionRole::Read | ConnectionRole::Write | ConnectionRole::Admin => &[],
         };
         let settings: Vec<_> =
             settings.chain(keepalives.iter().copied()).map(|setting| format!("SET {setting}")).collect();

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::admin::AdminConnection;
 use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connector::Connector;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
-use super::operator::OperatorConnection;
 use super::role::ConnectionRole;
 use super::start;
 use super::writer::Writer;
@@ -38,7 +38,7 @@ pub struct Postgres {
     writer: Writer,
     in_flight_keys: InFlightKeys,
     key_locks: KeyLocks,
-    operator_timeout: Duration,
+    admin_timeout: Duration,
     pub(super) metrics: Arc<PostgresMetrics>,
 }
 
@@ -57,7 +57,7 @@ impl Postgres {
             writer: Writer::start(&connector, options.write_queue, &metrics),
             in_flight_keys: InFlightKeys::default(),
             key_locks: KeyLocks::new(&connector),
-            operator_timeout: options.operator_timeout,
+            admin_timeout: options.admin_timeout,
             connector,
             metrics,
         };
@@ -155,7 +155,7 @@ impl Postgres {
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
-        let connection = self.operator_connection().await?;
+        let connection = self.admin_connection().await?;
         let working = async {
             connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
             work(&connection.client).await
@@ -165,7 +165,7 @@ impl Postgres {
         Ok(done)
     }
 
-    pub(super) async fn operator_connection(&self) -> Result<OperatorConnection, StoreError> {
-        OperatorConnection::open(&self.connector, self.operator_timeout).await
+    pub(super) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
+        AdminConnection::open(&self.connector, self.admin_timeout).await
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use jiff::Timestamp;
 use tokio_postgres::Error;
 
+use super::admin::AdminConnection;
 use super::engine::Postgres;
-use super::operator::OperatorConnection;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
@@ -15,13 +15,13 @@ use plantstore_model::user::UserName;
 
 /// Importer with its own connection.
 pub struct Importer {
-    connection: OperatorConnection,
+    connection: AdminConnection,
     statements: Statements,
 }
 
 impl Postgres {
     pub(crate) async fn importer(&self) -> Result<Importer, StoreError> {
-        let connection = self.operator_connection().await?;
+        let connection = self.admin_connection().await?;
         let statements = connection.wait_for(Statements::prepare(&connection.client)).await?;
         Ok(Importer { connection, statements })
     }

@@ -8,7 +8,7 @@ use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error};
 
-use super::operator::OperatorConnection;
+use super::admin::AdminConnection;
 use super::rows::get;
 use super::snapshot::{connect, start};
 use crate::error::{RestoreError, StoreError};
@@ -17,7 +17,7 @@ use crate::url::PostgresUrl;
 
 /// An open transaction, which is rolled back when its connection is closed.
 pub struct RestoreTarget {
-    connection: OperatorConnection,
+    connection: AdminConnection,
     last_ids: LastIds,
 }
 
@@ -33,7 +33,7 @@ impl RestoreTarget {
             SELECT EXISTS (SELECT 1 FROM plantstore.users),
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
         let (client, store_url) = connect(url, true, timeout).await?;
-        let connection = OperatorConnection::new(client, timeout);
+        let connection = AdminConnection::new(client, timeout);
         connection.wait_for(connection.client.batch_execute(LOCK)).await?;
         let row = connection.wait_for(connection.client.query_one(OCCUPIED, &[])).await?;
         if get(&row, 0)? {

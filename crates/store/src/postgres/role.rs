@@ -8,7 +8,7 @@ pub(super) enum ConnectionRole {
     /// Transactions of the writer.
     Write,
     /// Administrative operations, which may take long.
-    Operate,
+    Admin,
     /// Locks of the keys in flight.
     KeyLock,
 }
@@ -21,7 +21,7 @@ impl ConnectionRole {
         match self {
             Self::Read => "read",
             Self::Write => "write",
-            Self::Operate => "operate",
+            Self::Admin => "admin",
             Self::KeyLock => "key_lock",
         }
     }

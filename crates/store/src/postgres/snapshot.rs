@@ -8,9 +8,9 @@ use futures_util::{TryStreamExt, pin_mut};
 use tokio::sync::mpsc::Sender;
 use tokio_postgres::{Client, Error};
 
+use super::admin::wait_for_response;
 use super::connector::Connector;
 use super::database_error::{NO_RESPONSE, describe};
-use super::operator::wait_for_response;
 use super::rows::get;
 use super::start;
 use crate::error::{OpenError, StoreError};
@@ -62,7 +62,7 @@ pub(super) async fn connect(
         migrate: create,
         write_queue: 1,
         readers: 1,
-        operator_timeout: timeout,
+        admin_timeout: timeout,
         timeout,
         await_server: false,
     };

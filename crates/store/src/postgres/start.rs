@@ -43,7 +43,7 @@ async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> R
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let mut failures = 0;
     loop {
-        match connector.connect(ConnectionRole::Operate).await {
+        match connector.connect(ConnectionRole::Admin).await {
             Ok((client, driver)) => {
                 tokio::spawn(driver);
                 return Ok(client);

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
 
+use super::checkpoint;
 use super::database_error::exit_process_with;
-use super::wal;
 use crate::error::StoreError;
 
 /// The path of the database, and the identity of the file when it was opened.
@@ -80,7 +80,7 @@ impl DatabaseFile {
         let advice = "stop every server before moving or replacing the file; put it back, or restore a backup in its \
                       place, and start again";
         exit_process_with(&mismatch.to_string(), &self.path.display().to_string(), advice, || {
-            wal::truncate(connection);
+            checkpoint::truncate(connection);
         })
     }
 

@@ -10,9 +10,9 @@ use super::connection::{connect, connect_reader};
 use super::database_error::{change_error, describe, store_error};
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
-use super::wal_index::WalIndex;
+use super::version_cache::VersionCache;
 use super::writer::Writer;
-use super::{schema, wal};
+use super::{checkpoint, schema};
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::options::OpenOptions;
@@ -27,9 +27,9 @@ pub struct Sqlite {
     pub(super) path: PathBuf,
     pub(super) file: Arc<DatabaseFile>,
     readers: Mutex<Readers>,
-    pub(super) operator_timeout: Duration,
+    pub(super) admin_timeout: Duration,
     writer: Writer,
-    pub(super) wal_index: WalIndex,
+    pub(super) version_cache: VersionCache,
     in_flight_keys: InFlightKeys,
     pub(super) metrics: Arc<SqliteMetrics>,
 }
@@ -58,9 +58,9 @@ impl Sqlite {
             path: path.to_owned(),
             file,
             readers: Mutex::new(Readers { idle, idle_max: options.readers }),
-            operator_timeout: options.operator_timeout,
+            admin_timeout: options.admin_timeout,
             writer,
-            wal_index: WalIndex::open(path).map_err(unusable)?,
+            version_cache: VersionCache::open(path).map_err(unusable)?,
             in_flight_keys: InFlightKeys::default(),
             metrics,
         };
@@ -92,7 +92,7 @@ impl Sqlite {
     pub(crate) async fn close(&self) {
         self.writer.finish().await;
         *self.readers() = Readers { idle: Vec::new(), idle_max: 0 };
-        self.wal_index.close();
+        self.version_cache.close();
     }
 
     fn readers(&self) -> MutexGuard<'_, Readers> {
@@ -122,7 +122,7 @@ impl Sqlite {
     pub(super) fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let run = || {
             let mut connection = connect(&self.path)?;
-            connection.busy_timeout(self.operator_timeout)?;
+            connection.busy_timeout(self.admin_timeout)?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = change(&transaction)?;
             transaction.commit()?;
@@ -131,7 +131,7 @@ impl Sqlite {
         self.file.check()?;
         let (connection, done) = run().map_err(|error| change_error(&error))?;
         self.file.confirm(&connection)?;
-        wal::checkpoint_if_large(&connection);
+        checkpoint::checkpoint_if_large(&connection);
         Ok(done)
     }
 }

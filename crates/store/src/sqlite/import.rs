@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::time::{Instant, sleep_until};
 
-use super::checkpoint::Checkpointer;
+use super::checkpointer::Checkpointer;
 use super::connection::connect_writer;
 use super::database_error::{change_error, store_error};
 use super::database_file::DatabaseFile;
@@ -37,7 +37,7 @@ impl Sqlite {
     pub(crate) fn importer(&self) -> Result<Importer, StoreError> {
         let start = || {
             let connection = connect_writer(&self.path)?;
-            connection.busy_timeout(self.operator_timeout)?;
+            connection.busy_timeout(self.admin_timeout)?;
             let checkpointer = Checkpointer::start(&self.path, &self.file, &connection, &self.metrics)?;
             Ok(Importer { connection, file: Arc::clone(&self.file), checkpointer, not_before: Instant::now() })
         };

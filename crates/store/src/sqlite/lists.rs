@@ -24,30 +24,30 @@ impl Sqlite {
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
-        let header = self.wal_index.header();
+        let header = self.version_cache.header();
         let listed = self.read(|connection| match &mut *ranges {
             [range] => list_one(connection, range, rows, each),
             ranges => list_many(connection, ranges, rows, each),
         })?;
-        self.wal_index
+        self.version_cache
             .cache_versions(header, ranges.iter().map(|range| range.owner).zip(listed.versions.iter().copied()));
         Ok(listed)
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        let header = self.wal_index.header();
+        let header = self.version_cache.header();
         let versions: Vec<_> = self.read(|connection| {
             // One transaction, so that all versions are from one snapshot.
             let transaction = connection.unchecked_transaction()?;
             users.iter().map(|user| version(&transaction, *user)).collect()
         })?;
-        self.wal_index.cache_versions(header, users.iter().copied().zip(versions.iter().copied()));
+        self.version_cache.cache_versions(header, users.iter().copied().zip(versions.iter().copied()));
         Ok(versions)
     }
 
     pub(crate) fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
-        let header = self.wal_index.header()?;
-        users.iter().map(|user| self.wal_index.cached_version(&header, *user).map(Some)).collect()
+        let header = self.version_cache.header()?;
+        users.iter().map(|user| self.version_cache.cached_version(&header, *user).map(Some)).collect()
     }
 
     pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 
-use super::checkpoint::Checkpointer;
+use super::checkpointer::Checkpointer;
 use super::connection::connect_writer;
 use super::database_error::{describe, exit_process, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;

@@ -18,12 +18,12 @@ const BYTES_PER_SECOND: u32 = 256;
 /// Time after which a blocked response is reset if there are too many of them.
 const CROWDED_AFTER: Duration = Duration::from_secs(1);
 
-/// Sends a body. A piece is produced only when the window has room, so that a response that is not read takes no memory.
+/// Sends a body. A piece is produced only when the window has capacity, so that a response that is not read takes no memory.
 pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Bytes>, mut window: Window<'_>) {
     let mut data = Bytes::new();
     loop {
-        let room = match window.room(&mut stream, data.len().max(1)).await {
-            Ok(room) => room,
+        let capacity = match window.capacity(&mut stream, data.len().max(1)).await {
+            Ok(capacity) => capacity,
             Err(reason) => {
                 body.abandon();
                 return stream.send_reset(reason);
@@ -38,7 +38,7 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
             }
             continue;
         }
-        let piece = data.split_to(room.min(data.len()));
+        let piece = data.split_to(capacity.min(data.len()));
         window.sent(piece.len());
         let is_last = data.is_empty() && body.is_end_stream();
         if stream.send_data(piece, is_last).is_err() {
@@ -67,7 +67,7 @@ impl<'a> Window<'a> {
     }
 
     /// Waits until some of the `wanted` bytes can be sent; returns their number. The error is the code of the reset.
-    async fn room(&mut self, stream: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, Reason> {
+    async fn capacity(&mut self, stream: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, Reason> {
         stream.reserve_capacity(wanted);
         if stream.capacity() > 0 {
             return Ok(stream.capacity());
@@ -75,17 +75,17 @@ impl<'a> Window<'a> {
         let _blocked = self.streams.block();
         let since = Instant::now();
         let deadline = since + self.left;
-        let mut room =
+        let mut capacity =
             timeout_at(deadline.min(since + CROWDED_AFTER), poll_fn(|task| stream.poll_capacity(task))).await;
-        if room.is_err() && self.left > CROWDED_AFTER {
+        if capacity.is_err() && self.left > CROWDED_AFTER {
             if self.streams.exceed_blocked() {
                 return Err(Reason::ENHANCE_YOUR_CALM);
             }
-            room = timeout_at(deadline, poll_fn(|task| stream.poll_capacity(task))).await;
+            capacity = timeout_at(deadline, poll_fn(|task| stream.poll_capacity(task))).await;
         }
         self.left = self.left.saturating_sub(since.elapsed());
-        match room {
-            Ok(Some(Ok(room))) => Ok(room),
+        match capacity {
+            Ok(Some(Ok(capacity))) => Ok(capacity),
             // The client has disconnected, or takes too long.
             Ok(_) | Err(_) => Err(Reason::CANCEL),
         }

@@ -29,7 +29,7 @@ const USERS_MAX: usize = 20_000;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct WalIndexHeader([u8; HEADER_BYTES]);
 
-pub(super) struct WalIndex {
+pub(super) struct VersionCache {
     /// Never closed, because closing it would release the locks that SQLite has on the same file.
     index: Option<ManuallyDrop<File>>,
     /// Connection that keeps the index open. The last process to close an index removes it, and the next creates another one:
@@ -39,7 +39,7 @@ pub(super) struct WalIndex {
     versions: BoundedCache<UserId, (WalIndexHeader, Version)>,
 }
 
-impl WalIndex {
+impl VersionCache {
     /// Opens the index of the file at `path`. If it cannot be read, no version is cached.
     pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
         let anchor = connect_reader(path)?;

@@ -36,7 +36,7 @@ const BLANK: [RangeInclusive<char>; 5] = [
 ];
 
 /// Checks that a character is white space, a control character, or in one of the tables above.
-pub(super) fn is_unseen(character: char) -> bool {
+pub(super) fn is_invisible(character: char) -> bool {
     let tables = || DEFAULT_IGNORABLE.iter().chain(&BLANK);
     !character.is_ascii_graphic()
         && (character.is_whitespace() || character.is_control() || tables().any(|range| range.contains(&character)))
@@ -56,15 +56,15 @@ mod tests {
 
     #[test]
     fn invisible_and_blank_characters_are_detected() {
-        let unseen = "\t \u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{1680}\u{17b5}\u{180e}\u{2003}\u{200b}\u{200d}\u{2028}\
+        let invisible = "\t \u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{1680}\u{17b5}\u{180e}\u{2003}\u{200b}\u{200d}\u{2028}\
                       \u{202e}\u{202f}\u{205f}\u{2065}\u{206f}\u{2800}\u{3000}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff4}\u{fffb}\
                       \u{1343f}\u{16fe4}\u{1bca2}\u{1d159}\u{1d17a}\u{e0001}\u{e0061}\u{e01ef}\u{e0fff}";
         let visible = "aZ09~!-_@.éßΩжאب\u{900}अ\u{1100}가\u{2801}数あ\u{fffd}\u{1f335}";
         assert!(
-            unseen.chars().all(is_unseen),
+            invisible.chars().all(is_invisible),
             "{:?}",
-            unseen.chars().filter(|one| !is_unseen(*one)).collect::<Vec<_>>()
+            invisible.chars().filter(|one| !is_invisible(*one)).collect::<Vec<_>>()
         );
-        assert!(!visible.chars().any(is_unseen), "{:?}", visible.chars().find(|one| is_unseen(*one)));
+        assert!(!visible.chars().any(is_invisible), "{:?}", visible.chars().find(|one| is_invisible(*one)));
     }
 }

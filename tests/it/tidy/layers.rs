@@ -1,4 +1,4 @@
-//! Rooms of the server's crate, and which of them may import which.
+//! Layers (top-level modules) of the server's crate, and which of them may import which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use super::workspace::crates;
 
 const SOURCE: &str = "crates/server/src/";
 
-/// Each room and the rooms that it may import. The crate's root joins them and is imported by none; all may use the helpers for
+/// Each layer and the layers that it may import. The crate's root joins them and is imported by none; all may use the helpers for
 /// options.
-const ROOMS: [(&str, &[&str]); 6] = [
+const LAYERS: [(&str, &[&str]); 6] = [
     ("options", &[]),
     ("transport", &["options"]),
     ("observe", &["transport"]),
@@ -18,10 +18,10 @@ const ROOMS: [(&str, &[&str]); 6] = [
     ("web", &["transport", "observe", "auth", "api"]),
 ];
 
-/// Files that are in no room.
+/// Files that are in no layer.
 pub(super) const ROOT: &str = "root";
 
-/// Imports between rooms, with the files and items.
+/// Imports between layers, with the files and items.
 pub(super) type Imports = BTreeMap<(&'static str, &'static str), BTreeSet<String>>;
 
 pub(super) fn server_imports() -> Imports {
@@ -31,23 +31,24 @@ pub(super) fn server_imports() -> Imports {
 fn imports(parsed: &Crate) -> Imports {
     let mut imports = Imports::new();
     for ((from, to), items) in parsed.edges() {
-        let rooms = (room(&from), room(&to));
-        if rooms.0 != rooms.1 {
-            imports.entry(rooms).or_default().extend(items.iter().map(|item| format!("{from} -> {to} ({item})")));
+        let layers = (layer(&from), layer(&to));
+        if layers.0 != layers.1 {
+            imports.entry(layers).or_default().extend(items.iter().map(|item| format!("{from} -> {to} ({item})")));
         }
     }
     imports
 }
 
-fn room(file: &str) -> &'static str {
+fn layer(file: &str) -> &'static str {
     let path = file.strip_prefix(SOURCE).expect("a file of the server");
     let first = path.split(['/', '.']).next().unwrap_or_default();
-    ROOMS.iter().map(|(room, _)| *room).find(|room| *room == first).unwrap_or(ROOT)
+    LAYERS.iter().map(|(layer, _)| *layer).find(|layer| *layer == first).unwrap_or(ROOT)
 }
 
 fn forbidden(imports: &Imports) -> Vec<String> {
-    let allowed =
-        |from: &str, to: &str| from == ROOT || ROOMS.iter().any(|(room, below)| *room == from && below.contains(&to));
+    let allowed = |from: &str, to: &str| {
+        from == ROOT || LAYERS.iter().any(|(layer, below)| *layer == from && below.contains(&to))
+    };
     let forbidden = imports.iter().filter(|((from, to), _)| !allowed(from, to));
     forbidden
         .flat_map(|((from, to), items)| items.iter().map(move |item| format!("{from} imports {to}: {item}")))
@@ -55,10 +56,10 @@ fn forbidden(imports: &Imports) -> Vec<String> {
 }
 
 #[test]
-fn rooms_import_only_rooms_below_them() {
+fn layers_import_only_layers_below_them() {
     let imports = server_imports();
-    for (name, _) in ROOMS {
-        assert!(imports.keys().any(|(from, to)| *from == name || *to == name), "there is no room `{name}`");
+    for (name, _) in LAYERS {
+        assert!(imports.keys().any(|(from, to)| *from == name || *to == name), "there is no layer `{name}`");
     }
     let forbidden = forbidden(&imports);
     assert!(forbidden.is_empty(), "{}", forbidden.join("\n"));

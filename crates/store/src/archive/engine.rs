@@ -1,4 +1,4 @@
-//! Bulk operations on either engine: snapshot, restore and import.
+//! Dispatch of snapshots, restores and imports to the engine of a store.
 
 use std::time::Duration;
 

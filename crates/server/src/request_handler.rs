@@ -26,9 +26,9 @@ use crate::web::{self, Web};
 /// The label of paths without a route.
 pub(crate) const NO_ROUTE: &str = "-";
 
-/// The states of all rooms. They live until the process ends: counting references would make all threads write to one place.
+/// The states of all top-level modules. They live until the process ends: counting references would make all threads write to one place.
 #[derive(Clone, Copy)]
-pub(crate) struct State {
+pub(crate) struct AppState {
     pub(crate) transport: &'static Transport,
     pub(crate) observe: &'static Observe,
     pub(crate) auth: &'static Auth,
@@ -36,33 +36,33 @@ pub(crate) struct State {
     pub(crate) web: &'static Web,
 }
 
-impl FromRef<State> for &'static Transport {
-    fn from_ref(state: &State) -> Self {
+impl FromRef<AppState> for &'static Transport {
+    fn from_ref(state: &AppState) -> Self {
         state.transport
     }
 }
 
-impl FromRef<State> for &'static Auth {
-    fn from_ref(state: &State) -> Self {
+impl FromRef<AppState> for &'static Auth {
+    fn from_ref(state: &AppState) -> Self {
         state.auth
     }
 }
 
-impl FromRef<State> for &'static Api {
-    fn from_ref(state: &State) -> Self {
+impl FromRef<AppState> for &'static Api {
+    fn from_ref(state: &AppState) -> Self {
         state.api
     }
 }
 
-impl FromRef<State> for &'static Web {
-    fn from_ref(state: &State) -> Self {
+impl FromRef<AppState> for &'static Web {
+    fn from_ref(state: &AppState) -> Self {
         state.web
     }
 }
 
-/// Settings of a service beside its state.
+/// Settings of a request handler beside its state.
 #[derive(Clone, Copy)]
-pub(crate) struct ServiceOptions {
+pub(crate) struct HandlerOptions {
     pub(crate) cors: Option<&'static Cors>,
     pub(crate) console: bool,
     /// Returns the label of a path's route.
@@ -70,16 +70,16 @@ pub(crate) struct ServiceOptions {
 }
 
 /// Handles the requests of one connection.
-pub(crate) struct Service {
-    state: State,
-    options: ServiceOptions,
+pub(crate) struct RequestHandler {
+    state: AppState,
+    options: HandlerOptions,
     /// Each connection has its own, and the lock is held only until a call has begun: a call needs exclusive access, and cloning
     /// the router for each request would make all threads write to one place.
     router: Mutex<Router>,
     rejections: RejectionDelay,
 }
 
-impl Handler for Service {
+impl Handler for RequestHandler {
     type Body = TrackedBody;
 
     fn for_connection(&self) -> Arc<Self> {
@@ -161,8 +161,8 @@ impl Handler for Service {
     }
 }
 
-impl Service {
-    pub(crate) fn new(state: State, options: ServiceOptions, router: Router) -> Self {
+impl RequestHandler {
+    pub(crate) fn new(state: AppState, options: HandlerOptions, router: Router) -> Self {
         Self { state, options, router: Mutex::new(router), rejections: RejectionDelay::default() }
     }
 
@@ -235,7 +235,7 @@ mod tests {
             migrate: true,
             write_queue: 1,
             readers: 1,
-            operator_timeout: timeout,
+            admin_timeout: timeout,
             timeout,
             await_server: false,
         };
@@ -243,9 +243,9 @@ mod tests {
         Arc::new(store)
     }
 
-    fn state(store: &Arc<Store>) -> State {
+    fn state(store: &Arc<Store>) -> AppState {
         let auth = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
-        State {
+        AppState {
             transport: Box::leak(Box::new(Transport::new(TransportLimits::default()))),
             observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),
             auth: Box::leak(Box::new(Auth::new(Arc::clone(store), None, &auth))),
@@ -263,13 +263,13 @@ mod tests {
         let state = state(&store);
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
         let label_of = |path: &str| if path == "/livez" { "/livez" } else { NO_ROUTE };
-        let options = ServiceOptions { cors: Some(Box::leak(Box::new(cors))), console: true, label_of };
+        let options = HandlerOptions { cors: Some(Box::leak(Box::new(cors))), console: true, label_of };
         let router =
             Router::new().route("/panic", get(panicking)).route("/livez", get(probes::livez)).with_state(state);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let service = Arc::new(Service::new(state, options, router));
-        tokio::spawn(transport::serve(listener, None, state.transport, service, std::future::pending()));
+        let handler = Arc::new(RequestHandler::new(state, options, router));
+        tokio::spawn(transport::serve(listener, None, state.transport, handler, std::future::pending()));
 
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");

@@ -11,18 +11,18 @@ use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
 use super::role::ConnectionRole;
 use crate::error::StoreError;
 
-pub(super) struct OperatorConnection {
+pub(super) struct AdminConnection {
     pub(super) client: Arc<Client>,
     timeout: Duration,
 }
 
-impl OperatorConnection {
+impl AdminConnection {
     pub(super) fn new(client: Client, timeout: Duration) -> Self {
         Self { client: Arc::new(client), timeout }
     }
 
     pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
-        let connected = connector.connect(ConnectionRole::Operate).await;
+        let connected = connector.connect(ConnectionRole::Admin).await;
         let (client, driver) = connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
         tokio::spawn(driver);
         Ok(Self::new(client, timeout))
