@@ -26,7 +26,7 @@ use self::announcement::announce;
 use self::cors::CorsOptions;
 use self::listener::bind;
 use self::log_options::LogOptions;
-use self::monitoring::MonitoringOptions;
+use self::monitoring::{MonitoringOptions, TraceExport};
 use self::notify::Supervisor;
 use self::oidc::OidcOptions;
 use self::shutdown_signal::shutdown_signal;
@@ -118,11 +118,21 @@ impl LimitOptions {
 impl Options {
     pub(super) fn run(&self, warnings: &[String]) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let (settings, tls) = (self.settings()?, self.tls.tls()?);
+        let (mut settings, tls) = (self.settings()?, self.tls.tls()?);
+        let traces = self.monitoring.trace_export()?;
         let log = self.log.start_log();
-        let of_otel = if settings.collector.is_some() { otel::warnings() } else { Vec::new() };
-        for warning in warnings.iter().chain(&of_otel) {
+        for warning in warnings {
             tracing::warn!("{warning}");
+        }
+        match traces {
+            TraceExport::Off => {}
+            TraceExport::To(collector) => {
+                settings.collector = Some(*collector);
+                for warning in otel::warnings() {
+                    tracing::warn!("{warning}");
+                }
+            }
+            TraceExport::Invalid(error) => tracing::warn!(%error, "traces are not exported"),
         }
         self.store.warn_of_visible_password();
         raise_file_limit(self.limits.transport.max_connections as u64);
@@ -146,7 +156,7 @@ impl Options {
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
-            collector: self.monitoring.collector()?,
+            collector: None,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -35,38 +35,40 @@ pub(super) struct MonitoringOptions {
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA")]
     otlp_ca: Option<PathBuf>,
-    /// Reason why the collector that the `OTEL_` variables describe is not used.
-    #[arg(skip)]
-    export_error: OnceLock<String>,
+}
+
+/// The configured export of traces.
+pub(super) enum TraceExport {
+    Off,
+    To(Box<Collector>),
+    /// The `OTEL_` variables are invalid. This is no error, because the process may have inherited them.
+    Invalid(UsageError),
+}
+
+impl TraceExport {
+    fn to(collector: Collector) -> Self {
+        Self::To(Box::new(collector))
+    }
 }
 
 impl MonitoringOptions {
-    /// Returns the collector of traces, if one is configured.
-    ///
-    /// If the option does not name the endpoint, an invalid value is not an error, because the process may have inherited the
-    /// `OTEL_` variables: traces are not exported, and [`Self::listen`] logs the reason.
-    pub(super) fn collector(&self) -> Result<Option<Collector>, UsageError> {
+    /// Returns the collector of traces, if one is configured. If the option does not name its endpoint, the `OTEL_` variables
+    /// may do so.
+    pub(super) fn trace_export(&self) -> Result<TraceExport, UsageError> {
         if let Some(endpoint) = &self.otlp_endpoint {
-            return self.collector_at(endpoint.clone()).map(Some);
+            return self.collector_at(endpoint.clone()).map(TraceExport::to);
         }
         let endpoint = match otel::is_disabled() {
-            Ok(true) => return Ok(None),
+            Ok(true) => return Ok(TraceExport::Off),
             Ok(false) => otel::endpoint(),
             Err(error) => Err(error),
         };
         let collector = match endpoint {
             Ok(Some(endpoint)) => self.collector_at(endpoint),
-            Ok(None) => return self.reject_options_without_endpoint().map(|()| None),
+            Ok(None) => return self.reject_options_without_endpoint().map(|()| TraceExport::Off),
             Err(error) => Err(error),
         };
-        match collector {
-            Ok(collector) => Ok(Some(collector)),
-            Err(UsageError(reason)) => {
-                // The log is not started yet.
-                let _ = self.export_error.set(reason);
-                Ok(None)
-            }
-        }
+        Ok(collector.map_or_else(TraceExport::Invalid, TraceExport::to))
     }
 
     fn collector_at(&self, endpoint: Endpoint) -> Result<Collector, UsageError> {
@@ -104,11 +106,8 @@ impl MonitoringOptions {
         }
     }
 
-    /// Binds the address for metrics, if one is configured. Logs a warning if the `OTEL_` variables are invalid.
+    /// Binds the address for metrics, if one is configured.
     pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
-        if let Some(error) = self.export_error.get() {
-            tracing::warn!(error, "traces are not exported");
-        }
         let Some(listen) = &self.metrics_listen else {
             return Ok(None);
         };
