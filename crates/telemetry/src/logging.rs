@@ -178,27 +178,57 @@ impl<S: Subscriber> Layer<S> for LogLayer {
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         thread_local! {
-            /// Buffer for the line that is being formatted, reused for the next.
-            static LINE: RefCell<String> = RefCell::default();
+            static LINE: RefCell<LineBuffer> = RefCell::default();
         }
         let level = *event.metadata().level();
-        let write = |line: &mut String| {
+        let write = |buffer: &mut LineBuffer| {
+            let LineBuffer { line, time } = buffer;
             line.clear();
             let mut fields = FieldWriter { format: self.sink.format, line };
-            fields.begin(level);
+            fields.begin(time.format(Timestamp::now()), level);
             event.record(&mut fields);
             fields.end();
             self.sink.push(line);
         };
-        LINE.with(|line| match line.try_borrow_mut() {
-            Ok(mut line) => write(&mut line),
+        LINE.with(|buffer| match buffer.try_borrow_mut() {
+            Ok(mut buffer) => write(&mut buffer),
             // Formatting a value of another event has logged this one.
-            Err(_) => write(&mut String::new()),
+            Err(_) => write(&mut LineBuffer::default()),
         });
         // The process may be about to end.
         if level == Level::ERROR {
             self.sink.wait_until_written();
         }
+    }
+}
+
+/// Buffers of a thread for the line that is being formatted, reused for the next.
+#[derive(Default)]
+struct LineBuffer {
+    line: String,
+    time: TimeFormatter,
+}
+
+/// Formats times in milliseconds. Date, hours, minutes and seconds are formatted again only when the second changes.
+#[derive(Default)]
+struct TimeFormatter {
+    second: i64,
+    text: String,
+}
+
+impl TimeFormatter {
+    fn format(&mut self, time: Timestamp) -> &str {
+        let second = time.as_second();
+        if second > 0 && self.second == second {
+            let milliseconds = time.subsec_millisecond();
+            self.text.truncate(self.text.len() - "000Z".len());
+            let _ = write!(self.text, "{milliseconds:03}Z");
+        } else {
+            self.second = second;
+            self.text.clear();
+            let _ = write!(self.text, "{time:.3}");
+        }
+        &self.text
     }
 }
 
@@ -209,11 +239,14 @@ struct FieldWriter<'a> {
 }
 
 impl FieldWriter<'_> {
-    fn begin(&mut self, level: Level) {
-        let now = Timestamp::now();
+    fn begin(&mut self, time: &str, level: Level) {
         match self.format {
-            Format::Json => self.write(format_args!(r#"{{"time":"{now:.3}","level":"{level}""#)),
-            Format::Human => self.write(format_args!("{now:.3} {level:>5}")),
+            Format::Json => {
+                for text in [r#"{"time":""#, time, r#"","level":""#, level.as_str(), "\""] {
+                    self.line.push_str(text);
+                }
+            }
+            Format::Human => self.write(format_args!("{time} {level:>5}")),
         }
     }
 
@@ -257,12 +290,12 @@ impl Visit for FieldWriter<'_> {
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.name(field);
-        self.write(format_args!("{value}"));
+        self.line.push_str(itoa::Buffer::new().format(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.name(field);
-        self.write(format_args!("{value}"));
+        self.line.push_str(itoa::Buffer::new().format(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
@@ -276,7 +309,8 @@ struct EscapingWriter<'a>(&'a mut String);
 
 impl fmt::Write for EscapingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if !text.contains(|character: char| matches!(character, '"' | '\\') || character.is_control()) {
+        // Almost all texts are of these characters.
+        if text.bytes().all(|byte| matches!(byte, b' '..=b'~' if byte != b'"' && byte != b'\\')) {
             self.0.push_str(text);
             return Ok(());
         }
@@ -290,5 +324,30 @@ impl fmt::Write for EscapingWriter<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_formatted_alike_in_the_same_second_and_in_another() {
+        let mut formatter = TimeFormatter::default();
+        for millisecond in [0, 1, 999, 1_000, 1_001, 61_234, 61_235, 1_800_000_000_007, 1_800_000_000_123, -1, -1_500] {
+            let time = Timestamp::from_millisecond(millisecond).expect("a time in range");
+            assert_eq!(formatter.format(time), format!("{time:.3}"));
+        }
+    }
+
+    #[test]
+    fn quotes_backslashes_and_control_characters_are_escaped() {
+        for (text, escaped) in
+            [("Grün ~!", "Grün ~!"), ("a\"b\\c", "a\\\"b\\\\c"), ("\n\u{7f}\u{85}", "\\n\\u007f\\u0085")]
+        {
+            let mut line = String::new();
+            EscapingWriter(&mut line).write_str(text).expect("a string accepts everything");
+            assert_eq!(line, escaped);
+        }
     }
 }
