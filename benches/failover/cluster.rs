@@ -180,7 +180,7 @@ impl FailoverCluster {
     }
 
     pub(crate) fn unblock_replication(&self, node: usize) -> Result<()> {
-        // The rules end with the network of a node.
+        // A node that is down has lost its rules with its network namespace.
         if let Some(machine) = &self.nodes[node] {
             machine.run("nft", &["delete table ip blocked"])?;
         }

@@ -136,7 +136,8 @@ pub(crate) fn patroni(node: usize, directory: &Path, replication: Replication) -
     })
 }
 
-/// Returns the configuration of the proxy. It routes to the leader, and closes the sessions of a node that no longer is.
+/// Returns the configuration of the proxy. It routes to the leader, and closes connections to a
+/// node that is no longer the leader.
 pub(crate) fn haproxy() -> String {
     let mut text = format!(
         "global

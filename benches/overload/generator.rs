@@ -12,14 +12,14 @@ use clap::ValueEnum;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-/// Connections opened per millisecond, so that they do not overflow the server's queue of connections to accept: the system
-/// would repeat each of those a second later.
+/// Connections opened per millisecond. More would overflow the server's accept queue, and the kernel would retry each
+/// dropped connection only after a second.
 const CONNECTS_PER_MS: usize = 5;
 /// Maximum number of events per call of epoll.
 const EVENTS: usize = 512;
 /// Timeout for the last responses after the load has ended.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Timeout of epoll, so that due requests are sent in time.
+/// Timeout of epoll, so that requests are sent when they are due.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -122,7 +122,7 @@ impl Generator {
                 last = now;
                 while due >= 1.0 {
                     let Some(index) = self.idle.pop_front() else {
-                        // An open loop does not send later what could not be sent now.
+                        // No connection is free. An open loop skips the requests that are due and does not send them later.
                         due = 0.0;
                         break;
                     };

@@ -5,7 +5,7 @@
 //! clock, whether or not earlier ones have been served. The result is the goodput (successful responses per second) as a
 //! share of the peak, which stays near 1 on a server that sheds load well and collapses on one that does not.
 //!
-//! On a virtual machine the host may take processor time away (steal). A pair of measurements with more of it than
+//! On a virtual machine the host may take processor time away (steal). A pair of measurements with more steal time than
 //! `--max-steal` is printed, marked as discarded and repeated.
 //!
 //! It runs on Linux only: it needs `epoll` and `/proc`.

@@ -1,4 +1,4 @@
-//! CPU time that the host of a virtual machine gave to others (steal).
+//! CPU time that the host of a virtual machine gave to other guests (steal).
 
 use std::fs;
 

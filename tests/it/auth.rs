@@ -147,9 +147,9 @@ fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(
         reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(),
         40300,
-        "the scope comes before the body"
+        "the scope is checked before the body"
     );
-    assert_eq!(reader.delete("not-an-id").error(), 40300, "and before the path");
+    assert_eq!(reader.delete("not-an-id").error(), 40300, "the scope is checked before the path");
     assert_snapshot!(reader.delete(1).wire(), @r#"
     403 Forbidden
     content-type: application/json
@@ -206,7 +206,7 @@ fn every_path_gets_the_same_response_without_a_token(#[values(Engine::Sqlite, En
     assert_eq!(
         anonymous.call("POST", "/plants", &huge, None).error(),
         40100,
-        "before the size of the body is looked at"
+        "the token is checked before the size of the body"
     );
 }
 
@@ -230,7 +230,7 @@ fn users_neither_see_nor_block_nor_detect_each_others_plants(
     assert_eq!(users[0].ids(), [0, 1, 3]);
     assert_eq!((users[1].ids().len(), users[2].ids().len()), (4, 4));
     let unknown = users[0].delete(999).wire();
-    assert_eq!(users[0].delete(2).wire(), unknown, "others have one of this id, which does not show");
+    assert_eq!(users[0].delete(2).wire(), unknown, "the response does not reveal that other users have this id");
 }
 
 #[rstest]
@@ -245,13 +245,13 @@ fn two_tokens_of_one_user_see_the_same_plants(#[values(Engine::Sqlite, Engine::P
     assert_eq!(one.ids(), [0_i64; 0]);
 }
 
-// Exactly then, although the service believes for a while what it has looked up.
+// The token is rejected from its expiry time on, although the service caches valid tokens.
 #[rstest]
 fn an_expiring_token_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &["--expires", "6s"]));
-    assert_eq!(ada.get("/plants").status, 200, "works before");
+    assert_eq!(ada.get("/plants").status, 200, "before the expiry");
     let listed = site.run(&["token", "list", "--json"]).stdout;
     let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
     let expires: jiff::Timestamp = tokens[0]["expires"].as_str().expect("a time").parse().expect("a time");
@@ -273,10 +273,10 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     let known = server.client(&site.token("ada", &[]));
     assert_eq!(known.get("/plants").status, 200);
     let responses: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
-    assert!(responses[..20].iter().all(|response| response.error() == 40101), "a burst of 20 is let through");
+    assert!(responses[..20].iter().all(|response| response.error() == 40101), "the burst of 20 is allowed");
     let limited = responses.iter().filter(|response| response.status == 429).count();
-    assert!(limited >= 10, "then it is 429, save for the few a second: {limited}");
-    let limited = &responses[20..].iter().find(|response| response.status == 429).expect("one of them");
+    assert!(limited >= 10, "after the burst, at most one per second is not limited: {limited}");
+    let limited = &responses[20..].iter().find(|response| response.status == 429).expect("a limited request");
     assert_eq!(limited.error(), 42900);
     assert_snapshot!(limited.wire(), @r#"
     429 Too Many Requests
@@ -293,8 +293,8 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     assert!((0..40).any(|number| with_header(&anonymous, &format!("Bearer {}", unknown_token(number))).status == 429));
     assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
     let fresh = server.client(&site.token("bob", &[]));
-    assert_eq!(fresh.get("/plants").status, 200, "even one that was never seen before");
-    assert_eq!(anonymous.get("/plants").error(), 40100, "and a request without a token is not a failed authentication");
+    assert_eq!(fresh.get("/plants").status, 200, "a valid token that is not cached yet");
+    assert_eq!(anonymous.get("/plants").error(), 40100, "a request without a token is not a failed authentication");
 }
 
 #[rstest]
@@ -325,7 +325,7 @@ fn only_a_hash_of_the_token_is_stored(#[values(Engine::Sqlite, Engine::Postgres)
     server.stop();
     let contents = site.contents();
     let holds = |secret: &[u8]| contents.windows(secret.len()).any(|window| window == secret);
-    assert!(holds("for the window sill".as_bytes()), "it is the store that was looked through");
+    assert!(holds("for the window sill".as_bytes()), "the label is stored as plain text, so the search works");
     assert!(!holds(&token.as_bytes()[4..36]));
     let hexadecimal: Vec<String> = token.bytes().skip(4).take(32).map(|byte| format!("{byte:02x}")).collect();
     assert!(!holds(hexadecimal.concat().as_bytes()));

@@ -16,7 +16,8 @@ use crate::support::issuer::Authority;
 use crate::support::tools::external;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 
-/// Plants of the checked user, which must be unchanged after the check. Some have ids that a check would like to use.
+/// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
+/// they are free.
 const OWN: [i64; 4] = [i64::MIN, 0, 7, i64::MAX];
 
 fn text(bytes: &[u8]) -> String {
@@ -42,7 +43,7 @@ fn url(server: &Server) -> String {
     format!("http://{}", server.address())
 }
 
-/// The verdicts, by the name of the check.
+/// Returns the name and the verdict of each check.
 fn verdicts(output: &Output) -> Vec<(String, String)> {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
     let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
@@ -57,8 +58,8 @@ fn names(words: &[&str]) -> BTreeSet<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A user who has some plants already.
-fn gardener(site: &Site, server: &Server, user: &str, own: &[i64]) -> Client {
+/// Creates a user with plants of these ids, and returns a client.
+fn user_with_plants(site: &Site, server: &Server, user: &str, own: &[i64]) -> Client {
     let client = server.client(&site.token(user, &[]));
     for id in own {
         client.plant(*id, &format!("own {id}"));
@@ -74,7 +75,7 @@ fn token(client: &Client) -> &str {
 fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let ada = gardener(site, &server, "ada", &OWN);
+    let ada = user_with_plants(site, &server, "ada", &OWN);
     let before = ada.get("/plants?include=id").body;
     let output = check(token(&ada), &url(&server), &[]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -94,7 +95,7 @@ fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine
         "{table}"
     );
     assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
-    assert_eq!(ada.get("/plants?include=id").body, before, "nothing is left, and nothing else is gone");
+    assert_eq!(ada.get("/plants?include=id").body, before, "the check deletes its own plants and no others");
 
     let interface = check(token(&ada), &url(&server), &["--level", "interface", "--json"]);
     assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
@@ -125,7 +126,7 @@ fn token_with_few_scopes_runs_the_checks_they_allow(#[values(Engine::Sqlite, Eng
         assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
         assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
     }
-    assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "what cannot be deleted is not created");
+    assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "a check that cannot delete creates nothing");
 }
 
 #[rstest]
@@ -133,7 +134,7 @@ fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::P
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let token = site.token("ada", &[]);
-    // More than a check reads.
+    // More plants than a check reads.
     let all = 25_000;
     let columns = match site.engine {
         Engine::Sqlite => format!(
@@ -157,7 +158,7 @@ fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::P
 fn check_passes_while_other_clients_write(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let ada = gardener(site, &server, "ada", &OWN);
+    let ada = user_with_plants(site, &server, "ada", &OWN);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -181,7 +182,7 @@ fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// The proxy of the faults itself breaks nothing.
+/// Control for the tests with faults: the proxy itself does not break a check.
 #[test]
 fn proxy_without_a_fault_passes_every_check() {
     let site = Site::new(Engine::Sqlite);
@@ -195,14 +196,14 @@ fn proxy_without_a_fault_passes_every_check() {
 fn check_ends_when_the_server_hangs() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada", &OWN);
+    let ada = user_with_plants(&site, &server, "ada", &OWN);
     let proxy = FaultyProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "5s"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
-    // The server stops responding after the first requests, which find out the scopes of the token.
+    // The server responds to the first three requests, which determine the scopes of the token, and then to none.
     let requests = AtomicUsize::new(0);
     let proxy = FaultyProxy::start(server.address(), move |request, server| {
         if requests.fetch_add(1, Ordering::Relaxed) < 3 {
@@ -234,8 +235,8 @@ fn check_ends_when_the_server_hangs() {
 fn missing_response_is_not_a_missing_scope() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada", &OWN);
-    // The second and the third request find out the scopes of the token, beside the list.
+    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    // The first three requests determine the scopes of the token. The second and the third get no response.
     let requests = AtomicUsize::new(0);
     let proxy = FaultyProxy::start(server.address(), move |request, server| {
         if [1, 2].contains(&requests.fetch_add(1, Ordering::Relaxed)) {
@@ -250,15 +251,15 @@ fn missing_response_is_not_a_missing_scope() {
     assert_eq!(ada.ids(), OWN);
 }
 
-/// A create without a response may happen later: the cleanup deletes its plant all the same.
+/// A create without a response may take effect later. The cleanup deletes its plant in that case, too.
 #[test]
 fn plant_of_a_delayed_create_is_deleted() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
-        let ada = gardener(&site, &server, &format!("user-{number}"), &OWN);
-        let late = Late::default();
-        let proxy = FaultyProxy::start(server.address(), move |request, server| late.serve(request, server, after));
+        let ada = user_with_plants(&site, &server, &format!("user-{number}"), &OWN);
+        let delayed = DelayedCreate::default();
+        let proxy = FaultyProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
         let output = check(token(&ada), &proxy.url(), &["--json"]);
         assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", text(&output.stdout));
@@ -266,16 +267,16 @@ fn plant_of_a_delayed_create_is_deleted() {
     }
 }
 
-/// Proxy that drops one create and forwards it when its plant is requested.
+/// Holds back one create and forwards it to the server later.
 #[derive(Default)]
-struct Late {
+struct DelayedCreate {
     held: Mutex<Option<ProxiedRequest>>,
-    looked_for: AtomicBool,
+    delete_seen: AtomicBool,
 }
 
-impl Late {
-    /// It is handed on right after the response to the first request for `after` that follows the delete of its plant, which
-    /// may be that delete itself.
+impl DelayedCreate {
+    /// Forwards a request. The first request to a path that starts with `after`, from the delete of the held plant on,
+    /// is followed by the held create.
     fn serve(&self, request: &ProxiedRequest, server: Upstream, after: &str) -> Reply {
         let plant = request.json().unwrap_or_default();
         if plant["name"].as_str().is_some_and(|name| name.ends_with(" location")) {
@@ -286,21 +287,21 @@ impl Late {
         let mut held = self.held.lock().unwrap();
         let id = held.as_ref().and_then(ProxiedRequest::json).map(|plant| plant["id"].to_string());
         if id.is_some_and(|id| request.is("DELETE", &format!("/plants/{id}"))) {
-            self.looked_for.store(true, Ordering::Relaxed);
+            self.delete_seen.store(true, Ordering::Relaxed);
         }
-        if self.looked_for.load(Ordering::Relaxed) && request.path.starts_with(after) {
+        if self.delete_seen.load(Ordering::Relaxed) && request.path.starts_with(after) {
             held.take().map(|create| server.send(&create));
         }
         Reply::Response(response)
     }
 }
 
-/// A create that may happen after the cleanup is reported with its plant.
+/// If a create may take effect after the cleanup, the check reports its plant.
 #[test]
 fn create_of_unknown_outcome_is_reported() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada", &OWN);
+    let ada = user_with_plants(&site, &server, "ada", &OWN);
     let proxy = FaultyProxy::start(server.address(), |request, server| {
         let never = text(&request.body).contains(" location\"");
         if never { Reply::Cut } else { Reply::Response(server.send(request)) }
@@ -318,15 +319,15 @@ fn interrupted_check_deletes_its_plants() {
     for name in ["INT", "TERM"] {
         let site = Site::new(Engine::Sqlite);
         let server = site.serve(&[]);
-        let ada = gardener(&site, &server, "ada", &OWN);
+        let ada = user_with_plants(&site, &server, "ada", &OWN);
         let held = |request: &ProxiedRequest, server: Upstream| {
             if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
         };
         let proxy = FaultyProxy::start(server.address(), held);
         let mut child = command(token(&ada), &proxy.url(), &["--json"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The bed of plants is there, and the check of lists has begun.
-        wait_for("the check to be at work", || server.log().contains("\"status\":304").then_some(()));
+        // The fixture plants exist, and the checks of lists have begun.
+        wait_for("the checks of lists to begin", || server.log().contains("\"status\":304").then_some(()));
         assert!(ada.ids().len() > OWN.len());
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
@@ -342,8 +343,8 @@ fn interrupted_check_deletes_its_plants() {
 fn a_token_is_never_shown() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let ada = gardener(&site, &server, "ada", &OWN);
-    // A server that repeats what it is sent, in its body and in a header, wherever something is wrong with it.
+    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    // The server returns the token in a header field of each response, and in the body of each error.
     let proxy = FaultyProxy::start(server.address(), |request, server| {
         let bearer = request.header("authorization").unwrap_or_default().to_owned();
         let response = server.send(request).with("location", &bearer);
@@ -355,7 +356,7 @@ fn a_token_is_never_shown() {
     let all = text(&output.stdout) + &text(&output.stderr);
     assert!(all.contains("Bearer (the token)"), "{all}");
     assert!(!all.contains(&token(&ada)[4..20]), "{all}");
-    // And what a terminal would obey is not passed on.
+    // Terminal escape sequences of a response are not printed either.
     let proxy = FaultyProxy::start(server.address(), |request, server| {
         let response = server.send(request);
         Reply::Response(if response.status >= 400 { response.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { response })
@@ -412,7 +413,7 @@ fn check_reads_the_token_from_each_source() {
     assert!(text(&output.stderr).contains("the server does not accept the token"), "{}", text(&output.stderr));
 }
 
-/// Encrypted, and only with a certificate of an authority that is trusted.
+/// Only a certificate of a trusted authority is accepted.
 #[rstest]
 #[case::requires_openssl()]
 fn check_verifies_certificates_over_https() {
@@ -431,10 +432,10 @@ fn check_verifies_certificates_over_https() {
     assert_eq!(output.status.code(), Some(1));
     let reported = text(&output.stderr);
     assert!(reported.contains("invalid peer certificate") && reported.contains("signed it with --ca"), "{reported}");
-    let in_clear = site.serve(&[]);
-    let output = site.run(&["probe", &format!("https://{}", in_clear.address()), "--ca", &authorities]);
+    let plain_http = site.serve(&[]);
+    let output = site.run(&["probe", &format!("https://{}", plain_http.address()), "--ca", &authorities]);
     assert!(text(&output.stderr).contains("it speaks plain HTTP, so write http://"), "{}", text(&output.stderr));
-    // An authority's certificate in the place of a server's, as `openssl req -x509` makes it by itself.
+    // The server presents a CA certificate, which is what `openssl req -x509` creates by default.
     let [own, key] = ["root.crt", "root.key"].map(|name| authority.path(name).display().to_string());
     let server = site.serve(&["--tls-cert", &own, "--tls-key", &key]);
     let output = site.run(&["probe", &format!("https://{}", server.address()), "--ca", &authorities]);

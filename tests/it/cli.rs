@@ -33,7 +33,7 @@ fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
     let server = site.serve(&[]);
     let token = site.token("ada", &["--label", "balcony"]);
     let ada = server.client(&token);
-    assert_eq!(ada.get("/plants").status, 200, "at once");
+    assert_eq!(ada.get("/plants").status, 200, "immediately after its creation");
     let id = tokens(site)[0]["id"].to_string();
     assert_eq!(ada.get("/plants").status, 200);
     let start = std::time::Instant::now();
@@ -50,7 +50,7 @@ fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
     assert_eq!(tokens(site)[0]["state"], "revoked");
     let revoked = tokens(site)[0]["revoked"].clone();
     assert!(site.run(&["token", "revoke", &id]).status.success());
-    assert_eq!(tokens(site)[0]["revoked"], revoked, "once more changes nothing");
+    assert_eq!(tokens(site)[0]["revoked"], revoked, "a second revocation changes nothing");
     let another = server.client(&site.token("ada", &[]));
     assert_eq!(another.get("/plants").status, 200);
 }
@@ -107,11 +107,11 @@ fn last_use_of_a_token_is_stored_by_day(#[values(Engine::Sqlite, Engine::Postgre
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(tokens(site)[0]["last_used"], Value::Null);
     assert_eq!(ada.get("/plants").status, 200);
-    let day = wait_for("the note", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
+    let day = wait_for("the last use to be stored", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
     assert_eq!(day.len(), "2026-01-01".len(), "{day}");
     let row = text(&site.run(&["token", "list"]));
     assert!(row.contains(&day), "{row}");
-    assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "a day, and no moment of it");
+    assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "the time of day is not stored");
 }
 
 #[rstest]
@@ -143,7 +143,7 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
     assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
 
     let unconfirmed = site.run(&["user", "delete", "ada"]);
-    assert_eq!(unconfirmed.status.code(), Some(1), "a missing response is no confirmation");
+    assert_eq!(unconfirmed.status.code(), Some(1), "without input, the deletion is not confirmed");
     assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
     let confirm = |response: &str| {
         let mut child =
@@ -157,13 +157,13 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
     assert!(deleted.status.success(), "{}", errors(&deleted));
     assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
 
-    assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "at once");
+    assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "immediately after the deletion");
     assert_eq!(ada.delete(29).error(), 40101);
     wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
-    assert_eq!(bob.ids(), [1], "others keep theirs");
+    assert_eq!(bob.ids(), [1], "the plants of other users stay");
     let counts =
         ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
-    assert_eq!(counts, [1, 0, 1], "nothing of theirs is left in the store");
+    assert_eq!(counts, [1, 0, 1], "no row of the deleted user is left");
     let again = server.client(&site.token("ada", &[]));
     assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
     again.plant(1, "new");
@@ -231,7 +231,7 @@ fn help_and_version_are_printed() {
         assert_eq!(help.status.code(), Some(0));
         assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
     }
-    assert_eq!(site.run(&[]).status.code(), Some(2), "nothing to do is wrong use");
+    assert_eq!(site.run(&[]).status.code(), Some(2), "a missing command is a usage error");
     let help = text(&site.run(&["serve", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
     let defaults: Vec<&str> = help.split("[default: ").skip(1).filter_map(|rest| rest.split(']').next()).collect();
     assert_eq!(

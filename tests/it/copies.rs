@@ -17,7 +17,7 @@ fn other(engine: Engine) -> Engine {
     }
 }
 
-/// The table that a copy prints, which has the digest of each kind.
+/// Returns the table that a successful copy prints, with a digest for each kind of row.
 #[track_caller]
 fn table(output: &Output) -> String {
     assert!(output.status.success(), "{}", stderr(output));
@@ -42,8 +42,8 @@ fn create_with_key(client: &Client) -> Response {
     client.call("POST", "/plants", &[JSON, ("Idempotency-Key", "k-1")], Some(body))
 }
 
-/// A store with something of everything; also the tokens of ada and bob.
-fn furnish(site: &Site) -> [String; 2] {
+/// Fills a store with rows of every kind. Returns the tokens of ada and bob.
+fn fill(site: &Site) -> [String; 2] {
     let tokens = ["ada", "bob"].map(|user| site.token(user, &["--label", "balcony 🌵"]));
     site.token("gone", &[]);
     site.token("ada", &["--scope", "plants:read", "--expires", "never"]);
@@ -61,7 +61,7 @@ fn furnish(site: &Site) -> [String; 2] {
     );
     assert_eq!(ada.delete(0).status, 204);
     assert_eq!(server.stop().code(), Some(0));
-    // A deleted user leaves rows behind until the next cleanup.
+    // The rows of a deleted user stay until the next cleanup.
     site.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
     site.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
     if matches!(site.engine, Engine::Postgres) {
@@ -70,7 +70,7 @@ fn furnish(site: &Site) -> [String; 2] {
     tokens
 }
 
-/// All rows of all tables, as far as both engines have them.
+/// Returns all rows of the tables and columns that both engines have.
 fn rows(site: &Site) -> Vec<String> {
     let columns = match site.engine {
         Engine::Sqlite => {
@@ -116,24 +116,28 @@ fn rows(site: &Site) -> Vec<String> {
 fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
     let server = site.serve(&[]);
     let (ada, bob) = (server.client(ada), server.client(bob));
-    assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 304, "the same list, the same tag");
+    assert_eq!(
+        ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
+        304,
+        "the entity tag of the source is valid"
+    );
     assert_eq!(ada.ids(), [i64::MIN, -1, 1, 5, 77, i64::MAX]);
-    assert_eq!(create_with_key(&ada).header("idempotency-replayed"), Some("true"), "a retry of before the copy");
-    assert_eq!(bob.get("/plants?owner=ada").json().as_array().map(Vec::len), Some(6), "shares are there");
+    assert_eq!(create_with_key(&ada).header("idempotency-replayed"), Some("true"), "the stored response is replayed");
+    assert_eq!(bob.get("/plants?owner=ada").json().as_array().map(Vec::len), Some(6), "the share is copied");
     ada.plant(100, "new");
     assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200);
     let newcomer = server.client(&site.token("newcomer", &[]));
-    assert_eq!(newcomer.ids(), [0_i64; 0], "numbers go on after those that were copied");
+    assert_eq!(newcomer.ids(), [0_i64; 0], "the new user has an id of their own");
 }
 
 #[rstest]
 #[case::requires_postgres()]
 fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let tokens = furnish(site);
+    let tokens = fill(site);
     let server = site.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
-    // The copy is made beside the server, and what others left behind may be swept meanwhile.
+    // The server runs during the copy, and may clean up the rows of the deleted user meanwhile.
     let there = Site::new(other(site.engine));
     let first = copy(site, &there);
     drop(server);
@@ -144,7 +148,7 @@ fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::P
     }
     let back = Site::new(site.engine);
     assert_eq!(copy(&there, &back), first, "the same digests");
-    assert_eq!(rows(&there), rows(&back), "and the same rows");
+    assert_eq!(rows(&there), rows(&back), "the same rows");
     assert!(rows(&back).iter().all(|row| !row.contains("left behind")));
     assert_eq!(export(site), export(&back));
     for copied in [&there, &back] {
@@ -156,7 +160,7 @@ fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::P
 #[case::requires_postgres()]
 fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let tokens = furnish(site);
+    let tokens = fill(site);
     let server = site.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
     let made = table(&site.run(&["backup", "b.db"]));
@@ -164,7 +168,7 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!(
         std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
         0o600,
-        "it holds plants and hashes of tokens"
+        "only the owner may read plants and token hashes"
     );
     let beside = |ending: &str| site.directory().join(format!("b.db{ending}")).exists();
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
@@ -176,10 +180,13 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
         assert_eq!(table(&restored.run(&["restore", file.to_str().unwrap()])), made);
         assert_serves(&restored, &tokens, &tag);
     }
-    assert_eq!(std::fs::read(&file).unwrap(), bytes, "a restore does not change it");
+    assert_eq!(std::fs::read(&file).unwrap(), bytes, "a restore does not change the backup");
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     std::fs::rename(&file, site.directory().join("plants2.db")).unwrap();
-    assert!(site.run(&["export", "--store", "sqlite:plants2.db"]).status.success(), "it is a store itself");
+    assert!(
+        site.run(&["export", "--store", "sqlite:plants2.db"]).status.success(),
+        "a backup can be opened as a store"
+    );
 }
 
 #[rstest]
@@ -208,7 +215,7 @@ fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
     }
 }
 
-// A restore never mixes what there is with what there was.
+// A restore never mixes the rows of the backup with existing rows.
 #[rstest]
 fn target_that_is_not_empty_is_not_overwritten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -231,14 +238,14 @@ fn target_that_is_not_empty_is_not_overwritten(#[values(Engine::Sqlite, Engine::
     assert!(!site.directory().join("new.db").exists());
 }
 
-// One worker writes for two users in turn: at every moment the first has as many plants as the second, or one more. What
-// was acknowledged before is in the copy, and what was begun after is not.
+// One worker writes for two users in turn, so in every snapshot the first has as many plants as the second, or one more.
+// The copy holds all writes that were acknowledged before it began, and none that began after it ended.
 #[rstest]
 fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--log-level", "warn"]);
     import(site, &[], &lines(&["much"], 5_000));
-    many_keys(site);
+    store_many_keys(site);
     let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
     let (stop, done, begun) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
     std::thread::scope(|scope| {
@@ -281,16 +288,16 @@ fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Pos
             assert_eq!(
                 file.query_row(ahead, [], |row| row.get::<_, i64>(0)),
                 Ok(0),
-                "users and plants are of the same moment"
+                "users and plants are from one snapshot"
             );
             assert!(second >= least && first <= begun.load(Ordering::SeqCst), "{first}, {second}, at least {least}");
         }
     });
-    assert_eq!(server.log(), "", "and nothing to complain about");
+    assert_eq!(server.log(), "", "no warnings");
 }
 
 #[rstest]
-fn a_killed_backup_leaves_nothing_that_looks_like_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn killed_backup_leaves_only_a_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada", "bob"], 20_000));
     let file = site.directory().join("b.db");
@@ -299,26 +306,26 @@ fn a_killed_backup_leaves_nothing_that_looks_like_one(#[values(Engine::Sqlite, E
         let mut names = names.map(|name| name.into_string().unwrap());
         names.find(|name| name.starts_with("b.db.") && name.ends_with(".partial"))
     };
-    // It may be done before it is killed.
-    wait_for("a backup that was killed on its way", || {
+    // Repeated, because the backup may be complete before it is killed.
+    wait_for("a backup that is killed before it is complete", || {
         let _ = std::fs::remove_file(&file);
-        let mut child = quietly(site, &["backup", "b.db"]);
-        wait_for("its beginning", || (partial().is_some() || file.exists()).then_some(()));
+        let mut child = spawn_silently(site, &["backup", "b.db"]);
+        wait_for("the backup to begin", || (partial().is_some() || file.exists()).then_some(()));
         child.kill().unwrap();
         child.wait().unwrap();
         (!file.exists()).then_some(())
     });
     let left = partial();
-    assert!(left.is_some(), "a leftover file does not look like a backup");
+    assert!(left.is_some(), "the leftover file has the name of a partial file");
     table(&site.run(&["backup", "b.db"]));
-    assert_eq!(partial(), left, "no later command touches it");
+    assert_eq!(partial(), left, "later commands do not change it");
     let restored = Site::new(Engine::Sqlite);
     table(&restored.run(&["restore", file.to_str().unwrap()]));
     assert_eq!(export(&restored), lines(&["ada", "bob"], 20_000));
 }
 
-/// Keys enough that plants are read some time after users.
-fn many_keys(site: &Site) {
+/// Stores so many idempotency keys that a copy reads the plants noticeably later than the users.
+fn store_many_keys(site: &Site) {
     let key = match site.engine {
         Engine::Sqlite => "randomblob(32), zeroblob(32)",
         Engine::Postgres => "sha256(n::text::bytea), sha256('')",
@@ -330,7 +337,7 @@ fn many_keys(site: &Site) {
     ));
 }
 
-fn quietly(site: &Site, arguments: &[&str]) -> Child {
+fn spawn_silently(site: &Site, arguments: &[&str]) -> Child {
     site.command(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -340,7 +347,7 @@ fn database_with_schema() -> Site<'static> {
     site
 }
 
-/// A restore is one transaction, which ends with its process.
+/// A restore is one transaction, which is rolled back when the process is killed.
 #[rstest]
 #[case::requires_postgres()]
 fn a_killed_restore_leaves_an_empty_database() {
@@ -348,23 +355,23 @@ fn a_killed_restore_leaves_an_empty_database() {
     import(&source, &[], &lines(&["ada"], 5_000));
     let target = database_with_schema();
     let held = target.hold("BEGIN; LOCK TABLE plantstore.tokens IN ACCESS EXCLUSIVE MODE");
-    let mut child = quietly(&target, &["restore", source.file().to_str().unwrap()]);
+    let mut child = spawn_silently(&target, &["restore", source.file().to_str().unwrap()]);
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE '%COPY%'";
-    wait_for("the users to be there, and the tokens to wait", || (target.rows(waiting) == [1]).then_some(()));
+    wait_for("the restore to wait for the lock on the tokens", || (target.rows(waiting) == [1]).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
     drop(held);
-    wait_for("the end of its transaction", || (target.rows(waiting) == [0]).then_some(()));
+    wait_for("the transaction to end", || (target.rows(waiting) == [0]).then_some(()));
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0]);
     table(&target.run(&["restore", source.file().to_str().unwrap()]));
     assert_eq!(export(&target), export(&source));
 }
 
-/// The source may have to sort its rows first: a transaction that waits for them is not given up. If there is a limit
-/// for that, the trigger makes it a short one.
+/// The source may need time to sort its rows, so the transaction on the target must have no idle timeout. The trigger
+/// shortens the timeout if there is one.
 #[rstest]
 #[case::requires_postgres()]
-fn slow_source_is_waited_for() {
+fn transaction_of_a_copy_has_no_idle_timeout() {
     let source = Site::new(Engine::Postgres);
     import(&source, &[], &lines(&["ada"], 3));
     let target = database_with_schema();
@@ -378,14 +385,14 @@ fn slow_source_is_waited_for() {
          CREATE TRIGGER hurry BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION hurry()",
     );
     let proxy = Proxy::start(Cluster::shared().address());
-    // After the users.
+    // The copy has stored the users and reads the keys.
     proxy.freeze_at(b"ORDER BY idempotency_keys.user_id, key");
     let slow = source.through(&proxy);
     let mut copying = target.command(&["copy", "--from", &slow.url(), "--to", &target.url()]);
     let copying = copying.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                    AND state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
-    wait_for("a transaction that has waited for long", || (target.rows(waiting) == [1]).then_some(()));
+    wait_for("a transaction that has been idle for a second", || (target.rows(waiting) == [1]).then_some(()));
     proxy.heal();
     table(&copying.wait_with_output().unwrap());
     assert_eq!(export(&target), export(&source));
@@ -404,7 +411,7 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
     );
     let reported = error_of(&target.run(&["restore", source.file().to_str().unwrap()]));
     assert!(reported.contains("the copy differs from its source: sent 1 users"), "{reported}");
-    assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "nothing of it is left");
+    assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "the transaction is rolled back");
     target.execute("DROP TRIGGER spoil ON plants");
     target.execute(
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
@@ -416,7 +423,7 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
     );
 }
 
-/// A log of another file, now gone, must not become part of a new one.
+/// The WAL of a deleted file must not become part of a new file.
 #[test]
 fn leftover_files_of_another_store_are_an_error() {
     let site = Site::new(Engine::Sqlite);

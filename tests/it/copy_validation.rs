@@ -8,13 +8,13 @@ use rstest::rstest;
 use crate::support::transfer::stderr;
 use crate::support::{Engine, Site, wait_for};
 
-/// A file with a row in every table.
-fn sound_file() -> &'static [u8] {
+/// Returns a valid file with a row in every table.
+fn valid_file() -> &'static [u8] {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
-    FILE.get_or_init(make_sound_file)
+    FILE.get_or_init(make_valid_file)
 }
 
-fn make_sound_file() -> Vec<u8> {
+fn make_valid_file() -> Vec<u8> {
     let site = Site::new(Engine::Sqlite);
     let ada = site.token("ada", &["--label", "balcony"]);
     site.token("bob", &[]);
@@ -27,10 +27,10 @@ fn make_sound_file() -> Vec<u8> {
     std::fs::read(site.file()).unwrap()
 }
 
-/// The same, changed by these statements.
+/// Creates a store from the valid file and changes it with these statements.
 fn changed_file(statements: &str) -> Site<'static> {
     let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.file(), sound_file()).unwrap();
+    std::fs::write(site.file(), valid_file()).unwrap();
     let file = site.open_file();
     file.pragma_update(None, "foreign_keys", false).unwrap();
     file.pragma_update(None, "ignore_check_constraints", true).unwrap();
@@ -169,7 +169,7 @@ fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres
         let output = site.run(&[command, "list"]);
         let table = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success(), "{command}: {}", stderr(&output));
-        // A cell that is too wide goes on in the next line.
+        // A cell that is too wide is wrapped.
         assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
         let json = site.run(&[command, "list", "--json"]).stdout;
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -182,7 +182,7 @@ fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres
     assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
 }
 
-/// SQL in the file itself gets no further than SQL needs.
+/// Triggers in the file cannot use virtual tables.
 #[test]
 fn schema_of_a_file_is_not_trusted() {
     let site =
@@ -190,5 +190,5 @@ fn schema_of_a_file_is_not_trusted() {
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.post(r#"{"id":8,"name":"Fern"}"#).error(), 50000);
-    wait_for("its reason in the log", || server.log().contains("unsafe use of virtual table").then_some(()));
+    wait_for("the reason in the log", || server.log().contains("unsafe use of virtual table").then_some(()));
 }

@@ -21,7 +21,7 @@ fn varies(response: &Response) -> bool {
     values(response, "vary").contains(&"Origin")
 }
 
-/// Responses of every kind, to requests with this header.
+/// Returns one response of each kind to requests with this header field.
 fn responses(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Response> {
     let ada = server.client(&site.token("ada", &[]));
     let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
@@ -55,7 +55,7 @@ fn responses(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Response
     responses
 }
 
-/// A server that can give all of them.
+/// Starts a server that can send all of these responses.
 fn serve(site: &Site, options: &[&str]) -> Server {
     let limits = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--rate-limit", "1/h", "--rate-burst", "12"];
     site.serve(&[&limits[..], options].concat())
@@ -84,7 +84,7 @@ fn unlisted_origin_is_served_without_cors_headers(#[values(Engine::Sqlite, Engin
     let server = serve(site, &["--cors-origin", "https://app.example"]);
     for response in responses(site, &server, OTHER) {
         assert!(!has_cors_headers(&response), "{response:?}");
-        assert!(varies(&response), "or a cache would give it to a page that may: {response:?}");
+        assert!(varies(&response), "a cache must not send it to a listed origin: {response:?}");
     }
     let ada = server.client(&site.token("bob", &[]));
     for origin in [
@@ -171,7 +171,7 @@ fn preflights_reveal_nothing_about_resources(#[values(Engine::Sqlite, Engine::Po
 }
 
 #[rstest]
-fn only_a_preflight_from_a_listed_origin_is_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn preflight_of_an_unlisted_origin_is_an_ordinary_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let listed = site.serve(&["--cors-origin", "https://app.example"]);
     let off = site.serve(&[]);
@@ -189,7 +189,7 @@ fn only_a_preflight_from_a_listed_origin_is_one(#[values(Engine::Sqlite, Engine:
         assert_eq!((known.error(), known.header("allow")), (40500, Some("GET,HEAD,POST")), "{headers:?}");
     }
     let get = listed.anonymous().call("GET", "/plants", &[ORIGIN, ASKS], None);
-    assert_eq!(get.error(), 40100, "another method is no preflight");
+    assert_eq!(get.error(), 40100, "only OPTIONS is a preflight");
     let mut connection = Connection::open(listed.address());
     connection
         .send("OPTIONS /plants HTTP/1.1\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n\r\n");
@@ -225,12 +225,16 @@ fn wildcard_lets_every_origin_read_every_response(#[values(Engine::Sqlite, Engin
     }
     let anonymous = server.anonymous();
     let unnamed = anonymous.get("/livez");
-    assert_eq!(values(&unnamed, "access-control-allow-origin"), ["*"], "a cache may give it to a page");
+    assert_eq!(values(&unnamed, "access-control-allow-origin"), ["*"], "a cache may send it to any page");
     for origin in [OTHER, ("Origin", "null")] {
         let preflight = anonymous.call("OPTIONS", "/plants", &[origin, ASKS], None);
         assert_eq!((preflight.status, values(&preflight, "access-control-allow-origin")), (204, vec!["*"]));
     }
-    assert_eq!(anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(), 40100, "no origin, no preflight");
+    assert_eq!(
+        anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(),
+        40100,
+        "without an origin it is not a preflight"
+    );
     let mut connection = Connection::open(server.address());
     connection.send("nonsense\r\n\r\n");
     let response = connection.read_response(false);
@@ -297,5 +301,5 @@ fn invalid_origins_are_rejected_with_one_clear_line() {
         assert!(errors.starts_with("error: ") && errors.contains(words), "{options:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    assert!(!site.file().exists(), "nothing was started");
+    assert!(!site.file().exists(), "the server creates no store");
 }

@@ -200,7 +200,7 @@ fn invalid_body_is_rejected_with_its_error_code(#[values(Engine::Sqlite, Engine:
             40003,
             "`name` must have 1 to 1000 characters, has 1002 and must not hold control characters (found U+0007)",
         ),
-        // Several faults: all are named, and the first kind of the table gives the number.
+        // Several faults: the message names all, and the error code is that of the first kind in the table.
         (r#"{"name":5,"tag":"\u0001"}"#, 40001, "`id` is required; `name` must be a string; `tag` must not hold"),
         (r#"{"id":"x","name":""}"#, 40002, "`id` must be an integer such as 42 or -7"),
         (r#"{"id":"x","name":""}"#, 40002, "; `name` must have 1 to 1000 characters"),
@@ -222,8 +222,8 @@ fn invalid_body_is_rejected_with_its_error_code(#[values(Engine::Sqlite, Engine:
     let repeated: Vec<String> = (0..900).flat_map(|key| [key, key]).map(|key| format!(r#""k{key}":1"#)).collect();
     let response = ada.post(format!("{{{}}}", repeated.join(",")));
     assert_eq!(response.error(), 40001);
-    assert!(response.body.len() < 500, "the response does not grow with the error: {}", response.text());
-    assert_eq!(ada.get("/plants").text(), "[]", "nothing of all that was stored");
+    assert!(response.body.len() < 500, "the length of the response is bounded: {}", response.text());
+    assert_eq!(ada.get("/plants").text(), "[]", "no rejected plant is stored");
 }
 
 #[rstest]
@@ -238,7 +238,9 @@ fn longest_texts_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine
 }
 
 #[rstest]
-fn missing_body_is_rejected_with_400_whatever_its_type(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn missing_body_is_rejected_with_400_for_every_content_type(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
@@ -373,14 +375,14 @@ fn oversized_body_is_rejected_before_it_is_sent(#[values(Engine::Sqlite, Engine:
 }
 
 #[rstest]
-fn client_that_goes_on_sending_gets_the_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn client_that_continues_to_send_gets_the_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
     connection.send(ada.bytes("POST", "/plants", &headers, None));
-    // It may be cut while sending: what counts is that the response arrives.
+    // The server may close the connection while the client sends. The response must arrive all the same.
     let _ = connection.try_send(vec![b' '; 900_000]);
     assert_eq!(connection.read_response(false).error(), 41300);
 }

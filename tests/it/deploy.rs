@@ -11,7 +11,7 @@ use crate::support::tools::external;
 use crate::support::{CLOSED_ADDRESS, Engine, Server, Site, TIMEOUT, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
-/// The most that `systemd-analyze security` may find exposed.
+/// Highest accepted score of `systemd-analyze security`.
 const EXPOSURE_MAX: f64 = 1.5;
 
 fn text(bytes: &[u8]) -> String {
@@ -49,7 +49,7 @@ fn the_unit_is_well_formed() {
     assert!(output.status.success() && about_it.is_empty(), "{about_it:?}");
 }
 
-/// The system calls that a filter of systemd stands for, with all its groups.
+/// Lists the system calls of a filter group of systemd, including its subgroups.
 fn system_calls(group: &str) -> BTreeSet<String> {
     let output = systemd_analyze(&["syscall-filter", "--no-pager", group]);
     assert!(output.status.success(), "{group}: {}", text(&output.stderr));
@@ -64,7 +64,7 @@ fn system_calls(group: &str) -> BTreeSet<String> {
     calls
 }
 
-/// The values of a setting of the unit.
+/// Lists the values of a setting of the unit.
 fn settings<'a>(unit: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     unit.lines().filter_map(move |line| line.strip_prefix(name)?.strip_prefix('='))
 }
@@ -87,7 +87,7 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
 
 #[rstest]
 #[case::requires_strace()]
-fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let allowed = allowed_by(&file("deploy/plantstore.service"));
     assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
@@ -112,7 +112,7 @@ fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgr
         .filter(|call| call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
         .collect();
     assert!(calls.contains("accept4") && calls.len() > 30, "{calls:?}");
-    // As root, SQLite gives its files to the owner of the database, and the unit does not run as root.
+    // SQLite calls `fchown` only as root, and the unit does not run as root.
     let rejected: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
     assert!(rejected.is_empty(), "the unit forbids {rejected:?}");
 }
@@ -121,7 +121,7 @@ fn the_unit_allows_what_the_service_does(#[values(Engine::Sqlite, Engine::Postgr
 #[test]
 fn variables_in_deploy_are_options() {
     let serve = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(["serve", "--help"]).output().unwrap();
-    // Without its line breaks.
+    // The help is wrapped: join its lines.
     let serve = text(&serve.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = 0;
     for path in [
@@ -147,7 +147,7 @@ fn variables_in_deploy_are_options() {
     assert!(found > 5);
 }
 
-/// Server that notifies a supervisor, and its messages in order.
+/// Runs a server that notifies a supervisor until it is stopped, and returns its messages.
 fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) -> Vec<String> {
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
@@ -184,7 +184,7 @@ fn supervisor_is_notified_of_start_and_stop() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_supervisor_with_an_abstract_address_is_told() {
+fn supervisor_with_an_abstract_socket_is_notified() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::SocketAddr;
 

@@ -5,7 +5,7 @@ use rstest::rstest;
 use crate::support::{BrowserScript, Engine, Site, assert_snapshot};
 
 #[rstest]
-fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
@@ -43,7 +43,7 @@ fn the_page_and_its_files_come_from_the_service_alone(#[values(Engine::Sqlite, E
         assert_eq!(anonymous.call("GET", path, &[("If-None-Match", tag)], None).status, 304, "{path}");
         assert!(anonymous.call("HEAD", path, &[], None).body.is_empty(), "{path}");
     }
-    assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "as everywhere");
+    assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "as at every unknown path");
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/docs/nothing").error(), 40401);
     assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);

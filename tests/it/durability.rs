@@ -11,7 +11,7 @@ use rstest::rstest;
 use crate::support::tools::external;
 use crate::support::{Client, Connection, Engine, JSON, Server, Site, StopOnDrop, wait_for};
 
-/// Options for what is not about time, on a machine that is busy with other tests.
+/// Options for tests that are not about timeouts: the machine may be busy with other tests.
 const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
@@ -115,7 +115,7 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
                 let (ada, known, done, stop) = (&ada, &known, &done, &stop);
                 scope.spawn(move || work(ada, worker, known, done, stop));
             }
-            // After a different number of writes each time, in the midst of others.
+            // Each kill follows a different number of writes, while other writes are in flight.
             let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
             wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
             server.kill();
@@ -125,16 +125,16 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     settle(&site.serve(&[]).client(&token), &known);
 }
 
-/// Makes system calls of a running server fail from now on, as described for strace.
-struct Tracer(Child);
+/// An strace process that makes system calls of a running server fail.
+struct FaultInjector(Child);
 
-impl Tracer {
+impl FaultInjector {
     fn attach(server: &Server, inject: &str) -> Self {
         let mut child = external("strace")
             .args(["-f", "-o/dev/null", "-e", inject, "-p", &server.id().to_string()])
             .stderr(Stdio::piped())
             .spawn()
-            .expect("strace, which scripts/test installs, runs");
+            .expect("strace is missing: scripts/test installs it");
         let mut stderr = String::new();
         BufReader::new(child.stderr.as_mut().expect("its output")).read_line(&mut stderr).expect("its first line");
         assert!(stderr.contains("attached"), "{stderr}");
@@ -142,15 +142,16 @@ impl Tracer {
     }
 }
 
-impl Drop for Tracer {
+impl Drop for FaultInjector {
     fn drop(&mut self) {
-        // Stopped with a signal, not killed: it has to detach from the server.
+        // SIGTERM, not SIGKILL: strace has to detach from the server.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
-/// After a failed sync the pages are lost and marked clean: the process ends, and recovers from what is on disk.
+/// After a failed sync the kernel drops the written pages and marks them clean. So the process exits, and the next one
+/// recovers from the disk.
 #[rstest]
 #[case::requires_strace()]
 fn a_failed_sync_ends_the_process() {
@@ -159,7 +160,7 @@ fn a_failed_sync_ends_the_process() {
         let token = site.token("ada", &[]);
         let mut server = site.serve(&[]);
         let ada = server.client(&token);
-        let _tracer = Tracer::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
+        let _injector = FaultInjector::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
         let mut acknowledged = Vec::new();
         for id in 0..20 {
             let mut connection = ada.connect();
@@ -167,7 +168,7 @@ fn a_failed_sync_ends_the_process() {
             let sent = connection.try_send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
             match sent.and_then(|()| connection.try_read_response(false)) {
                 Ok(response) if response.status == 200 => acknowledged.push(id),
-                Ok(response) => panic!("neither success nor silence: {}", response.text()),
+                Ok(response) => panic!("neither a success nor a closed connection: {}", response.text()),
                 Err(_) => break,
             }
         }
@@ -180,7 +181,7 @@ fn a_failed_sync_ends_the_process() {
     }
 }
 
-/// An error at any write: the request fails or succeeds, and its response is correct.
+/// Injects an error at each of the first writes to the file. Every response must be true of what is stored.
 #[rstest]
 #[case::requires_strace()]
 fn a_failed_write_is_never_acknowledged() {
@@ -190,8 +191,10 @@ fn a_failed_write_is_never_acknowledged() {
             let token = site.token("ada", &[]);
             let server = site.serve(&[]);
             let ada = server.client(&token);
-            let tracer =
-                Tracer::attach(&server, &format!("inject=pwrite64:error={error}:when={failing}..{}", failing + 2));
+            let injector = FaultInjector::attach(
+                &server,
+                &format!("inject=pwrite64:error={error}:when={failing}..{}", failing + 2),
+            );
             let mut expected = Vec::new();
             for id in 0..8 {
                 let response = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
@@ -201,9 +204,9 @@ fn a_failed_write_is_never_acknowledged() {
                     assert_eq!(response.error(), number, "{error} at {failing}: {}", response.text());
                 }
             }
-            assert!(expected.contains(&7), "{error} at {failing}: it heals by itself");
+            assert!(expected.contains(&7), "{error} at {failing}: the service recovers by itself");
             assert_eq!(ada.ids(), expected, "{error} at {failing}");
-            drop(tracer);
+            drop(injector);
             drop(server);
             integrity(&site);
             assert_eq!(site.serve(&[]).client(&token).ids(), expected, "{error} at {failing}, after a restart");
@@ -211,10 +214,10 @@ fn a_failed_write_is_never_acknowledged() {
     }
 }
 
-/// A disk that is really full: a small file system of its own.
+/// The store is on a small file system in a mount namespace of its own.
 #[rstest]
 #[case::requires_unshare()]
-fn a_full_disk_is_a_507_and_heals_by_itself() {
+fn writes_to_a_full_disk_get_507_until_space_is_freed() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     std::fs::create_dir(site.directory().join("small")).unwrap();
@@ -235,13 +238,13 @@ fn a_full_disk_is_a_507_and_heals_by_itself() {
     });
     assert_eq!(full.error(), 50700);
     assert_eq!(full.message(), "storage is full, nothing was done: tell the operator of this service");
-    assert_eq!(ada.ids(), stored, "reading goes on");
+    assert_eq!(ada.ids(), stored, "reads still succeed");
     assert_eq!(ada.post(body(100_000)).error(), 50700);
     assert_eq!(server.anonymous().get("/readyz").status, 200);
-    // The file system lives in the server's own view of the machine.
+    // The file system is mounted only in the mount namespace of the server.
     let filler = format!("/proc/{}/root{}/small/filler", server.id(), site.directory().display());
-    std::fs::remove_file(filler).expect("room made");
-    assert_eq!(ada.post(body(100_000)).status, 200, "it works again at once");
+    std::fs::remove_file(filler).expect("the filler is removed");
+    assert_eq!(ada.post(body(100_000)).status, 200, "the next write succeeds");
     stored.push(100_000);
     assert_eq!(ada.ids(), stored);
     assert_eq!(server.stop().code(), Some(0));
@@ -264,8 +267,8 @@ fn the_wal_stays_bounded_under_load() {
             let (ada, stop, written) = (server.client(&token), &stop, &written);
             scope.spawn(move || fill(&ada, worker, stop, written));
         }
-        // Every plant dirties a page or more: several times the bound goes through the log. However long it takes, it
-        // goes on.
+        // Every plant changes at least one page, so the writes are several times as large as the limit. Each wait has a
+        // timeout of its own, because a slow machine may need long for all writes.
         for part in 1..=16 {
             wait_for("more writes", || {
                 largest = largest.max(length());
@@ -274,7 +277,7 @@ fn the_wal_stays_bounded_under_load() {
         }
     });
     assert!(largest < 64 << 20, "{largest} bytes");
-    assert_eq!(Server::log(&server), "", "and nothing to complain about");
+    assert_eq!(Server::log(&server), "", "no warnings");
 }
 
 /// Creates large plants of random ids until it is stopped.

@@ -49,7 +49,7 @@ fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::
             assert_eq!(response.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
         }
     }
-    assert_eq!(ada.get("/plants/1").error(), 40500, "a plant is not read alone");
+    assert_eq!(ada.get("/plants/1").error(), 40500, "a single plant cannot be read");
     assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
     assert_eq!(ada.get("/nothing").header("allow"), None);
 }
@@ -68,7 +68,7 @@ fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engi
         assert_eq!(id_for(sane), sane);
     }
     let token = format!("id-{}", site.token("ada", &[]));
-    assert_ne!(id_for(&token), token, "what is logged must not be a token");
+    assert_ne!(id_for(&token), token, "a token is not used as request id, because that is logged");
     let too_long = "x".repeat(129);
     for odd in ["", "a b", "a\"b", "<script>", "é", "a,b", "a;b", "a\tb", too_long.as_str()] {
         let id = id_for(odd);
@@ -77,7 +77,10 @@ fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engi
     }
     let mut ids = BTreeSet::new();
     for _ in 0..50 {
-        assert!(ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()), "each is new");
+        assert!(
+            ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()),
+            "each id is new"
+        );
     }
 }
 
@@ -182,7 +185,7 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
         }
     }
     let of_number = |number: usize| {
-        // Host and Authorization are there already.
+        // The request also has Host and Authorization.
         let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
         let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
         ada.call("GET", "/plants", &headers, None)
@@ -242,9 +245,9 @@ fn readiness_follows_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engin
     let server = site.serve(&[]);
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
-    wait_for("its end", || (server.anonymous().get("/readyz").status != 200).then_some(()));
+    wait_for("the server to be unready", || (server.anonymous().get("/readyz").status != 200).then_some(()));
     assert!(server.anonymous().get("/readyz").error() >= 50000);
-    assert_eq!(server.anonymous().get("/livez").status, 200, "the process lives all the same");
+    assert_eq!(server.anonymous().get("/livez").status, 200, "the process is still live");
 }
 
 #[rstest]

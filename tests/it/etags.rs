@@ -27,7 +27,7 @@ fn matching_if_none_match_gets_304(#[values(Engine::Sqlite, Engine::Postgres)] e
     ada.plant(1, "Rose");
     let known = tag(&ada, "/plants");
     assert!(known.starts_with("W/\"") && known.ends_with('"'), "{known} is a weak tag");
-    assert_eq!(tag(&ada, "/plants"), known, "as long as nothing changes");
+    assert_eq!(tag(&ada, "/plants"), known, "the tag is the same until a change");
     assert_snapshot!(get(&ada, "/plants", &known).wire(), @r"
     304 Not Modified
     etag: (a tag)
@@ -59,31 +59,31 @@ fn tags_are_compared_by_the_rules_of_http(#[values(Engine::Sqlite, Engine::Postg
         assert_eq!(get(&ada, "/plants", other).status, 200, "{other}");
     }
     let twice = ada.call("GET", "/plants", &[("If-None-Match", "\"x\""), ("If-None-Match", &known)], None);
-    assert_eq!(twice.status, 304, "several headers are one list");
-    assert_eq!(get(&ada, "/plants?limit=x", "*").error(), 40004, "a wrong request stays wrong");
-    assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "and so does one without a token");
+    assert_eq!(twice.status, 304, "several header lines are one list");
+    assert_eq!(get(&ada, "/plants?limit=x", "*").error(), 40004, "an invalid request is rejected");
+    assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "a request without a token is rejected");
 }
 
 #[rstest]
-fn every_change_moves_the_tag_and_nothing_else_does(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn only_changes_of_the_own_plants_change_the_tag(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, ben] = ["ada", "ben"].map(|user| server.client(&site.token(user, &[])));
     let mut seen = vec![tag(&ada, "/plants"), tag(&ben, "/plants")];
-    assert_ne!(seen[0], seen[1], "users have tags of their own, even for the same list");
+    assert_ne!(seen[0], seen[1], "two users have different tags for equal lists");
     for _ in 0..3 {
         ada.plant(1, "Rose");
         seen.push(tag(&ada, "/plants"));
         assert_eq!(ada.delete(1).status, 204);
         seen.push(tag(&ada, "/plants"));
     }
-    assert_eq!(tag(&ben, "/plants"), seen[1], "changes of another user do not move ben's tag");
+    assert_eq!(tag(&ben, "/plants"), seen[1], "changes of another user do not change ben's tag");
     assert_eq!(ada.post("{}").status, 400);
-    assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a refusal changes nothing");
+    assert_eq!(tag(&ada, "/plants"), *seen.last().expect("some"), "a rejected request does not change the tag");
     let all = seen.len();
     seen.sort();
     seen.dedup();
-    assert_eq!(seen.len(), all, "no tag ever comes back, not even for the same plants");
+    assert_eq!(seen.len(), all, "no tag is used twice, even for equal lists");
 }
 
 #[rstest]
@@ -150,7 +150,11 @@ fn writes_of_other_processes_are_visible_at_once(#[values(Engine::Sqlite, Engine
         there.plant(id, "by another");
         let response = get(&here, "/plants?include=id", &before);
         assert_eq!((response.status, response.ids().len()), (200, usize::try_from(id).expect("few")));
-        assert_eq!(get(&there, "/plants", response.header("etag").expect("a tag")).status, 304, "and they agree");
+        assert_eq!(
+            get(&there, "/plants", response.header("etag").expect("a tag")).status,
+            304,
+            "both nodes have the same tag"
+        );
     }
 }
 
@@ -168,7 +172,7 @@ fn user_created_again_has_new_tags(#[values(Engine::Sqlite, Engine::Postgres)] e
 }
 
 #[rstest]
-fn documented_statement_moves_the_version_after_a_change_by_hand(
+fn documented_statement_changes_the_tag_after_a_change_with_sql(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -177,16 +181,16 @@ fn documented_statement_moves_the_version_after_a_change_by_hand(
     ada.plant(1, "Rose");
     let before = tag(&ada, "/plants");
     site.execute(&documented_statement(site.engine, "UPDATE plants"));
-    assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone is not noticed");
+    assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone does not change the tag");
     site.execute(&documented_statement(site.engine, "SET version"));
     let response = get(&ada, "/plants", &before);
     assert_eq!((response.status, response.text()), (200, r#"[{"name":"Monstera"}]"#));
     let moved = tag(&ada, "/plants");
     ada.plant(2, "Fern");
-    assert_eq!(get(&ada, "/plants", &moved).status, 200, "versions go on from there");
+    assert_eq!(get(&ada, "/plants", &moved).status, 200, "the next create changes the tag again");
 }
 
-// Few writes and many readers, so that nearly all lists come from memory or are not sent at all.
+// Few writers and many readers, so that nearly all lists come from the cache or are a 304.
 #[rstest]
 fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -201,7 +205,7 @@ fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engi
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
 }
 
-/// The statement with these words that docs/how-to/change-rows-with-sql.md shows for this engine.
+/// Returns the statement that contains `words` from docs/how-to/change-rows-with-sql.md.
 fn documented_statement(engine: Engine, words: &str) -> String {
     let document =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/how-to/change-rows-with-sql.md")).unwrap();
@@ -211,13 +215,13 @@ fn documented_statement(engine: Engine, words: &str) -> String {
     });
     let block = block.and_then(|rest| rest.split("```").next()).expect("a block of SQL");
     let statement = block.split(';').find(|statement| statement.contains(words)).expect("the statement");
-    // Runs alone here, to see what each of the two does.
+    // The test runs each statement of the documented transaction on its own.
     statement.replace("BEGIN IMMEDIATE", "").replace("BEGIN", "")
 }
 
-/// A store that is put back to an earlier state, as from a copy, and goes another way from there.
+/// The store file is replaced by an earlier copy, and other plants are created from there.
 #[test]
-fn a_restored_store_never_gives_a_tag_a_second_meaning() {
+fn restored_store_does_not_reuse_a_tag() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     let mut server = site.serve(&[]);
@@ -228,7 +232,7 @@ fn a_restored_store_never_gives_a_tag_a_second_meaning() {
     server.client(&token).plant(2, "Fern");
     let known = tag(&server.client(&token), "/plants");
     server.stop();
-    std::fs::write(site.file(), copy).expect("the store as it was");
+    std::fs::write(site.file(), copy).expect("the copy is restored");
     let server = site.serve(&[]);
     let ada = server.client(&token);
     ada.plant(3, "Ivy");
@@ -252,7 +256,7 @@ fn list_cache_is_bounded() {
     };
     (1..=60).for_each(|limit| list(limit, &cursors[0], ""));
     let before = server.resident();
-    // 2,400 views of some 30 KB each: seventy times the size of the cache.
+    // 2,400 different lists of about 30 KB each: seventy times the size of the cache.
     for cursor in &cursors {
         for include in ["", "&include=id", "&include=owner", "&include=id,owner"] {
             (1..=60).for_each(|limit| list(limit, cursor, include));

@@ -85,7 +85,7 @@ fn export_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Post
     assert!(stderr(&nowhere).contains("cannot write no/such/place"), "{}", stderr(&nowhere));
 }
 
-// As `export | head` has it.
+// For example, `plantstore export | head`.
 #[rstest]
 fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -98,7 +98,7 @@ fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "an output that fails is one");
+    assert_eq!(output.status.code(), Some(1), "a write error is a failure");
     assert_eq!(stderr(&output), "error: cannot write: No space left on device\n");
 }
 
@@ -115,7 +115,7 @@ fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert!(shown.contains("\r\x1b[K[########............]  40% 4,096 plants, "), "{shown:?}");
     assert!(
         shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"),
-        "the bar makes room for the last words: {shown:?}"
+        "the summary replaces the progress bar: {shown:?}"
     );
 }
 
@@ -138,7 +138,7 @@ fn files_of_earlier_releases_are_exported_unchanged() {
         assert_eq!(
             std::fs::read(site.file()).unwrap(),
             std::fs::read(&file).unwrap(),
-            "{release}: not brought up to date"
+            "{release}: the file is not migrated"
         );
     }
 }

@@ -47,7 +47,7 @@ fn new_embedded_store_gets_a_first_token() {
 
     std::fs::remove_file(file(&site)).unwrap();
     let mut again = serve();
-    assert!(!file(&site).exists(), "only a new store gets one");
+    assert!(!file(&site).exists(), "only a new store gets a first token");
     assert_eq!(again.client(&token).ids(), [1]);
     again.stop();
 }
@@ -81,7 +81,7 @@ fn a_first_token_that_cannot_be_written_is_not_issued() {
     assert_eq!(tokens(&site).len(), 0);
     std::fs::remove_dir(file(&site)).unwrap();
     let server = Server::start(site.command(&SERVE));
-    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200, "the next start makes it");
+    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200, "the next start issues the token");
 }
 
 #[rstest]
@@ -101,7 +101,7 @@ fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
     assert_eq!(server.client(token).get("/plants").status, 200);
 }
 
-/// Cuts a first start short at one of its system calls; false when it makes fewer of them.
+/// Kills the first start of a server at the given system call. Returns false if the server makes fewer of these calls.
 fn cut_short(site: &Site, call: &str, number: usize) -> bool {
     let mut traced = TracedCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
     let mut announced = String::new();
@@ -115,7 +115,7 @@ fn cut_short(site: &Site, call: &str, number: usize) -> bool {
     !started
 }
 
-/// The store, the file and the token may each exist or be missing by then.
+/// When the first start is killed, the store, the file and the token may each exist or not.
 #[rstest]
 #[case::requires_strace()]
 fn interrupted_first_start_is_completed_by_the_next() {

@@ -19,7 +19,7 @@ fn site() -> Site<'static> {
     Site::new(Engine::Sqlite)
 }
 
-/// A connection with this many responses on which nothing can be sent.
+/// Opens a connection with this many requests and a window of zero, so that no response body can be sent.
 fn blocked(server: &Server, path: &str, token: Option<&str>, streams: u32) -> Frames<std::net::TcpStream> {
     let client = token.map_or_else(|| server.anonymous(), |token| server.client(token));
     let mut connection = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
@@ -61,7 +61,7 @@ fn probes_are_served_while_no_request_slot_is_free(#[values(Engine::Sqlite, Engi
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
-    // Their bodies do not come, so they stay in flight.
+    // The client sends no bodies, so the requests stay in flight.
     for number in 0..4 {
         connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
     }
@@ -94,7 +94,7 @@ fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgr
     metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(lists).unwrap());
     let each = server.resident().saturating_sub(before) / lists;
     assert!(each < 32, "{each} KiB each");
-    // The first of a connection holds a page, the last had to be read anew.
+    // The first list of a connection holds a page in memory. The last one is read from the store again.
     for stream in [1, 2 * STREAMS - 1] {
         open_window(&mut unread[0], stream);
     }
@@ -148,7 +148,7 @@ fn blocked_streams_beyond_an_equal_share_are_reset() {
     for stream in [0, 1, 3, 5, 7] {
         open_window(&mut modest, stream);
     }
-    assert_eq!(bodies(&mut modest, 4).len(), 4, "those within their share go on");
+    assert_eq!(bodies(&mut modest, 4).len(), 4, "streams within the share are served");
 }
 
 #[test]

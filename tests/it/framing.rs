@@ -7,7 +7,7 @@ use crate::support::{Client, Connection, Engine, JSON, Response, Site};
 
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
-/// Why HTTP/2 resets a stream whose request is malformed.
+/// HTTP/2 error code for a malformed request.
 const PROTOCOL_ERROR: u32 = 1;
 
 /// Sends a create with these header lines and body bytes; returns the connection and the response.
@@ -38,9 +38,9 @@ fn largest_content_length_is_rejected_with_413(#[values(Engine::Sqlite, Engine::
     second.send(ada.bytes("GET", "/plants", &[], None));
     assert_eq!(second.read_response(false).text(), "[]");
     second.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", LARGEST)], None));
-    assert_eq!(second.read_response(false).error(), 41300, "also behind another request");
+    assert_eq!(second.read_response(false).error(), 41300, "also for the second request of a connection");
     let (_, oversized_head) = create(&ada, &[("Content-Length", LARGEST), ("X-Filler", &"x".repeat(17_000))], "");
-    assert_eq!(oversized_head.error(), 43100, "a head that is too large remains one");
+    assert_eq!(oversized_head.error(), 43100, "the size of the head is checked first");
     assert_eq!(server.anonymous().call("GET", "/livez", &[("Content-Length", LARGEST)], None).error(), 41300);
     assert_eq!(ada.ids(), [0_i64; 0]);
 }

@@ -91,16 +91,16 @@ fn overlapping_operations_may_happen_in_any_order() {
 
 #[test]
 fn an_unknown_write_may_have_happened_once_at_any_time_after_its_call_or_never() {
-    // A create, seen late, or never, or only by its conflict or delete.
+    // An unknown create: a list shows it late or never, or only a conflict or a delete reveals it.
     accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), list(4, 5, Some("a")), create(6, 7, "b", Denied)]);
     accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), create(4, 5, "b", Done), list(6, 7, Some("b"))]);
     accepts(&[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), delete(4, 5, Done), create(6, 7, "c", Done)]);
     accepts(&[create(0, 1, "a", Unknown), delete(2, 3, Denied), delete(4, 5, Done), list(6, 7, None)]);
-    // A delete, which may take away what came long after its call.
+    // An unknown delete may remove a plant that was created long after its call.
     accepts(&[delete(0, 1, Unknown), create(2, 3, "a", Done), list(4, 5, Some("a")), list(6, 7, None)]);
     accepts(&[create(0, 1, "a", Done), delete(2, 3, Unknown), list(4, 5, Some("a")), create(6, 7, "b", Done)]);
     accepts(&[create(0, 1, "a", Done), delete(2, 3, Unknown), delete(4, 5, Denied)]);
-    // Both.
+    // An unknown create and an unknown delete.
     accepts(&[
         create(0, 1, "a", Unknown),
         delete(2, 3, Unknown),
@@ -141,7 +141,7 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
         history.settle(Duration::from_millis(at));
         history.check()
     };
-    // What was lost before may be the work of the delete, what was lost after may not.
+    // The unknown delete may explain a loss before the settled moment, but not after it.
     let lost = [delete(0, 1, Unknown), create(2, 3, "a", Done), list(6, 7, Some("a")), list(8, 9, None)];
     settled(10, &lost).expect("the delete came between the lists");
     settled(5, &lost).expect_err("it came too late");
@@ -150,7 +150,7 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
     settled(5, &shown).expect("the create came between the lists");
     settled(1, &shown).expect_err("it came too late");
     settled(1, &[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), list(4, 5, Some("a"))]).expect("at once");
-    // Others may be under way, and those that are called later are unknown again.
+    // Other operations may be in flight at that moment. Unknown writes that are called later are not settled.
     settled(5, &[create(0, 9, "a", Done), delete(1, 2, Unknown), list(10, 11, None)]).expect("both before");
     settled(5, &[create(0, 1, "a", Done), delete(5, 6, Unknown), list(7, 8, Some("a")), list(9, 10, None)])
         .expect_err("called at that very moment, it is settled");
@@ -177,7 +177,7 @@ fn last_write_is_certain_unless_another_may_follow() {
         Some((0, a.clone()))
     );
     assert_eq!(reported(&[create(0, 1, "x", Denied), list(2, 3, Some("x"))], &[]), None);
-    // At the same time, and so in any order.
+    // The two writes overlap, so their order is unknown.
     assert_eq!(reported(&[create(0, 3, "a", Done), delete(2, 5, Done)], &[]), None);
     // An unknown write may have come later, unless all was settled before the last one was called.
     let unknown = [delete(0, 1, Unknown), create(4, 5, "a", Done)];
@@ -249,7 +249,7 @@ fn plants_and_users_are_independent() {
     accepts(&with(seen(0, 6, &[(ID, "0 7"), (8, "0 8")])));
     accepts(&with(seen(1, 6, &[(ID, "1 7")])));
     accepts(&with(seen(2, 6, &[])));
-    // One that is missing, another user's, another id's, and one from nowhere.
+    // A missing plant, the name of another user's plant, the name of another id, and a plant that was never created.
     catches(&with(seen(0, 6, &[(8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "1 7"), (8, "0 8")])));
     catches(&with(seen(0, 6, &[(ID, "0 8"), (8, "0 8")])));
@@ -316,7 +316,7 @@ fn checker_agrees_with_exhaustive_search() {
     assert!(rejected > 2_000 && accepted > 2_000, "{rejected} rejected, {accepted} accepted: both occurred");
 }
 
-/// A store of one mutex, and the clients of a bad network in front of it.
+/// A store behind a mutex, with clients whose requests and responses may be lost or delayed.
 #[derive(Default)]
 struct Simulated {
     plants: Mutex<MutexStore>,
@@ -325,7 +325,7 @@ struct Simulated {
 #[derive(Default)]
 struct MutexStore {
     present: BTreeMap<(usize, i64), String>,
-    /// Writes of unknown outcome that are still on their way.
+    /// Writes of unknown outcome that the store has not received yet.
     late: Vec<(usize, i64, Option<String>)>,
 }
 

@@ -109,7 +109,7 @@ fn both_protocols_give_the_same_responses(#[values(Engine::Sqlite, Engine::Postg
             let first = client.call(method, path, headers, body);
             let second = Http2::open(client).call(method, path, headers, body);
             let plain = |response: &crate::support::Response| {
-                // What is about the connection is HTTP/1.1's alone.
+                // HTTP/2 has no header fields about the connection.
                 let mut headers = response.headers.clone();
                 headers.retain(|(name, _)| {
                     !["date", "x-request-id", "connection", "transfer-encoding"].contains(&name.as_str())
@@ -135,7 +135,7 @@ fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] 
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Http2::open(&ada);
-    assert_eq!(connection.get("/livez").status, 200, "now it knows how many may be at work");
+    assert_eq!(connection.get("/livez").status, 200, "the client has received the limit of concurrent streams");
     let paths = vec!["/plants".to_owned(); 300];
     let statuses = connection.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
@@ -150,16 +150,16 @@ fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqli
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
-    // Their bodies do not come, so all of them stay at work.
+    // The client sends no bodies, so all requests stay in flight.
     for number in 0..101 {
         connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
     }
     let rejected = connection.next_of(RST_STREAM);
     assert_eq!((rejected.stream, rejected.reason()), (201, REFUSED_STREAM));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"n"}"#);
-    assert_eq!(connection.body(1), r#"{"name":"n"}"#, "those before go on");
+    assert_eq!(connection.body(1), r#"{"name":"n"}"#, "the other streams are served");
     connection.send(HEADERS, WHOLE, 203, &head(&ada, "GET", "/plants", &[]));
-    assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "and there is room again");
+    assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "a new stream is accepted");
 }
 
 // Over HTTP/1.1, a connection has one request in flight, so `--max-connections` also limits the requests. The same limit
@@ -223,7 +223,7 @@ fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
     connection.send(DATA, 0, 1, br#"{"id""#);
     assert!(connection.body(1).contains("40800"));
     let reset = connection.next_of(RST_STREAM);
-    assert_eq!((reset.stream, reset.reason()), (1, NO_ERROR), "no more of it is wanted");
+    assert_eq!((reset.stream, reset.reason()), (1, NO_ERROR), "the rest of the body is not needed");
     connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     assert_eq!(connection.body(3), "[]");
 }
@@ -238,7 +238,7 @@ fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
     connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/livez", &[]));
-    assert!(connection.body(3).contains("live"), "so the first is at work by now");
+    assert!(connection.body(3).contains("live"), "the first request is in flight by now");
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
     let line = wait_for("its line in the log", || {
         server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
@@ -287,7 +287,7 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
     let ada = server.client(&token);
     let whole = ada.get("/plants").body;
     let before = server.resident();
-    // Twenty lists of which nothing is taken.
+    // Twenty lists whose bodies cannot be sent.
     let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
     for number in 0..20 {
         lazy.send(HEADERS, WHOLE, 2 * number + 1, &head(&ada, "GET", "/plants", &[]));
@@ -343,8 +343,10 @@ fn response_blocked_by_flow_control_is_cut(#[values(Engine::Sqlite, Engine::Post
     lazy.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
     let reset = lazy.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
-    wait_for("the truth in the log", || server.log().contains(r#""bytes":0,"complete":false"#).then_some(()));
-    // The next one takes a byte at a time, and gets all of it.
+    wait_for("the incomplete response in the log", || {
+        server.log().contains(r#""bytes":0,"complete":false"#).then_some(())
+    });
+    // A client that opens the window byte by byte gets the whole response.
     lazy.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     let mut body = Vec::new();
     while body.len() < 17 {
@@ -363,16 +365,16 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     connection.send(DATA, 0, 1, br#"{"id":1,"#);
     connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/readyz", &[]));
-    assert!(connection.body(3).contains("ready"), "so the first is at work by now");
+    assert!(connection.body(3).contains("ready"), "the first request is in flight by now");
     server.signal("TERM");
-    assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "no more are wanted");
+    assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "the server accepts no new streams");
     let ping = connection.next_of(PING);
-    // Sent before the client could know: it gets a response, too.
+    // The client may send this before it receives GOAWAY, so it gets a response.
     connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/readyz", &[]));
     assert!(connection.body(5).contains("50300"));
     connection.send(PING, ACK, 0, &ping.payload);
     let last = connection.next_of(GOAWAY);
-    assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "what was taken, for good");
+    assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "the last processed stream");
     connection.send(HEADERS, WHOLE, 7, &head(&ada, "GET", "/plants", &[]));
     assert!(server.ended().is_none(), "it waits for the request in flight");
     connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);

@@ -223,13 +223,13 @@ fn connections_of_one_address_beyond_its_limit_are_rejected(
     wait_for("a free place", || ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(()));
 }
 
-// What waits for a writer that is held up is bounded; the rest is rejected with `Retry-After`, and nothing is lost.
+// The queue of a blocked writer is bounded. Other writes are rejected with `Retry-After`, and no accepted write is lost.
 #[rstest]
 fn full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--write-queue", "2", "--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
-    // Its last use is noted now, and not later in the queue.
+    // Stores the last use of the token now, so that it takes no place in the queue later.
     ada.plant(0, "first");
     site.wait_for_note_of_use();
     let held = site.hold_writes();
@@ -261,7 +261,7 @@ fn full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert_eq!(ada.ids(), stored);
 }
 
-// The headers alone decide: a client that has megabytes to send learns it before it sends them.
+// The server rejects after the head, so that the client need not send the body.
 #[rstest]
 fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
@@ -326,7 +326,7 @@ fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "and it heals by itself");
 }
 
-// Also for those that come while the writer is already waiting for the lock on behalf of another.
+// The timeout also holds for writes that arrive while the writer already waits for the lock.
 #[rstest]
 fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
@@ -351,7 +351,7 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);
 }
 
-// The grace holds even when the store does not move.
+// The grace period also ends while another process locks the store.
 #[rstest]
 fn locked_store_does_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -382,7 +382,7 @@ struct FullWriteQueue {
 impl FullWriteQueue {
     fn new(site: &Site, server: &mut Server, ada: &Client) -> Self {
         let metrics = server.metrics();
-        // The note of the token's use takes the one place in the queue for a moment.
+        // Storing the last use of the token takes the only place in the queue for a moment.
         assert_eq!(ada.ids(), [0_i64; 0]);
         site.wait_for_note_of_use();
         metrics.wait_for("plantstore_http_requests_in_flight", &[], 0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, Connection, Engine, JSON, Server, Site, wait_for};
 
-/// The contract's second, and a busy machine.
+/// One second is documented; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 const WORKERS: i64 = 4;
 
@@ -128,7 +128,7 @@ fn deleted_database_file_makes_the_server_unready() {
     let anyone = victim.server.anonymous();
     assert_eq!(anyone.get("/readyz").status, 200);
     fs::remove_file(victim.path("data/plants.db")).unwrap();
-    // What was found a moment ago may still count; then it is 503 until the process has ended.
+    // The last result may be cached for a moment. Then the response is 503 until the process has ended.
     let ready = || {
         let mut connection = Connection::try_open(anyone.address).ok()?;
         connection.try_send(anyone.bytes("GET", "/readyz", &[], None)).ok()?;
@@ -156,7 +156,7 @@ fn replaced_database_file_ends_an_idle_server() {
     assert_eq!(victim.ids_in("data/plants.db"), [-1], "the new file is what it was");
 }
 
-/// The log of the old file must not be taken for the newest writes to the new one.
+/// SQLite must not apply the WAL of the old file to the new file.
 #[test]
 fn replaced_database_file_is_left_intact_under_load() {
     let mut victim = Victim::start();

@@ -24,7 +24,11 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
     assert_eq!(start.value("plantstore_http_requests_total", &[]), 0, "{}", start.text);
     for number in ["50000", "50300", "50301", "50700"] {
         let line = format!("plantstore_http_errors_total{{code=\"{number}\"}} 0\n");
-        assert!(start.text.contains(&line), "the first one is to be an increase: {}", start.text);
+        assert!(
+            start.text.contains(&line),
+            "counters start at 0, so that the first error is an increase: {}",
+            start.text
+        );
     }
     ada.plant(1, "Rose");
     ada.plant(2, "Tulip");
@@ -263,8 +267,8 @@ fn cached_list_is_counted_as_a_hit() {
     ada.plant(1, "Rose");
     site.wait_for_note_of_use();
     let lookups = |result| metrics.value("plantstore_list_cache_lookups_total", &[("result", result)]);
-    // The first times the version may not be at hand yet.
-    wait_for("a list out of memory", || {
+    // The version of the list may not be cached for the first requests.
+    wait_for("a list from the cache", || {
         ada.get("/plants");
         (lookups("hit") == 1).then_some(())
     });
@@ -275,7 +279,7 @@ fn cached_list_is_counted_as_a_hit() {
     assert!((lookups("hit"), lookups("miss")) == (6, misses));
     assert!(metrics.value("plantstore_list_cache_bytes", &[]) > 0);
     ada.plant(2, "Tulip");
-    wait_for("the new list out of memory", || {
+    wait_for("the new list from the cache", || {
         ada.get("/plants");
         (lookups("hit") == 7).then_some(())
     });
@@ -362,7 +366,7 @@ fn key_fetches_of_an_issuer_are_reported() {
     assert!(metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]) >= last);
 }
 
-/// A time long ago would be one at which there were keys.
+/// A timestamp of 0 would mean that keys were fetched in 1970.
 #[test]
 fn keys_that_were_never_fetched_have_no_timestamp() {
     let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
@@ -376,7 +380,7 @@ fn keys_that_were_never_fetched_have_no_timestamp() {
     assert!(!scrape.text.contains("plantstore_oidc_keys_last_fetch_timestamp_seconds"), "{}", scrape.text);
 }
 
-/// Not when its metrics were first served: before our program was even loaded.
+/// The start time is that of the process, before the program is loaded.
 #[test]
 fn process_start_time_is_correct() {
     let site = Site::new(Engine::Sqlite);
@@ -405,7 +409,7 @@ fn dropped_log_lines_are_counted() {
     let client = server.anonymous();
     let request = client.bytes("GET", "/livez", &[("X-Request-Id", &"x".repeat(128))], None);
     let batch = request.repeat(100);
-    wait_for("more lines than may wait", || {
+    wait_for("dropped log lines", || {
         let mut connection = client.connect();
         for _ in 0..20 {
             connection.send(&batch);
@@ -417,7 +421,7 @@ fn dropped_log_lines_are_counted() {
 
 #[test]
 fn every_page_is_well_formed() {
-    // The reader of the tests is strict: it must find fault with what is wrong.
+    // The parser of the tests must reject malformed pages.
     let whole = "# HELP a Text.\n# TYPE a counter\na_total{x=\"1\"} 1\n# EOF\n";
     Scrape::parse(whole);
     for broken in [
@@ -433,7 +437,7 @@ fn every_page_is_well_formed() {
     }
 }
 
-/// Lists of an embedded store are read on the spot: only those that wait for a database can be too many.
+/// Only with PostgreSQL do lists wait for a slot; the embedded store reads them immediately.
 #[rstest]
 #[case::requires_postgres()]
 fn lists_without_a_slot_are_rejected_and_counted_as_shed() {

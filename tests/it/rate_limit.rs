@@ -79,7 +79,7 @@ fn responses_to_anonymous(server: &Server) -> Vec<Response> {
     responses
 }
 
-/// Of the second kind: some need a server that is easily angered.
+/// Options with low limits, so that `responses_to_anonymous` gets 429 and 408.
 const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "1s"];
 
 #[rstest]
@@ -97,7 +97,7 @@ fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::
     let wait = retry_after(&rejected);
     // Usually less than a second has passed since the first request, but not always.
     assert!((3_500..=3_600).contains(&wait), "{wait}");
-    assert_eq!(left(&rejected), (0, wait), "both headers speak of the same moment");
+    assert_eq!(left(&rejected), (0, wait), "both header fields have the same number of seconds");
     assert_snapshot!(rejected.wire().replace(&wait.to_string(), "(3600)"), @r#"
     429 Too Many Requests
     content-type: application/json
@@ -152,7 +152,7 @@ fn rejected_request_has_no_effect(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node counts for itself");
 }
 
-// Nothing of a request is looked at beyond whose it is.
+// After authentication, the rate limit is the first check.
 #[rstest]
 fn rate_limit_is_checked_before_everything_else(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

@@ -4,13 +4,13 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::{OWN, check, gardener, names, text, token, with_verdict};
+use super::{OWN, check, names, text, token, user_with_plants, with_verdict};
 use crate::support::faulty_proxy::{Fault, FaultyProxy, ProxiedRequest, Reply, Upstream};
 use crate::support::{Client, Engine, Response, Server, Site};
 
 struct Case {
     name: &'static str,
-    /// Exactly these fail.
+    /// Checks that must fail.
     fails: Failing,
     /// The check can delete the plants it has created.
     cleans: bool,
@@ -21,7 +21,7 @@ struct Case {
 
 enum Failing {
     Exactly(&'static [&'static str]),
-    /// These, and others that follow from them.
+    /// At least these. Other checks may fail as a consequence.
     Among(&'static [&'static str]),
 }
 use Failing::{Among, Exactly};
@@ -30,8 +30,9 @@ const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
     Case { name, fails, cleans: true, own: &OWN, fault }
 }
 
-/// Why a fault was not caught as it should be, if so.
-fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
+/// Runs the check against a server with the fault. Returns a message unless the expected checks fail and only the plants of
+/// the user are left.
+fn verify(case: &Case, server: &Server, ada: &Client) -> Option<String> {
     let proxy = FaultyProxy::start(server.address(), case.fault);
     let output = check(token(ada), &proxy.url(), &["--json"]);
     let failing = with_verdict(&output, "fails");
@@ -51,12 +52,12 @@ fn missed(case: &Case, server: &Server, ada: &Client) -> Option<String> {
     None
 }
 
-/// The response of the real server, changed.
+/// Forwards the request and changes the response.
 fn changed(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(Response) -> Response) -> Reply {
     Reply::Response(change(server.send(request)))
 }
 
-/// Another response instead of an error of this code.
+/// Forwards the request and replaces a response with this error code.
 fn instead_of(
     code: i64,
     request: &ProxiedRequest,
@@ -74,7 +75,7 @@ fn plants(response: &Response) -> Option<Vec<Value>> {
     (response.status == 200).then(|| response.json().as_array().cloned()).flatten()
 }
 
-/// A list whose plants are changed.
+/// Forwards the request and changes the plants of a list.
 fn relisted(request: &ProxiedRequest, server: Upstream, change: impl FnOnce(&mut Vec<Value>)) -> Reply {
     changed(request, server, |response| match is_list(request).then(|| plants(&response)).flatten() {
         Some(mut plants) => {
@@ -97,7 +98,7 @@ fn without_parameter(request: &ProxiedRequest, name: &str) -> ProxiedRequest {
     ProxiedRequest { path: format!("{path}?{}", rest.join("&")), ..request.clone() }
 }
 
-/// A server that takes the numbers next to the range, above and below it, for these.
+/// Replaces the numbers next to the range of int64: 2^63 by `above`, and -2^63 - 1 by `below`.
 fn confined(request: &ProxiedRequest, server: Upstream, above: i64, below: i64) -> Reply {
     let [above, below] = [above, below].map(|id| id.to_string());
     let confine = |text: &str, before: &str| {
@@ -130,7 +131,7 @@ const ALL: &[Case] = &[
         changed(request, server, |response| match request.json().filter(|_| response.status == 200) {
             Some(sent) => {
                 let mut json = response.json();
-                // Only where it is a create of tests about ids: a name and nothing else has one member.
+                // Not in the creates of `create-tag-null` and `create-unknown-fields`, which would fail, too.
                 if !text_of(&sent, "name").ends_with("null") && !text_of(&sent, "name").ends_with("unknown") {
                     json["id"] = sent["id"].clone();
                 }
@@ -160,7 +161,7 @@ const ALL: &[Case] = &[
             }
         })
     }),
-    case("a list shows ids unasked", Exactly(&["list-response"]), |request, server| {
+    case("a list shows ids without `include`", Exactly(&["list-response"]), |request, server| {
         if is_list(request) && !request.path.contains("include") {
             let separator = if request.path.contains('?') { '&' } else { '?' };
             let more = ProxiedRequest { path: format!("{}{separator}include=id", request.path), ..request.clone() };
@@ -187,7 +188,7 @@ const ALL: &[Case] = &[
             }
         })
     }),
-    case("lists are upside down", Among(&["list-order"]), |request, server| {
+    case("lists are in descending order", Among(&["list-order"]), |request, server| {
         relisted(request, server, |plants| plants.reverse())
     }),
     case("two plants are out of order", Exactly(&["list-order"]), |request, server| {
@@ -198,7 +199,7 @@ const ALL: &[Case] = &[
             }
         })
     }),
-    case("a limit is one too many", Among(&["list-limit", "list-limit-exact"]), |request, server| {
+    case("a list has one plant more than the limit", Among(&["list-limit", "list-limit-exact"]), |request, server| {
         match limit(request) {
             Some(limit @ 1..100) => {
                 let path = request.path.replace(&format!("limit={limit}"), &format!("limit={}", limit + 1));
@@ -207,7 +208,7 @@ const ALL: &[Case] = &[
             _ => changed(request, server, |response| response),
         }
     }),
-    case("a limit is one too few", Among(&["list-limit-exact"]), |request, server| {
+    case("a list has one plant less than the limit", Among(&["list-limit-exact"]), |request, server| {
         relisted(request, server, |plants| {
             if limit(request).is_some() {
                 plants.pop();
@@ -266,7 +267,7 @@ const ALL: &[Case] = &[
         }
         _ => changed(request, server, |response| response),
     }),
-    case("a duplicate takes the place", Exactly(&["create-duplicate"]), |request, server| {
+    case("a duplicate replaces the plant", Exactly(&["create-duplicate"]), |request, server| {
         instead_of(40900, request, server, |_| {
             let id = request.json().unwrap()["id"].to_string();
             let bare = request.without("content-type");
@@ -279,7 +280,7 @@ const ALL: &[Case] = &[
             server.send(request)
         })
     }),
-    case("a duplicate is 409 and takes the place", Exactly(&["create-duplicate"]), |request, server| {
+    case("a duplicate is 409 and replaces the plant", Exactly(&["create-duplicate"]), |request, server| {
         instead_of(40900, request, server, |rejected| {
             if !text_of(&request.json().unwrap(), "name").ends_with("second") {
                 return rejected;
@@ -301,7 +302,7 @@ const ALL: &[Case] = &[
             response.with_status(400).with_json(&json!({ "error": 40002, "message": "taken" }))
         })
     }),
-    case("a create goes nowhere", Among(&["create-listed"]), |request, server| {
+    case("a create stores nothing", Among(&["create-listed"]), |request, server| {
         changed(request, server, |response| {
             if request.method == "POST" && response.status == 200 {
                 let id = request.json().unwrap()["id"].to_string();
@@ -393,27 +394,27 @@ const ALL: &[Case] = &[
     Case { own: &[], ..case("ids overflow", Exactly(&["reject-ids", "delete-invalid-id"]), overflowed) },
     Case { own: &[i64::MIN], ..case("ids overflow onto the lowest", Exactly(&["reject-ids"]), overflowed) },
     Case { own: &[i64::MAX], ..case("ids overflow beside the highest", Exactly(&["reject-ids"]), overflowed) },
-    case("faults of a body have one number", Among(&["reject-missing"]), |request, server| {
+    case("all faults of a body have one error code", Among(&["reject-missing"]), |request, server| {
         instead_of(40001, request, server, |response| {
             response.with_json(&json!({ "error": 40002, "message": "`name`, `tag`" }))
         })
     }),
-    case("one fault at a time", Exactly(&["reject-missing"]), |request, server| {
+    case("only the first missing field is reported", Exactly(&["reject-missing"]), |request, server| {
         instead_of(40001, request, server, |response| {
             response.with_json(&json!({ "error": 40001, "message": "`name`" }))
         })
     }),
-    case("a repeated key is taken", Exactly(&["reject-repeated-key"]), |request, server| {
+    case("a repeated key is accepted", Exactly(&["reject-repeated-key"]), |request, server| {
         instead_of(40002, request, server, |response| {
             let body = text(&request.body);
             if body.matches("\"name\"").count() > 1 || body.matches("\"id\"").count() > 1 && !body.starts_with('[') {
-                // The parser of the tests takes the last of each.
+                // `serde_json` uses the last value of a repeated key.
                 return server.send(&request.with_json(&request.json().unwrap()));
             }
             response
         })
     }),
-    case("any length is taken", Exactly(&["reject-lengths"]), |request, server| {
+    case("any length is accepted", Exactly(&["reject-lengths"]), |request, server| {
         instead_of(40003, request, server, |response| {
             let mut json = request.json().unwrap();
             if text(&request.body).contains("\\u")
@@ -446,10 +447,10 @@ const ALL: &[Case] = &[
             })
         },
     ),
-    case("any media type is taken", Exactly(&["reject-media-type"]), |request, server| {
+    case("any media type is accepted", Exactly(&["reject-media-type"]), |request, server| {
         changed(&request.with("content-type", "application/json"), server, |response| response)
     }),
-    case("any size is taken", Exactly(&["reject-too-large"]), |request, server| {
+    case("any size is accepted", Exactly(&["reject-too-large"]), |request, server| {
         let body = text(&request.body).trim_end().as_bytes().to_vec();
         changed(&ProxiedRequest { body, ..request.clone() }, server, |response| response)
     }),
@@ -470,7 +471,7 @@ const ALL: &[Case] = &[
     case("include is ignored", Among(&["list-ids", "create-id-range"]), |request, server| {
         changed(&without_parameter(request, "include"), server, |response| response)
     }),
-    case("any include is taken", Exactly(&["list-include-invalid"]), |request, server| {
+    case("any include is accepted", Exactly(&["list-include-invalid"]), |request, server| {
         instead_of(40007, request, server, |response| {
             if request.path.contains("include") {
                 server.send(&without_parameter(request, "include"))
@@ -522,7 +523,7 @@ const ALL: &[Case] = &[
     case("no Link", Exactly(&["page-link", "page-walk", "page-cursor-stable"]), |request, server| {
         changed(request, server, |response| response.without("link"))
     }),
-    case("links lead in circles", Among(&["page-walk"]), |request, server| {
+    case("links form a cycle", Among(&["page-walk"]), |request, server| {
         changed(request, server, |response| match limit(request) {
             Some(limit) if response.header("link").is_some() => {
                 let again = format!("</plants?limit={limit}&include=id>; rel=\"next\"");
@@ -532,7 +533,7 @@ const ALL: &[Case] = &[
         })
     }),
     case("a page repeats a plant", Among(&["page-walk"]), |request, server| {
-        // The cursor is that of the page before its last plant.
+        // The link has the cursor of a page that is one plant shorter.
         let Some(limit @ 2..) = limit(request).filter(|_| request.path.contains("include=id")) else {
             return changed(request, server, |response| response);
         };
@@ -546,7 +547,7 @@ const ALL: &[Case] = &[
             _ => response,
         })
     }),
-    case("any cursor is taken", Exactly(&["page-cursor-invalid"]), |request, server| {
+    case("any cursor is accepted", Exactly(&["page-cursor-invalid"]), |request, server| {
         instead_of(40006, request, server, |_| server.send(&without_parameter(request, "after")))
     }),
     case("no token is needed", Among(&["access-no-token", "access-challenge"]), |request, server| {
@@ -561,7 +562,7 @@ const ALL: &[Case] = &[
         }
         changed(request, server, |response| response)
     }),
-    case("any token is taken", Exactly(&["access-wrong-token", "access-invalid"]), |request, server| {
+    case("any token is accepted", Exactly(&["access-wrong-token", "access-invalid"]), |request, server| {
         instead_of(40101, request, server, |response| {
             if is_list(request) { response.with_status(200).with_json(&json!([])) } else { response }
         })
@@ -588,26 +589,24 @@ const ALL: &[Case] = &[
             response.with_status(404).with_json(&json!({ "error": 40401, "message": "no" }))
         })
     }),
-    case("the scheme has a capital letter", Exactly(&["access-scheme"]), |request, server| {
+    case("the scheme is case-sensitive", Exactly(&["access-scheme"]), |request, server| {
         let exact = request
             .header("authorization")
             .is_none_or(|value| value.starts_with("Bearer ") || value.starts_with("Basic "));
         changed(&if exact { request.clone() } else { request.without("authorization") }, server, |response| response)
     }),
     case(
-        "keys are ignored",
+        "idempotency keys are ignored",
         Exactly(&["retry-create", "retry-delete", "retry-rejected", "retry-key-reused", "retry-invalid-key"]),
         |request, server| changed(&request.without("idempotency-key"), server, |response| response),
     ),
-    case(
-        "repetitions are not marked",
-        Exactly(&["retry-create", "retry-delete", "retry-rejected"]),
-        |request, server| changed(request, server, |response| response.without("idempotency-replayed")),
-    ),
-    case("a key serves for anything", Exactly(&["retry-key-reused"]), |request, server| {
+    case("replays are not marked", Exactly(&["retry-create", "retry-delete", "retry-rejected"]), |request, server| {
+        changed(request, server, |response| response.without("idempotency-replayed"))
+    }),
+    case("a key is accepted for another request", Exactly(&["retry-key-reused"]), |request, server| {
         instead_of(42200, request, server, |_| server.send(&request.without("idempotency-key")))
     }),
-    case("an address that leads nowhere is a page", Exactly(&["route-unknown", "error-shape"]), |request, server| {
+    case("an unknown path is an HTML page", Exactly(&["route-unknown", "error-shape"]), |request, server| {
         instead_of(40401, request, server, |response| Response {
             body: b"<h1>Not Found</h1>".to_vec(),
             ..response.with("content-type", "text/html")
@@ -642,11 +641,11 @@ const ALL: &[Case] = &[
         let path = if request.path == "/readyz" { "/plants" } else { &request.path };
         changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
     }),
-    case("no description", Exactly(&["openapi"]), |request, server| {
+    case("no OpenAPI document", Exactly(&["openapi"]), |request, server| {
         let path = if request.path == "/openapi.json" { "/livez" } else { &request.path };
         changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
     }),
-    case("no page about it", Exactly(&["docs"]), |request, server| {
+    case("no documentation page", Exactly(&["docs"]), |request, server| {
         let path = if request.path == "/docs" { "/livez" } else { &request.path };
         changed(&ProxiedRequest { path: path.to_owned(), ..request.clone() }, server, |response| response)
     }),
@@ -655,14 +654,14 @@ const ALL: &[Case] = &[
             if response.status >= 400 { response.with_json(&json!("something is wrong")) } else { response }
         })
     }),
-    case("error numbers are text", Among(&["error-shape"]), |request, server| {
+    case("error codes are strings", Among(&["error-shape"]), |request, server| {
         changed(request, server, |response| match response.error_code() {
             Some(number) => response.with_json(&json!({ "error": number.to_string(), "message": "no" })),
             None => response,
         })
     }),
     case(
-        "error numbers are too large",
+        "error codes are larger than int32",
         Exactly(&["delete-invalid-id", "error-shape", "error-codes"]),
         |request, server| {
             instead_of(40005, request, server, |response| {
@@ -670,30 +669,26 @@ const ALL: &[Case] = &[
             })
         },
     ),
-    case("an error number is unknown", Exactly(&["delete-invalid-id", "error-codes"]), |request, server| {
+    case("an error code is unknown", Exactly(&["delete-invalid-id", "error-codes"]), |request, server| {
         instead_of(40005, request, server, |response| response.with_json(&json!({ "error": 40099, "message": "no" })))
     }),
-    case("errors say more", Exactly(&["error-members"]), |request, server| {
+    case("errors have another member", Exactly(&["error-members"]), |request, server| {
         instead_of(40005, request, server, |response| {
             response.with_json(&json!({ "error": 40005, "message": "no", "more": 1 }))
         })
     }),
-    case("errors say nothing", Exactly(&["error-members"]), |request, server| {
+    case("error messages are empty", Exactly(&["error-members"]), |request, server| {
         instead_of(40005, request, server, |response| response.with_json(&json!({ "error": 40005, "message": "" })))
     }),
-    case("errors are called text", Exactly(&["error-shape"]), |request, server| {
+    case("errors have the media type text/plain", Exactly(&["error-shape"]), |request, server| {
         instead_of(40005, request, server, |response| response.with("content-type", "text/plain"))
     }),
-    case(
-        "a fault of the client is one of the server",
-        Exactly(&["delete-invalid-id", "no-server-error"]),
-        |request, server| {
-            instead_of(40005, request, server, |response| {
-                response.with_status(500).with_json(&json!({ "error": 50000, "message": "no" }))
-            })
-        },
-    ),
-    case("the server breaks down over a text", Exactly(&["create-max-lengths"]), |request, server| {
+    case("a client error has status 500", Exactly(&["delete-invalid-id", "no-server-error"]), |request, server| {
+        instead_of(40005, request, server, |response| {
+            response.with_status(500).with_json(&json!({ "error": 50000, "message": "no" }))
+        })
+    }),
+    case("the server closes the connection on a long text", Exactly(&["create-max-lengths"]), |request, server| {
         if text(&request.body).contains("🌱🌱") {
             Reply::Cut
         } else {
@@ -714,7 +709,7 @@ const ALL: &[Case] = &[
             changed(request, server, |response| response)
         }
     }),
-    case("responses are no JSON", Exactly(&["create-response"]), |request, server| {
+    case("a response has the media type text/plain", Exactly(&["create-response"]), |request, server| {
         changed(request, server, |response| match request.json() {
             Some(json) if text_of(&json, "name").ends_with(" create") => response.with("content-type", "text/plain"),
             _ => response,
@@ -735,9 +730,9 @@ fn every_fault_is_reported_by_its_checks() {
             scope.spawn(|| {
                 loop {
                     let Some((number, fault)) = queue.lock().unwrap().next() else { break };
-                    let ada = gardener(&site, &server, &format!("user-{number}"), fault.own);
-                    if let Some(why) = missed(fault, &server, &ada) {
-                        failures.lock().unwrap().push(why);
+                    let ada = user_with_plants(&site, &server, &format!("user-{number}"), fault.own);
+                    if let Some(failure) = verify(fault, &server, &ada) {
+                        failures.lock().unwrap().push(failure);
                     }
                 }
             });

@@ -3,7 +3,7 @@
 use super::{errors, text, tokens};
 use crate::support::{Engine, Server, Site, assert_snapshot, wait_for};
 
-/// Messages are for people: no terms of libraries, no numbers of the operating system.
+/// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
 fn assert_no_internals(message: &str) {
     for internal in ["os error", "invalid digit", "..=", "is not in", "expected ident", "EOF while"] {
@@ -108,7 +108,7 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
         assert_no_internals(&errors(&output));
     }
-    assert!(!new.file().exists(), "no store is made for a server that cannot start");
+    assert!(!new.file().exists(), "a server that cannot start creates no store");
     let unknown = site.run(&["token", "revoke", "77"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
@@ -135,7 +135,11 @@ fn a_bad_value_of_a_variable_is_reported_by_its_name() {
         assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
     }
     let typed = site.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
-    assert!(errors(&typed).contains("'--listen <[HOST:]PORT>'"), "the option counts: {}", errors(&typed));
+    assert!(
+        errors(&typed).contains("'--listen <[HOST:]PORT>'"),
+        "the option overrides the variable: {}",
+        errors(&typed)
+    );
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
         .env("PLANTSTORE_LISTN", "127.0.0.1:8081")
         .env("PLANTSTORE_COLOUR_OF_THE_SHED", "red")
         .env("PLANTSTORE_TOKEN", "known to check")
-        // What Kubernetes sets for a service of this name.
+        // Kubernetes sets these variables for a service with the name `plantstore`.
         .env("PLANTSTORE_PORT", "tcp://10.0.0.1:8080")
         .env("PLANTSTORE_SERVICE_HOST", "10.0.0.1")
         .env("PLANTSTORE_PORT_8080_TCP_ADDR", "10.0.0.1")

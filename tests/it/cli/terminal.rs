@@ -8,7 +8,7 @@ use super::{errors, text};
 use crate::support::tools::external;
 use crate::support::{Client, Connection, Engine, Site, Terminal, free_port, wait_for};
 
-// The parent process may have closed the pipe of the standard output.
+// For example, the parent process may have closed its end of the pipe.
 #[rstest]
 fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -26,20 +26,21 @@ fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Post
     child.wait().unwrap();
 }
 
-/// Closing the window of the terminal (SIGHUP) ends the service: it does not go on in the background.
+/// Closing the terminal window ends the service: it does not continue in the background. A SIGHUP while the terminal is
+/// open only reloads the certificate.
 #[rstest]
 #[case::requires_script()]
 fn the_service_ends_with_its_terminal() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve(&site, &[]);
     terminal.signal("HUP");
-    wait_for("its word on a hangup while the terminal is there", || {
+    wait_for("the warning about SIGHUP without a certificate", || {
         terminal.screen().contains("no certificate to reload").then_some(())
     });
     assert!(!terminal.service_has_ended());
     terminal.close();
     wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
-    assert!(!site.file().with_extension("db-wal").exists(), "it ended well");
+    assert!(!site.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
 }
 
 #[rstest]
@@ -68,7 +69,7 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     connection.send(client.bytes("POST", "/plants", &headers, None));
     assert_eq!(connection.read_response(false).status, 100);
     terminal.signal("TERM");
-    wait_for("the beginning of the end", || terminal.screen().contains("shutting down: finishing").then_some(()));
+    wait_for("the shutdown to begin", || terminal.screen().contains("shutting down: finishing").then_some(()));
     terminal.close();
     connection.send(r#"{"id":1,"name":"a"}"#);
     assert_eq!(connection.read_response(false).status, 200);

@@ -27,7 +27,7 @@ fn a_connection_without_a_request_is_closed_and_pings_do_not_change_that() {
     let mut pinging = Frames::open(server.address(), &[]);
     let ping = frame(PING, 0, 0, b"eightful");
     wait_for("the server to hang up", || pinging.try_send(&ping).is_err().then_some(()));
-    // Only what follows the first bytes is missing.
+    // The client sends the preface and no SETTINGS frame.
     let mut mute = TcpStream::connect(server.address()).unwrap();
     mute.write_all(PREFACE).unwrap();
     let mut frames = Vec::new();
@@ -72,12 +72,12 @@ fn incomplete_head_is_cut_off_while_other_streams_are_in_flight() {
     let (first, last) = body.split_at(20);
     connection.try_send(first).unwrap();
     let mut other = Frames::open(server.address(), &[]);
-    assert_eq!(other.ending(), Some(NO_ERROR), "as long as it takes another to be closed");
+    assert_eq!(other.ending(), Some(NO_ERROR), "the pause is longer than the header timeout");
     connection.try_send(last).unwrap();
     assert_eq!(connection.body(1), r#"{"name":"slow"}"#);
 }
 
-/// The first head has begun, and yet there is no request: both deadlines end the connection once.
+/// The timeout for the first request and the timeout for a head both apply. The connection is closed and counted once.
 #[test]
 fn incomplete_first_head_is_cut_off_once() {
     let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
@@ -141,7 +141,7 @@ fn empty_data_frames_close_the_connection() {
     serves_others(&server);
 }
 
-/// A few bytes that stand for many: a large field is put into the table of the compression and named again and again.
+/// The client stores a large field in the HPACK dynamic table and refers to it many times.
 #[test]
 fn header_compression_bomb_closes_the_connection() {
     let server = site().serve(&[]);

@@ -13,7 +13,7 @@ fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
     let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
     let token = site.token("ada", &[]);
     let clients = [nodes[0].client(&token), nodes[1].client(&token)];
-    // What every request needs is there.
+    // Opens the connections and caches the token.
     for client in &clients {
         assert_eq!(client.ids(), [0_i64; 0]);
     }
@@ -63,7 +63,7 @@ fn killed_node_releases_its_keys() {
     let site = Site::new(Engine::Postgres);
     let ([mut node, _other_node], [one, other]) = two_nodes(&site);
     let held = site.hold_writes();
-    // Of two by the same node: so it is that node which has it.
+    // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
     wait_for("its lock", || (site.rows(LOCKS) == [1]).then_some(()));
     assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);

@@ -57,7 +57,11 @@ fn key_expires_after_a_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: E
     assert!(anew.status == 200 && !is_replayed(&anew), "{}", anew.wire());
     site.execute(over);
     let other = delete(&ada, "k1", 1);
-    assert!(other.status == 204 && !is_replayed(&other), "for whatever it is used now: {}", other.wire());
+    assert!(
+        other.status == 204 && !is_replayed(&other),
+        "an expired key can be used for another request: {}",
+        other.wire()
+    );
     assert_replays(&other, &delete(&ada, "k1", 1));
     site.execute(over);
     assert_eq!(post(&ada, "k1", "nonsense").error(), 40000);
@@ -74,7 +78,7 @@ fn expired_keys_are_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
          INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, expires_at)
          SELECT 1, {random}, {random}, 200, n FROM numbers"
     ));
-    // Several sweep at the same time.
+    // Two servers delete expired keys concurrently.
     let servers = [site.serve(&[]), site.serve(&[])];
     assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
     wait_for("the sweep", || (site.rows(STORED_KEYS) == [1]).then_some(()));
