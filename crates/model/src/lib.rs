@@ -1,5 +1,7 @@
 //! Plants, users and tokens: types that cannot hold an invalid value. No I/O, no HTTP, no SQL.
 
+pub mod body;
 pub mod plant;
+pub mod self_service;
 pub mod token;
 pub mod user;

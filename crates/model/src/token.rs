@@ -110,11 +110,15 @@ pub enum Scope {
     Write,
     /// Delete plants.
     Delete,
+    /// List, create and revoke the user's own tokens.
+    ManageTokens,
+    /// List, grant and revoke access to the user's own plants.
+    ManageShares,
 }
 
 impl Scope {
     /// In the order of display.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Delete];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Delete, Self::ManageTokens, Self::ManageShares];
 
     /// Returns the name in OAuth terms, such as `plants:read`.
     pub const fn name(self) -> &'static str {
@@ -122,6 +126,8 @@ impl Scope {
             Self::Read => "plants:read",
             Self::Write => "plants:write",
             Self::Delete => "plants:delete",
+            Self::ManageTokens => "tokens:manage",
+            Self::ManageShares => "shares:manage",
         }
     }
 
@@ -139,8 +145,9 @@ impl Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// The scopes of a token that is created without any.
-    pub const ALL: Self = Self(0b111);
+    pub const ALL: Self = Self(0b1_1111);
+    /// The scopes of a token that is created without any: those for plants.
+    pub const DEFAULT: Self = Self(Scope::Read.bit() | Scope::Write.bit() | Scope::Delete.bit());
 
     pub fn of(scopes: impl IntoIterator<Item = Scope>) -> Self {
         Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
@@ -148,6 +155,22 @@ impl Scopes {
 
     pub const fn contains(self, scope: Scope) -> bool {
         self.0 & scope.bit() != 0
+    }
+
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the scopes that both sets have.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns the scopes that the other set does not have.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Parses names separated by spaces, and ignores unknown ones.
@@ -216,17 +239,50 @@ impl TokenLabel {
 #[error("a label has at most {LABEL_MAX_CHARS} characters and no control characters")]
 pub struct TokenLabelError;
 
+/// Maker of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenMaker {
+    /// The operator, with a command.
+    Operator,
+    /// The user, with this token.
+    Token(TokenId),
+    /// The user, with a token of the issuer.
+    Issuer,
+}
+
+impl TokenMaker {
+    /// Parses the text of `Display`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "operator" => Some(Self::Operator),
+            "issuer" => Some(Self::Issuer),
+            _ => text.strip_prefix("token ")?.parse().ok().map(|id| Self::Token(TokenId(id))),
+        }
+    }
+}
+
+impl fmt::Display for TokenMaker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => formatter.write_str("operator"),
+            Self::Token(id) => write!(formatter, "token {id}"),
+            Self::Issuer => formatter.write_str("issuer"),
+        }
+    }
+}
+
 /// Attributes of a token that are fixed at its creation.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct TokenAttributes {
     pub label: TokenLabel,
     pub scopes: Scopes,
+    pub maker: TokenMaker,
     pub created: Timestamp,
     /// `None` for a token that never expires.
     pub expires: Option<Timestamp>,
 }
 
-impl Grant {
+impl TokenAttributes {
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::row::RowSource;
-use plantstore_model::token::{Grant, Scopes, TokenId, TokenLabel};
+use plantstore_model::token::{Scopes, TokenAttributes, TokenId, TokenLabel, TokenMaker};
 use plantstore_model::user::{Role, UserId, UserName};
 
 /// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
@@ -57,7 +57,7 @@ pub struct StoredToken {
     pub id: TokenId,
     pub user: StoredName,
     pub user_id: UserId,
-    pub grant: Grant,
+    pub attributes: TokenAttributes,
     pub revoked: Option<Timestamp>,
     /// The day of its last use.
     pub last_used: Option<Timestamp>,
@@ -66,15 +66,25 @@ pub struct StoredToken {
 }
 
 impl StoredToken {
+    /// Returns `revoked`, `expired` or `active`.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match self.revoked {
+            Some(_) => "revoked",
+            None if self.attributes.is_expired(now) => "expired",
+            None => "active",
+        }
+    }
+
     pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
         let time = |column| Ok(row.field::<Option<i64>>(column)?.map(timestamp));
         Ok(Self {
             id: TokenId::new(row.field(0)?),
             user_id: UserId::new(row.field(1)?),
             user: StoredName::read(row, 2)?,
-            grant: Grant {
+            attributes: TokenAttributes {
                 label: TokenLabel::from_stored(&row.lossy_text(3)?),
                 scopes: Scopes::from_names(&row.field::<String>(4)?),
+                maker: maker(row, 10)?,
                 created: timestamp(row.field(5)?),
                 expires: time(6)?,
             },
@@ -149,13 +159,54 @@ pub enum GrantOutcome {
     Granted,
     NoOwner,
     NoGrantee,
-    /// [`SHARES_MAX`](crate::SHARES_MAX) owners already share with the grantee.
+    /// [`SHARES_RECEIVED_MAX`](crate::SHARES_RECEIVED_MAX) owners already share with the grantee.
     TooMany,
+}
+
+/// A share as its owner sees it.
+#[derive(Clone, Debug)]
+pub struct GrantedShare {
+    pub grantee: StoredName,
+    pub role: Role,
+    pub created: Timestamp,
+}
+
+impl GrantedShare {
+    pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
+        Ok(Self { grantee: StoredName::read(row, 0)?, role: role(row, 1)?, created: timestamp(row.field(2)?) })
+    }
+}
+
+/// Result of a user's own request for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateTokenOutcome {
+    Created(TokenId),
+    /// The user has [`TOKENS_MAX`](crate::TOKENS_MAX) active tokens.
+    TooMany,
+    /// The user was deleted meanwhile, or the requesting token is not active any more.
+    NotActive,
+}
+
+/// Result of an owner's own grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantByNameOutcome {
+    Granted,
+    /// The owner shares with [`SHARES_GIVEN_MAX`](crate::SHARES_GIVEN_MAX) other users.
+    TooManyGranted,
+    /// [`SHARES_RECEIVED_MAX`](crate::SHARES_RECEIVED_MAX) other owners share with this name.
+    TooManyReceived,
+    /// The owner was deleted meanwhile.
+    NoOwner,
 }
 
 fn role<R: RowSource>(row: &R, column: usize) -> Result<Role, R::Error> {
     let name: String = row.field(column)?;
     Role::from_name(&name).ok_or_else(|| R::invalid(column, format!("unknown role {name}")))
+}
+
+fn maker<R: RowSource>(row: &R, column: usize) -> Result<TokenMaker, R::Error> {
+    let text: String = row.field(column)?;
+    TokenMaker::parse(&text).ok_or_else(|| R::invalid(column, format!("unknown maker {text}")))
 }
 
 /// Converts stored seconds to a time, limited to the range of [`Timestamp`].

@@ -21,18 +21,22 @@ mod url;
 mod version;
 mod write_queue;
 
-pub use self::accounts::{Collection, GrantOutcome, StoredName, StoredShare, StoredToken, StoredUser};
+pub use self::accounts::{
+    Collection, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredName, StoredShare,
+    StoredToken, StoredUser,
+};
 pub use self::archive::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
-pub use self::limits::{SHARES_MAX, SWEEP_DELAY};
+pub use self::limits::{SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, SWEEP_DELAY, TOKENS_MAX};
 pub use self::options::OpenOptions;
 pub use self::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
+pub use self::postgres::{PlacedTable, Placement};
 pub use self::range::{PlantRange, end_ranges_after};
 pub use self::store::Store;
 pub use self::transfer::{
-    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord, Snapshot,
-    SnapshotChunk, TokenRecord, UserRecord,
+    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Selection,
+    ShareRecord, Snapshot, SnapshotChunk, TokenRecord, UserRecord,
 };
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
 pub use self::version::Version;

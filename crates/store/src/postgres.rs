@@ -5,18 +5,23 @@
 
 mod accounts;
 mod admin;
+mod batch_collector;
 mod connection;
 mod connector;
 mod database_error;
+mod dialect;
+mod distribution;
 mod engine;
 mod import;
 mod key_locks;
 mod lists;
 mod metrics;
+mod placement;
 mod restore;
 mod role;
 mod rows;
 mod schema;
+mod self_service;
 mod shares;
 mod snapshot;
 mod start;
@@ -26,7 +31,9 @@ mod tls;
 mod writer;
 mod writes;
 
+pub(crate) use self::distribution::distribute;
 pub(crate) use self::engine::Postgres;
 pub(crate) use self::import::Importer;
+pub use self::placement::{PlacedTable, Placement};
 pub(crate) use self::restore::RestoreTarget;
 pub(crate) use self::snapshot::snapshot;

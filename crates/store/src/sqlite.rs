@@ -17,6 +17,7 @@ mod metrics;
 mod restore;
 mod rows;
 mod schema;
+mod self_service;
 mod shares;
 mod snapshot;
 mod sweep;

@@ -4,22 +4,26 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::accounts::{Collection, GrantOutcome, StoredShare, StoredToken, StoredUser};
+use crate::accounts::{
+    Collection, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredShare, StoredToken,
+    StoredUser,
+};
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, WriteResult};
 use crate::options::OpenOptions;
 use crate::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
-use crate::postgres::Postgres;
+use crate::postgres::{self, PlacedTable, Postgres};
 use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
 use crate::version::Version;
 use crate::write_queue::{Job, WriteQueue};
 use plantstore_model::plant::{NewPlant, PlantId};
-use plantstore_model::token::{Grant, TokenHash, TokenId};
+use plantstore_model::token::{TokenAttributes, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_telemetry::metrics::Page;
 
@@ -40,7 +44,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens a store and migrates its schema. Also returns true if the store is new.
+    /// Opens a store, and migrates its schema if the options say so. Also returns true if the store is new.
     pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         match url {
             StoreUrl::Sqlite(path) => {
@@ -49,6 +53,18 @@ impl Store {
             StoreUrl::Postgres(url) => {
                 Postgres::open(url, options).await.map(|(engine, created)| (Self::Postgres(engine), created))
             }
+        }
+    }
+
+    /// Distributes the tables of a PostgreSQL database over the workers of the extension Citus, and returns where each table is.
+    /// Can be repeated.
+    pub async fn distribute(url: &StoreUrl, timeout: Duration) -> Result<Vec<PlacedTable>, OpenError> {
+        match url {
+            StoreUrl::Sqlite(_) => {
+                let reason = "only PostgreSQL with the extension Citus can distribute its tables";
+                Err(OpenError::Unfit(url.clone(), reason.to_owned()))
+            }
+            StoreUrl::Postgres(url) => postgres::distribute(url, timeout).await,
         }
     }
 
@@ -166,13 +182,18 @@ impl Store {
 
     /// Creates a token, and its user if there is none of that name; [`StoreError::NewUserName`] if the name is not allowed for
     /// new users.
-    pub async fn create_token(&self, user: &UserName, hash: &TokenHash, grant: &Grant) -> Result<TokenId, StoreError> {
+    pub async fn create_token(
+        &self,
+        user: &UserName,
+        hash: &TokenHash,
+        attributes: &TokenAttributes,
+    ) -> Result<TokenId, StoreError> {
         if let Err(fault) = user.check_new()
             && self.find_user(user).await?.is_none()
         {
             return Err(StoreError::NewUserName(fault));
         }
-        dispatch!(self, engine => engine.create_token(user, hash, grant).await)
+        dispatch!(self, engine => engine.create_token(user, hash, attributes).await)
     }
 
     /// Returns the id of the user of this name. Creates a user without tokens and plants if there is none. Concurrent calls on
@@ -199,6 +220,28 @@ impl Store {
     /// Revokes a token permanently; false if there is none of this id. A revoked token keeps its time of revocation.
     pub async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.revoke_token(token, now).await)
+    }
+
+    /// Creates a token that its user requests with another one. The limit on active tokens holds for concurrent requests on all
+    /// nodes, and no token is created with one that is revoked or expired. Removes the oldest tokens that are not active
+    /// beyond a limit.
+    pub async fn create_own_token(
+        &self,
+        user: UserId,
+        hash: &TokenHash,
+        attributes: &TokenAttributes,
+    ) -> Result<CreateTokenOutcome, StoreError> {
+        dispatch!(self, engine => engine.create_own_token(user, hash, attributes).await)
+    }
+
+    /// Returns the tokens of a user in ascending order of id.
+    pub async fn own_tokens(&self, user: UserId) -> Result<Vec<StoredToken>, StoreError> {
+        dispatch!(self, engine => engine.own_tokens(user).await)
+    }
+
+    /// Revokes a token of this user permanently; false if the user has none of this id, or it is revoked already.
+    pub async fn revoke_own_token(&self, user: UserId, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+        dispatch!(self, engine => engine.revoke_own_token(user, token, now).await)
     }
 
     /// Returns all users, or the one of this name, in the order of their names.
@@ -253,6 +296,29 @@ impl Store {
         to: Option<&UserName>,
     ) -> Result<Vec<StoredShare>, StoreError> {
         dispatch!(self, engine => engine.shares(owner, to).await)
+    }
+
+    /// Shares the plants of the owner with the user of this name, at once or when there is such a user. If they are shared
+    /// already, the role changes. The outcome does not depend on whether there is such a user, and the limits hold for
+    /// concurrent requests on all nodes.
+    pub async fn grant_own_share(
+        &self,
+        owner: UserId,
+        to: &UserName,
+        role: Role,
+        now: Timestamp,
+    ) -> Result<GrantByNameOutcome, StoreError> {
+        dispatch!(self, engine => engine.grant_own_share(owner, to, role, now).await)
+    }
+
+    /// Returns the shares of an owner in the order of the grantees' names.
+    pub async fn granted_shares(&self, owner: UserId) -> Result<Vec<GrantedShare>, StoreError> {
+        dispatch!(self, engine => engine.granted_shares(owner).await)
+    }
+
+    /// Removes a share of this owner; false if there is none.
+    pub async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
+        dispatch!(self, engine => engine.revoke_own_share(owner, to).await)
     }
 
     /// Removes a share; false if there is none. The grantee gets a new version, because their list changes.

@@ -1,9 +1,9 @@
-//! Versions of users.
+//! Versions of collections.
 
 use jiff::Timestamp;
 
-/// The version of a user's list: changes with every change of the list, and is never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The version of a collection, that is of all plants of one owner. It changes with every change, and is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(i64);
 
 impl Version {

@@ -50,6 +50,7 @@ pub async fn export(
             | SnapshotChunk::Users(_)
             | SnapshotChunk::Tokens(_)
             | SnapshotChunk::Shares(_)
+            | SnapshotChunk::NamedShares(_)
             | SnapshotChunk::Keys(_) => {}
         }
     }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::transfer::{ImportRow, PlantRecord};
-use plantstore_model::plant::{BadPlant, NewPlant};
+use plantstore_model::body::BodyError;
+use plantstore_model::plant::NewPlant;
 use plantstore_model::user::UserName;
 
 #[derive(Serialize)]
@@ -51,13 +52,13 @@ impl LineReader {
         let plant = match NewPlant::from_json(line) {
             Ok(plant) => Ok(plant),
             // To the parser every line is line 1.
-            Err(BadPlant::NotJson(fault)) => {
+            Err(BodyError::NotJson(fault)) => {
                 return Err(format!("it is not JSON: {}", fault.replace(" at line 1 column ", " at column ")));
             }
-            Err(BadPlant::NotAnObject) => {
+            Err(BodyError::NotAnObject(_)) => {
                 return Err("it must be a JSON object with `owner`, `id` and `name`".to_owned());
             }
-            Err(faults @ BadPlant::Fields(_)) => Err(faults.to_string()),
+            Err(faults @ BodyError::Fields(_)) => Err(faults.to_string()),
         };
         match (self.owner(line), plant) {
             (Ok(owner), Ok(plant)) => Ok(ImportRow { owner, plant }),

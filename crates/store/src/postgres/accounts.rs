@@ -1,5 +1,7 @@
 //! Users and tokens.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 
@@ -7,7 +9,7 @@ use super::engine::Postgres;
 use super::rows::get;
 use crate::accounts::{StoredToken, StoredUser};
 use crate::error::StoreError;
-use plantstore_model::token::{Grant, TokenHash, TokenId};
+use plantstore_model::token::{TokenAttributes, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
 /// Attempts to create a token while its user is deleted concurrently.
@@ -24,7 +26,7 @@ impl Postgres {
         &self,
         user: &UserName,
         hash: &TokenHash,
-        grant: &Grant,
+        attributes: &TokenAttributes,
     ) -> Result<TokenId, StoreError> {
         const CREATE_USER: &str = "
             INSERT INTO plantstore.users (name, created_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
@@ -32,15 +34,17 @@ impl Postgres {
             INSERT INTO plantstore.collections (user_id)
             SELECT user_id FROM plantstore.users WHERE name = $1 ON CONFLICT (user_id) DO NOTHING";
         const CREATE_TOKEN: &str = "
-            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_at, expires_at)
-            SELECT $1, user_id, $2, $3, $4, $5 FROM plantstore.users WHERE name = $6 RETURNING token_id";
-        let (created, expires) = (grant.created.as_second(), grant.expires.map(Timestamp::as_second));
-        let (hash, label, scopes) = (hash.as_bytes().as_slice(), grant.label.as_str(), grant.scopes.to_string());
+            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+            SELECT $1, user_id, $2, $3, $4, $5, $6 FROM plantstore.users WHERE name = $7 RETURNING token_id";
+        let (created, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
+        let (hash, label) = (hash.as_bytes().as_slice(), attributes.label.as_str());
+        let (scopes, maker) = (attributes.scopes.to_string(), attributes.maker.to_string());
         for _ in 0..TOKEN_TRIES {
             let creation = self.operate(async |client| {
                 client.execute(CREATE_USER, &[&user.as_str(), &created]).await?;
                 client.execute(CREATE_COLLECTION, &[&user.as_str()]).await?;
-                let values: [&(dyn ToSql + Sync); 6] = [&hash, &label, &scopes, &created, &expires, &user.as_str()];
+                let values: [&(dyn ToSql + Sync); 7] =
+                    [&hash, &label, &scopes, &maker, &created, &expires, &user.as_str()];
                 client.query_opt(CREATE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
             });
             // None if the user was deleted in between.
@@ -55,6 +59,7 @@ impl Postgres {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
+                OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), maker
             FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
             WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
         let user = user.map(UserName::as_str);
@@ -77,10 +82,27 @@ impl Postgres {
         const ALL: &str = "
             SELECT name, created_at,
               (SELECT count(*) FROM plantstore.tokens WHERE tokens.user_id = users.user_id AND revoked_at IS NULL),
-              (SELECT count(*) FROM plantstore.plants WHERE plants.user_id = users.user_id)
+              0::bigint, user_id
             FROM plantstore.users WHERE $1::text IS NULL OR name = $1 ORDER BY name COLLATE \"C\"";
+        // Separately, because plants and users may be on different servers.
+        const PLANTS: &str = "
+            SELECT user_id, count(*) FROM plantstore.plants WHERE $1::bigint IS NULL OR user_id = $1 GROUP BY user_id";
         let name = name.map(UserName::as_str);
-        self.operate(async |client| client.query(ALL, &[&name]).await).await?.iter().map(StoredUser::read).collect()
+        let (users, counts) = self
+            .operate(async |client| {
+                let users = client.query(ALL, &[&name]).await?;
+                let only = users.first().filter(|_| name.is_some()).map(|row| row.try_get::<_, i64>(4)).transpose()?;
+                let counts = if users.is_empty() { Vec::new() } else { client.query(PLANTS, &[&only]).await? };
+                Ok((users, counts))
+            })
+            .await?;
+        let counts = counts.iter().map(|row| Ok((get(row, 0)?, get::<i64>(row, 1)?.unsigned_abs())));
+        let counts = counts.collect::<Result<HashMap<i64, u64>, StoreError>>()?;
+        let user = |row| {
+            let plants = counts.get(&get(row, 4)?).copied().unwrap_or(0);
+            Ok(StoredUser { plants, ..StoredUser::read(row)? })
+        };
+        users.iter().map(user).collect()
     }
 
     pub(crate) async fn is_unused(&self) -> Result<bool, StoreError> {
@@ -96,11 +118,13 @@ impl Postgres {
         const DELETE_COLLECTION: &str = "
             DELETE FROM plantstore.collections
             WHERE user_id = (SELECT user_id FROM plantstore.users WHERE name = $1)";
-        // Tokens and shares are deleted by their foreign keys.
+        const DELETE_SHARES: &str = "DELETE FROM plantstore.shares_by_name WHERE grantee_name = $1";
+        // Tokens and other shares are deleted by their foreign keys.
         const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
         self.operate(async |client| {
             client.execute(RECORD, &[&name.as_str()]).await?;
             client.execute(DELETE_COLLECTION, &[&name.as_str()]).await?;
+            client.execute(DELETE_SHARES, &[&name.as_str()]).await?;
             Ok(client.execute(DELETE, &[&name.as_str()]).await? == 1)
         })
         .await

@@ -6,26 +6,29 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use super::connector::Connector;
+use super::connector::{Connector, OpenConnection};
 use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
+use super::dialect::Dialect;
 use super::role::ConnectionRole;
 use crate::error::StoreError;
 
 pub(super) struct AdminConnection {
     pub(super) client: Arc<Client>,
+    pub(super) dialect: Dialect,
     timeout: Duration,
 }
 
 impl AdminConnection {
-    pub(super) fn new(client: Client, timeout: Duration) -> Self {
-        Self { client: Arc::new(client), timeout }
+    pub(super) fn new(client: Client, dialect: Dialect, timeout: Duration) -> Self {
+        Self { client: Arc::new(client), dialect, timeout }
     }
 
     pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
         let connected = connector.connect(ConnectionRole::Admin).await;
-        let (client, driver) = connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
+        let OpenConnection { client, driver, dialect, .. } =
+            connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
         tokio::spawn(driver);
-        Ok(Self::new(client, timeout))
+        Ok(Self::new(client, dialect, timeout))
     }
 
     /// Waits for a response of the database until the timeout.

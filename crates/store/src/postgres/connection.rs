@@ -3,22 +3,29 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error};
 
-use super::connector::{ConnectFailure, Connector, Driver, backoff, driven};
+use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, driven};
 use super::database_error::{DatabaseError, NO_RESPONSE, describe};
+use super::dialect::Dialect;
 use super::role::ConnectionRole;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
+
+/// Pause before a statement is retried for which the database lost one of its own servers.
+const NODE_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
 pub(super) struct DatabaseSession<S = Statements> {
     pub(super) client: Client,
     pub(super) statements: S,
+    pub(super) dialect: Dialect,
+    pub(super) warnings: Arc<Warnings>,
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
@@ -61,6 +68,7 @@ impl<S> DatabaseSession<S> {
                     Ok(None)
                 }
                 DatabaseError::Retryable(_) => Ok(None),
+                DatabaseError::NodeLost(text) => pause_for_node(deadline, text).await.map(|()| None),
                 DatabaseError::Permanent(error) => Err(error),
             },
             Err(_) => {
@@ -72,6 +80,16 @@ impl<S> DatabaseSession<S> {
             }
         }
     }
+}
+
+/// Waits before a statement is retried that failed because the database lost one of its own servers. Fails with the reason if
+/// the deadline is earlier.
+pub(super) async fn pause_for_node(deadline: Instant, reason: String) -> Result<(), StoreError> {
+    if Instant::now() + NODE_PAUSE >= deadline {
+        return Err(StoreError::Unavailable(reason));
+    }
+    sleep(NODE_PAUSE).await;
+    Ok(())
 }
 
 enum ConnectionState<S> {
@@ -191,8 +209,8 @@ async fn establish<S: Prepared>(
     connector: &Connector,
     role: ConnectionRole,
 ) -> Result<(Arc<DatabaseSession<S>>, Driver), ConnectFailure> {
-    let (client, mut driver) = connector.connect(role).await?;
-    let preparing = driven(&mut driver, S::prepare(&client));
+    let OpenConnection { client, mut driver, dialect, warnings } = connector.connect(role).await?;
+    let preparing = driven(&mut driver, S::prepare(&client, dialect));
     let statements = match timeout(connector.connect_timeout(), preparing).await {
         Ok(prepared) => prepared.map_err(ConnectFailure::Error)?,
         Err(_) => return Err(ConnectFailure::TimedOut),
@@ -200,6 +218,8 @@ async fn establish<S: Prepared>(
     let session = DatabaseSession {
         client,
         statements,
+        dialect,
+        warnings,
         responses: AtomicU64::new(0),
         discarded: AtomicBool::new(false),
         end: Notify::new(),

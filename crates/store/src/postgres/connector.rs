@@ -5,17 +5,21 @@ use std::future::Future;
 use std::io::{self, ErrorKind::InvalidData};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
-use tokio_postgres::{Client, Config, Error};
+use tokio_postgres::error::Severity;
+use tokio_postgres::tls::TlsStream;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::database_error::{NO_RESPONSE, describe};
+use super::dialect::Dialect;
 use super::metrics::PostgresMetrics;
 use super::role::ConnectionRole;
 use super::tls;
@@ -39,6 +43,24 @@ pub(super) const KEEPALIVES: [&str; 3] =
 
 /// Future that performs the I/O of a connection. It must be polled while the connection is used.
 pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// A connection that is configured for its role.
+pub(super) struct OpenConnection {
+    pub(super) client: Client,
+    pub(super) driver: Driver,
+    pub(super) dialect: Dialect,
+    pub(super) warnings: Arc<Warnings>,
+}
+
+/// Counts the warnings that the server sends. A warning about a statement is counted before its response arrives.
+#[derive(Default)]
+pub(super) struct Warnings(AtomicU64);
+
+impl Warnings {
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
 
 pub(super) struct Connector {
     hosts: Vec<Config>,
@@ -83,7 +105,7 @@ impl Connector {
     }
 
     /// Connects to the primary. Tries all hosts concurrently, so that a host that hangs does not delay the others.
-    pub(super) async fn connect(&self, role: ConnectionRole) -> Result<(Client, Driver), ConnectFailure> {
+    pub(super) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
         let mut worst = ConnectFailure::TimedOut;
         while let Some(attempt) = attempts.next().await {
@@ -97,12 +119,13 @@ impl Connector {
         Err(worst)
     }
 
-    async fn connect_to(&self, config: &Config, role: ConnectionRole) -> Result<(Client, Driver), ConnectFailure> {
+    async fn connect_to(&self, config: &Config, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let connecting = async {
             let (client, connection) = config.connect(self.tls.clone()).await?;
-            let mut driver: Driver = Box::pin(connection);
-            driven(&mut driver, self.configure(&client, role)).await?;
-            Ok((client, driver))
+            let warnings = Arc::<Warnings>::default();
+            let mut driver = drive(connection, Arc::clone(&warnings));
+            let dialect = driven(&mut driver, self.configure(&client, role)).await?;
+            Ok(OpenConnection { client, driver, dialect, warnings })
         };
         match timeout(self.connect_timeout(), connecting).await {
             Ok(connected) => connected.map_err(ConnectFailure::Error),
@@ -112,11 +135,11 @@ impl Connector {
 
     /// Configures the session. A commit that waits for a standby must not be cancelled, because the server would then report
     /// success without the standby. So writers have no statement timeout, only a lock timeout.
-    async fn configure(&self, client: &Client, role: ConnectionRole) -> Result<(), Error> {
+    async fn configure(&self, client: &Client, role: ConnectionRole) -> Result<Dialect, Error> {
         let timeout = setting(self.timeout);
         let (statement, lock) = match role {
             ConnectionRole::Read | ConnectionRole::KeyLock => (timeout, timeout),
-            ConnectionRole::Write => (0, setting(self.timeout * 4 / 5)),
+            ConnectionRole::Write => (0, lock_timeout(self.timeout)),
             ConnectionRole::Admin => (0, timeout),
         };
         let idle = if role == ConnectionRole::Write { setting(IDLE_TRANSACTION) } else { timeout };
@@ -139,34 +162,46 @@ impl Connector {
                 &[],
             )
             .await?;
-        // All statements must use the indexes, even if the tables are empty when the statements are planned. The high cost
-        // estimates that result would trigger the JIT compiler, which is off. Idle connections stay open. Compatible
-        // databases may not know these settings; their errors are ignored.
-        let settings = [
-            "plan_cache_mode = force_generic_plan",
-            "enable_seqscan = off",
-            "enable_bitmapscan = off",
-            "enable_hashjoin = off",
-            "enable_mergejoin = off",
-            "jit = off",
-            "idle_session_timeout = 0",
-        ]
-        .into_iter();
+        let dialect = Dialect::detect(client).await?;
         // The locks of a node that is gone are released soon.
         let keepalives: &[&str] = match role {
             ConnectionRole::KeyLock => &KEEPALIVES,
             ConnectionRole::Read | ConnectionRole::Write | ConnectionRole::Admin => &[],
         };
-        let settings: Vec<_> =
-            settings.chain(keepalives.iter().copied()).map(|setting| format!("SET {setting}")).collect();
+        // Compatible databases may not know these settings; their errors are ignored.
+        let settings: Vec<_> = dialect.settings().chain(keepalives).map(|setting| format!("SET {setting}")).collect();
         join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
-        Ok(())
+        Ok(dialect)
     }
+}
+
+/// Returns the setting `lock_timeout` of writers.
+pub(super) fn lock_timeout(timeout: Duration) -> i32 {
+    setting(timeout * 4 / 5)
 }
 
 /// Converts a time to a session setting: milliseconds, at least 1, because 0 means no limit.
 fn setting(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+/// Returns the future that performs the I/O of a connection and counts the warnings of the server.
+fn drive<T: TlsStream + Unpin + Send + 'static>(
+    mut connection: Connection<Socket, T>,
+    warnings: Arc<Warnings>,
+) -> Driver {
+    Box::pin(async move {
+        let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
+        while let Some(message) = messages.try_next().await? {
+            if let AsyncMessage::Notice(notice) = message
+                && notice.parsed_severity() == Some(Severity::Warning)
+            {
+                tracing::debug!(warning = notice.message(), "warning of the database");
+                warnings.0.fetch_add(1, Ordering::Release);
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Runs `work` on the connection while driving its I/O.

@@ -16,6 +16,8 @@ pub(super) enum DatabaseError {
     ConnectionLost(String),
     /// A conflict with another transaction: retry.
     Retryable(String),
+    /// The database works, but could not reach one of the servers that it distributes its tables to: retry after a pause.
+    NodeLost(String),
     /// A retry would not help.
     Permanent(StoreError),
 }
@@ -32,8 +34,11 @@ impl DatabaseError {
             };
         };
         // A read-only server is no longer the primary; a prepared statement may be missing or outdated.
-        if ends_connection(error) || matches!(code.code(), "25006" | "26000" | "0A000") {
+        if ends_connection(error) || matches!(code.code(), "25006" | "26000") || is_outdated_plan(error) {
             return Self::ConnectionLost(text);
+        }
+        if is_of_another_server(code) {
+            return Self::NodeLost(text);
         }
         if *code == SqlState::T_R_SERIALIZATION_FAILURE
             || *code == SqlState::T_R_DEADLOCK_DETECTED
@@ -54,7 +59,7 @@ impl DatabaseError {
     /// Returns the error for the caller if there is no time for a retry.
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::ConnectionLost(text) | Self::Retryable(text) => StoreError::Unavailable(text),
+            Self::ConnectionLost(text) | Self::Retryable(text) | Self::NodeLost(text) => StoreError::Unavailable(text),
             Self::Permanent(error) => error,
         }
     }
@@ -83,7 +88,23 @@ fn ends_connection(error: &Error) -> bool {
     error.as_db_error().is_some_and(|error| {
         let parsed = error.parsed_severity();
         let fatal = matches!(parsed, Some(Severity::Fatal | Severity::Panic));
-        fatal || error.code().code().starts_with("57P") || error.code().code().starts_with("08")
+        // Servers that report no severity that can be parsed.
+        let unknown = parsed.is_none() && is_of_another_server(error.code());
+        fatal || unknown
+    })
+}
+
+/// Returns true if the server reports an end or a failure of a connection. If the error is not fatal, it is about a connection of
+/// the server to another one, such as a worker of Citus.
+fn is_of_another_server(code: &SqlState) -> bool {
+    code.code().starts_with("57P") || code.code().starts_with("08")
+}
+
+/// Returns true if a prepared statement must be prepared again, because a table has changed. Other statements that the server
+/// does not support have the same code; they fail again on every connection. The name of the routine is never translated.
+fn is_outdated_plan(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        *error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.routine() == Some("RevalidateCachedQuery")
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
@@ -27,6 +28,8 @@ use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Page;
 use plantstore_telemetry::spans;
 
+/// Maximum number of connections for operations that requests ask for.
+const REQUEST_OPERATIONS_MAX: usize = 4;
 /// Minimum number of read connections.
 const READERS_MIN: usize = 2;
 
@@ -39,6 +42,7 @@ pub struct Postgres {
     in_flight_keys: InFlightKeys,
     key_locks: KeyLocks,
     admin_timeout: Duration,
+    request_operations: Semaphore,
     pub(super) metrics: Arc<PostgresMetrics>,
 }
 
@@ -48,7 +52,7 @@ impl Postgres {
         let metrics = Arc::<PostgresMetrics>::default();
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-        let (_, created) = start::start(&connector, &store_url, &options).await?;
+        let (_, _, created) = start::start(&connector, &store_url, &options).await?;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let engine = Self {
@@ -58,6 +62,7 @@ impl Postgres {
             in_flight_keys: InFlightKeys::default(),
             key_locks: KeyLocks::new(&connector),
             admin_timeout: options.admin_timeout,
+            request_operations: Semaphore::new(REQUEST_OPERATIONS_MAX),
             connector,
             metrics,
         };
@@ -150,22 +155,40 @@ impl Postgres {
         }
     }
 
+    /// Runs an operation that a request asks for like an administrative one. At most [`REQUEST_OPERATIONS_MAX`] run at a time.
+    pub(super) async fn operate_for_request<T>(
+        &self,
+        work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let timeout = self.connector.timeout;
+        let permit = tokio::time::timeout(timeout, self.request_operations.acquire()).await;
+        let _permit =
+            permit.map_err(|_| StoreError::Unavailable("too many changes wait for the database".to_owned()))?;
+        run_transaction(AdminConnection::open(&self.connector, timeout).await?, work).await
+    }
+
     /// Runs an administrative operation in a transaction on a new connection.
     pub(super) async fn operate<T>(
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
-        let connection = self.admin_connection().await?;
-        let working = async {
-            connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-            work(&connection.client).await
-        };
-        let done = connection.wait_for(working).await?;
-        connection.commit("the connection was lost during the commit").await?;
-        Ok(done)
+        run_transaction(self.admin_connection().await?, work).await
     }
 
     pub(super) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
         AdminConnection::open(&self.connector, self.admin_timeout).await
     }
+}
+
+async fn run_transaction<T>(
+    connection: AdminConnection,
+    work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+) -> Result<T, StoreError> {
+    let working = async {
+        connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        work(&connection.client).await
+    };
+    let done = connection.wait_for(working).await?;
+    connection.commit("the connection was lost during the commit").await?;
+    Ok(done)
 }

@@ -8,6 +8,7 @@ use tokio_postgres::Error;
 use super::admin::AdminConnection;
 use super::engine::Postgres;
 use super::statements::{Prepared, Statements};
+use super::writes::changed_plants;
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use plantstore_model::plant::Tag;
@@ -22,7 +23,7 @@ pub struct Importer {
 impl Postgres {
     pub(crate) async fn importer(&self) -> Result<Importer, StoreError> {
         let connection = self.admin_connection().await?;
-        let statements = connection.wait_for(Statements::prepare(&connection.client)).await?;
+        let statements = connection.wait_for(Statements::prepare(&connection.client, connection.dialect)).await?;
         Ok(Importer { connection, statements })
     }
 }
@@ -117,9 +118,8 @@ impl Importer {
         let names: Vec<&str> = sent.iter().map(|index| batch[*index].plant.name.as_str()).collect();
         let tags: Vec<Option<&str>> =
             sent.iter().map(|index| batch[*index].plant.tag.as_ref().map(Tag::as_str)).collect();
-        let stored = self.connection.client.query_one(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
-        let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (stored.try_get(0)?, stored.try_get(1)?);
-        Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
+        let stored = self.connection.client.query(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
+        changed_plants(&stored)
     }
 
     /// Returns the existing plants among the rows with these indexes. Other writers cannot change them, because the owners'

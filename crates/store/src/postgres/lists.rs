@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use futures_util::{TryStreamExt, pin_mut};
-use tokio_postgres::Row;
+use futures_util::future::try_join_all;
+use futures_util::{TryStreamExt, join, pin_mut};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
 
+use super::connection::DatabaseSession;
+use super::dialect::Dialect;
 use super::engine::Postgres;
 use super::rows::get;
 use crate::error::StoreError;
@@ -92,23 +95,29 @@ impl Postgres {
             column(|range| range.as_of),
             page_sizes.iter().map(|page_size| i64::try_from(page_size + 1).unwrap_or(i64::MAX)).collect(),
         ];
-        let columns = &columns;
-        let found = self
-            .read(|session| async move {
-                let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
-                session.client.query(&session.statements.list_many, &values).await
-            })
-            .await?;
-        let (versions, pages) = pages(&found, &page_sizes)?;
+        let (columns, owners) = (&columns, &*ranges);
+        let read = self.read(|session| async move {
+            match session.dialect {
+                Dialect::Postgres => {
+                    let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
+                    session.client.query(&session.statements.list_many, &values).await.map(FoundLists::Joined)
+                }
+                Dialect::Citus => read_each(&session, owners, columns).await,
+            }
+        });
+        let (versions, pages) = match read.await? {
+            FoundLists::Joined(rows) => pages(&rows, &page_sizes)?,
+            FoundLists::Separate { versions, lists } => {
+                separate_pages(known_versions(&versions, owners.iter().map(|range| range.owner))?, &lists, &page_sizes)?
+            }
+        };
         Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
         let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
         let found = self.rows(|session| &session.statements.versions, [ids]).await?;
-        let known = found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?))));
-        let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
-        Ok(users.iter().map(|user| known.get(&user.get()).copied()).collect())
+        known_versions(&found, users.iter().copied())
     }
 
     pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -149,6 +158,58 @@ fn emit(
         }
     }
     Ok(false)
+}
+
+/// Rows of the lists of several owners.
+enum FoundLists {
+    /// Rows of `list_many`.
+    Joined(Vec<Row>),
+    /// Rows of `versions`, and rows of `list_later` for each owner.
+    Separate { versions: Vec<Row>, lists: Vec<Vec<Row>> },
+}
+
+/// Reads the versions first and then each list, because the owners' rows may be on different workers. So a list may be newer than
+/// its version, and the lists of two owners may be from different moments.
+async fn read_each(
+    session: &DatabaseSession,
+    ranges: &[PlantRange],
+    [owners, from, through, as_of, limits]: &[Vec<i64>; 5],
+) -> Result<FoundLists, Error> {
+    let (client, statements) = (&session.client, &session.statements);
+    let lists = ranges.iter().enumerate().map(async |(index, range)| {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let values: [&(dyn ToSql + Sync); 5] =
+            [&owners[index], &from[index], &limits[index], &through[index], &as_of[index]];
+        client.query(&statements.list_later, &values).await
+    });
+    // The statements are polled and thus sent in this order, without waiting for each other.
+    let of_all: [&(dyn ToSql + Sync); 1] = [owners];
+    let (versions, lists) = join!(client.query(&statements.versions, &of_all), try_join_all(lists));
+    Ok(FoundLists::Separate { versions: versions?, lists: lists? })
+}
+
+/// Returns the versions of these users from rows of `versions`.
+fn known_versions(found: &[Row], users: impl Iterator<Item = UserId>) -> Result<Vec<Option<Version>>, StoreError> {
+    let known = found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?))));
+    let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
+    Ok(users.map(|user| known.get(&user.get()).copied()).collect())
+}
+
+/// Returns the pages of lists that were read separately. Plants of a deleted user are left out.
+fn separate_pages(
+    versions: Vec<Option<Version>>,
+    lists: &[Vec<Row>],
+    wanted: &[usize],
+) -> Result<(Vec<Option<Version>>, Vec<ListPage>), StoreError> {
+    let pages = versions.iter().zip(lists).zip(wanted).map(|((version, rows), wanted)| {
+        let rows = if version.is_some() { &rows[..] } else { &[] };
+        let plants = rows.iter().map(|row| Ok(PlantRow { id: get(row, 1)?, name: get(row, 2)?, tag: get(row, 3)? }));
+        Ok(ListPage::new(plants.collect::<Result<_, StoreError>>()?, *wanted))
+    });
+    let pages = pages.collect::<Result<_, StoreError>>()?;
+    Ok((versions, pages))
 }
 
 /// Groups the rows of several lists by list.

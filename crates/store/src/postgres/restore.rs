@@ -9,6 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error};
 
 use super::admin::AdminConnection;
+use super::dialect::execute_each;
 use super::rows::get;
 use super::snapshot::{connect, start};
 use crate::error::{RestoreError, StoreError};
@@ -25,16 +26,17 @@ impl RestoreTarget {
     pub(crate) async fn begin(url: &PostgresUrl, timeout: Duration) -> Result<Self, RestoreError> {
         // Blocks other writers; readers see an empty database. The transaction may be idle for long while the source counts and
         // sorts its rows.
-        const LOCK: &str = "
-            BEGIN ISOLATION LEVEL READ COMMITTED;
-            SET LOCAL idle_in_transaction_session_timeout = 0;
-            LOCK TABLE plantstore.users, plantstore.collections, plantstore.plants IN SHARE ROW EXCLUSIVE MODE";
+        const LOCK: &[&str] = &[
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
+            "SET LOCAL idle_in_transaction_session_timeout = 0",
+            "LOCK TABLE plantstore.users, plantstore.collections, plantstore.plants IN SHARE ROW EXCLUSIVE MODE",
+        ];
         const OCCUPIED: &str = "
             SELECT EXISTS (SELECT 1 FROM plantstore.users),
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
-        let (client, store_url) = connect(url, true, timeout).await?;
-        let connection = AdminConnection::new(client, timeout);
-        connection.wait_for(connection.client.batch_execute(LOCK)).await?;
+        let (client, dialect, store_url) = connect(url, true, timeout).await?;
+        let connection = AdminConnection::new(client, dialect, timeout);
+        connection.wait_for(execute_each(&connection.client, LOCK)).await?;
         let row = connection.wait_for(connection.client.query_one(OCCUPIED, &[])).await?;
         if get(&row, 0)? {
             return Err(RestoreError::Occupied(store_url, "users"));
@@ -60,6 +62,7 @@ impl RestoreTarget {
                 }
                 SnapshotChunk::Tokens(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Shares(rows) => copy_all(client, rows).await,
+                SnapshotChunk::NamedShares(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Keys(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Plants(rows) => copy_all(client, rows).await,
             }

@@ -8,6 +8,8 @@ use tokio_postgres::error::SqlState;
 
 use super::connector::KEEPALIVES;
 use super::database_error::{DatabaseError, NO_RESPONSE, describe};
+use super::dialect::{Dialect, execute_each};
+use super::placement::place_new_tables;
 use crate::error::OpenError;
 use crate::options::OpenOptions;
 use crate::url::StoreUrl;
@@ -23,6 +25,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("../../../../migrations/postgres/0001_plants.sql"), oldest: 1 },
     Migration { statements: include_str!("../../../../migrations/postgres/0002_keys_and_shares.sql"), oldest: 1 },
+    Migration { statements: include_str!("../../../../migrations/postgres/0003_self_service.sql"), oldest: 1 },
 ];
 
 /// The advisory lock for migrations ("PLNT").
@@ -39,10 +42,15 @@ pub(super) struct PrepareError {
 }
 
 /// Creates or migrates the schema if the options allow it. Returns true if it is new.
-pub(super) async fn prepare(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, PrepareError> {
+pub(super) async fn prepare(
+    client: &Client,
+    dialect: Dialect,
+    url: &StoreUrl,
+    options: &OpenOptions,
+) -> Result<bool, PrepareError> {
     let ready = match timeout(CHECK_TIMEOUT, is_ready(client, url, options)).await {
         Ok(Ok(true)) => Ok(false),
-        Ok(Ok(false)) => migrate(client).await.map_err(SchemaError::Failed),
+        Ok(Ok(false)) => migrate(client, dialect).await.map_err(SchemaError::Failed),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(SchemaError::Rejected(OpenError::Unreachable(url.clone(), NO_RESPONSE.to_owned()))),
     };
@@ -120,24 +128,31 @@ async fn read_versions(client: &Client) -> Result<(i32, i32), tokio_postgres::Er
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
-/// Migrates the schema in one transaction without timeouts, because waiting for another node and changing a large table may take
-/// long. The server detects with keepalives that a node is gone.
-async fn migrate(client: &Client) -> Result<bool, tokio_postgres::Error> {
+/// Begins a transaction that changes the schema, without timeouts, because waiting for another node and changing a large table may
+/// take long. The server detects with keepalives that a node is gone.
+pub(super) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> {
     // At a higher isolation level the snapshot would be from before the wait for the lock.
-    const BEGIN: &str = "
-        BEGIN ISOLATION LEVEL READ COMMITTED;
-        SET LOCAL statement_timeout = 0;
-        SET LOCAL lock_timeout = 0;
-        SET LOCAL idle_in_transaction_session_timeout = 0";
+    const BEGIN: &[&str] = &[
+        "BEGIN ISOLATION LEVEL READ COMMITTED",
+        "SET LOCAL statement_timeout = 0",
+        "SET LOCAL lock_timeout = 0",
+        "SET LOCAL idle_in_transaction_session_timeout = 0",
+    ];
     // Compatible databases may not know these settings.
     for setting in KEEPALIVES {
         let _ = client.batch_execute(&format!("SET {setting}")).await;
     }
-    client.batch_execute(BEGIN).await?;
+    execute_each(client, BEGIN).await?;
     if !client.query_one("SELECT pg_try_advisory_xact_lock($1)", &[&LOCK]).await?.try_get(0)? {
         tracing::warn!("another process is migrating the schema: waiting for it");
         client.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     }
+    Ok(())
+}
+
+/// Migrates the schema in one transaction.
+async fn migrate(client: &Client, dialect: Dialect) -> Result<bool, tokio_postgres::Error> {
+    begin(client).await?;
     // Checked again under the lock, because another node may have migrated it.
     let (found, _) = read_versions(client).await?;
     if found == 0 {
@@ -156,12 +171,13 @@ async fn migrate(client: &Client) -> Result<bool, tokio_postgres::Error> {
             )
             .await?;
     }
+    place_new_tables(client, dialect).await?;
     client.batch_execute("COMMIT").await?;
     Ok(found == 0)
 }
 
 /// Converts an error of the database, with advice.
-fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenError {
+pub(super) fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenError {
     let code = error.code();
     if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         let advice =

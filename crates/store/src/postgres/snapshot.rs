@@ -11,13 +11,14 @@ use tokio_postgres::{Client, Error};
 use super::admin::wait_for_response;
 use super::connector::Connector;
 use super::database_error::{NO_RESPONSE, describe};
+use super::dialect::Dialect;
 use super::rows::get;
 use super::start;
 use crate::error::{OpenError, StoreError};
 use crate::options::OpenOptions;
 use crate::transfer::{
-    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
-    SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
+    ChunkBuilder, Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, Selection, ShareRecord, Snapshot,
+    SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
 };
 use crate::url::{PostgresUrl, StoreUrl};
 
@@ -29,6 +30,7 @@ const USERS: &str = "plantstore.users LEFT JOIN plantstore.collections ON collec
     WHERE $1::text IS NULL OR users.name = $1";
 const TOKENS: &str = "plantstore.tokens WHERE $1::text IS NULL";
 const SHARES: &str = "plantstore.shares WHERE $1::text IS NULL";
+const NAMED_SHARES: &str = "plantstore.shares_by_name WHERE $1::text IS NULL";
 const KEYS: &str = "plantstore.idempotency_keys JOIN plantstore.users ON users.user_id = idempotency_keys.user_id
     WHERE $1::text IS NULL";
 const PLANTS: &str = "plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
@@ -40,7 +42,7 @@ pub(crate) async fn snapshot(
     selection: Selection,
     timeout: Duration,
 ) -> Result<Snapshot, OpenError> {
-    let (client, store_url) = connect(url, false, timeout).await?;
+    let (client, _, store_url) = connect(url, false, timeout).await?;
     let begun =
         tokio::time::timeout(timeout, client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await;
     let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), NO_RESPONSE.to_owned()))?;
@@ -53,7 +55,7 @@ pub(super) async fn connect(
     url: &PostgresUrl,
     create: bool,
     timeout: Duration,
-) -> Result<(Client, StoreUrl), OpenError> {
+) -> Result<(Client, Dialect, StoreUrl), OpenError> {
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
@@ -66,8 +68,8 @@ pub(super) async fn connect(
         timeout,
         await_server: false,
     };
-    let (client, _) = start::start(&connector, &store_url, &options).await?;
-    Ok((client, store_url))
+    let (client, dialect, _) = start::start(&connector, &store_url, &options).await?;
+    Ok((client, dialect, store_url))
 }
 
 /// Starts a snapshot in the open transaction of this connection.
@@ -100,17 +102,29 @@ impl SnapshotReader {
             self.rows::<UserRecord>(USERS, r#"users.name COLLATE "C""#).await?;
             self.rows::<TokenRecord>(TOKENS, "token_id").await?;
             self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id").await?;
+            self.rows::<NamedShareRecord>(NAMED_SHARES, r#"grantee_name COLLATE "C", owner_id"#).await?;
             self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key").await?;
         }
         self.rows::<PlantRecord>(PLANTS, r#"users.name COLLATE "C", plant_id"#).await
     }
 
     async fn count(&self) -> Result<Counts, StoreError> {
-        let counts = [USERS, TOKENS, SHARES, KEYS, PLANTS].map(|rows| format!("(SELECT count(*) FROM {rows})"));
+        // Citus rejects the condition of the other tables, which no row meets if one user is selected.
+        let is_counted = |rows| self.selection == Selection::Everything || [USERS, PLANTS].contains(&rows);
+        let count =
+            |rows| if is_counted(rows) { format!("(SELECT count(*) FROM {rows})") } else { "0::bigint".to_owned() };
+        let counts = [USERS, TOKENS, SHARES, NAMED_SHARES, KEYS, PLANTS].map(count);
         let statement = format!("SELECT {}", counts.join(", "));
         let row = wait_for(self.client.query_one(&statement, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
-        Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
+        Ok(Counts {
+            users: count(0)?,
+            tokens: count(1)?,
+            shares: count(2)?,
+            named_shares: count(3)?,
+            keys: count(4)?,
+            plants: count(5)?,
+        })
     }
 
     /// Returns the last ids of the sequences, as far as this role may read them, and of the tables.

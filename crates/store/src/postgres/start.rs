@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
 use super::connector::{Connector, backoff};
+use super::dialect::Dialect;
 use super::role::ConnectionRole;
 use super::schema;
 use crate::error::OpenError;
@@ -17,17 +18,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of retries after a transient error, such as a lost connection or a deadlock.
 const SCHEMA_RETRIES: u32 = 5;
 
-/// Connects to a database and prepares its schema. Also returns true if the schema is new.
+/// Connects to a database and prepares its schema. Also returns its kind, and true if the schema is new.
 pub(super) async fn start(
     connector: &Connector,
     url: &StoreUrl,
     options: &OpenOptions,
-) -> Result<(Client, bool), OpenError> {
+) -> Result<(Client, Dialect, bool), OpenError> {
     let mut failures = 0;
     loop {
-        let client = connect(connector, url, options.await_server).await?;
-        match schema::prepare(&client, url, options).await {
-            Ok(created) => return Ok((client, created)),
+        let (client, dialect) = connect(connector, url, options.await_server).await?;
+        match schema::prepare(&client, dialect, url, options).await {
+            Ok(created) => return Ok((client, dialect, created)),
             Err(failure) if failure.is_transient && failures < SCHEMA_RETRIES => {
                 tracing::warn!(error = %failure.error, "cannot prepare the schema: retrying");
                 sleep(backoff(failures)).await;
@@ -39,14 +40,14 @@ pub(super) async fn start(
 }
 
 /// Connects. Retries if the server is temporarily unavailable, and with `await_server` also if it is unreachable.
-async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> Result<Client, OpenError> {
+async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> Result<(Client, Dialect), OpenError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let mut failures = 0;
     loop {
         match connector.connect(ConnectionRole::Admin).await {
-            Ok((client, driver)) => {
-                tokio::spawn(driver);
-                return Ok(client);
+            Ok(opened) => {
+                tokio::spawn(opened.driver);
+                return Ok((opened.client, opened.dialect));
             }
             Err(failure)
                 if failure.is_transient()

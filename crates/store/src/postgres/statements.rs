@@ -1,24 +1,55 @@
 //! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
+//!
+//! A statement has a second text for Citus (`on_citus`) if Citus rejects the first or executes it on more workers than necessary:
+//!
+//! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
+//! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
+//! - Rows are returned as they are, because arrays would be aggregated by an additional query.
+//! - Statements must not need rows of two users, which may be on different workers. Those that do are marked `not_on_citus`;
+//!   see `Worker::stage_on_citus`.
 
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
+use super::dialect::Dialect;
+
 /// The prepared statements of a connection.
 pub(super) trait Prepared: Sized + Send + Sync + 'static {
     /// Prepares all statements in one round trip.
-    fn prepare(client: &Client) -> impl Future<Output = Result<Self, Error>> + Send;
+    fn prepare(client: &Client, dialect: Dialect) -> impl Future<Output = Result<Self, Error>> + Send;
+}
+
+/// Text of a statement, and another one for Citus where that is necessary.
+pub(super) struct StatementText {
+    plain: &'static str,
+    citus: Option<&'static str>,
+}
+
+impl StatementText {
+    pub(super) fn for_dialect(&self, dialect: Dialect) -> &'static str {
+        match dialect {
+            Dialect::Postgres => self.plain,
+            Dialect::Citus => self.citus.unwrap_or(self.plain),
+        }
+    }
 }
 
 macro_rules! statements {
-    ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal,)*) => {
+    ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal $(on_citus $citus:literal)? $(not_on_citus)?,)*) => {
         $(#[$about])*
         pub(super) struct $set {
             $(pub(super) $name: Statement,)*
         }
 
+        impl $set {
+            pub(super) const TEXTS: &[StatementText] =
+                &[$(StatementText { plain: $text, citus: [$(Some($citus),)? None][0] }),*];
+        }
+
         impl Prepared for $set {
-            async fn prepare(client: &Client) -> Result<Self, Error> {
-                let mut prepared = try_join_all([$($text),*].map(|text| client.prepare(text))).await?.into_iter();
+            async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
+                let preparing = Self::TEXTS.iter().map(|text| client.prepare(text.for_dialect(dialect)));
+                let mut prepared = try_join_all(preparing).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
             }
         }
@@ -45,7 +76,8 @@ statements! {
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
          FROM plantstore.plants WHERE user_id = $1 AND plant_id >= $2 AND plant_id <= $4 AND version <= $5
          ORDER BY plant_id LIMIT $3",
-    // Lists of several owners. An owner without plants has a row without an id.
+    // Lists of several owners. An owner without plants has a row without an id. On Citus `versions` and `list_later` are
+    // executed instead.
     list_many:
         "SELECT ranges.ordinal, collections.version, listed.plant_id, listed.name, listed.tag
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
@@ -56,7 +88,8 @@ statements! {
            WHERE plants.user_id = ranges.user_id AND plant_id >= ranges.first_id AND plant_id <= ranges.last_id
              AND plants.version <= ranges.as_of
            ORDER BY plant_id LIMIT ranges.page_size) AS listed ON true
-         ORDER BY ranges.ordinal, listed.plant_id",
+         ORDER BY ranges.ordinal, listed.plant_id"
+        not_on_citus,
     versions:
         "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])",
     boundary:
@@ -65,11 +98,32 @@ statements! {
     find_token:
         "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
            EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
+             OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), maker
          FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
+    own_tokens:
+        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
+           false, maker
+         FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
+         WHERE tokens.user_id = $1 ORDER BY token_id",
+    granted_shares:
+        "SELECT grantee_name, role, created_at FROM (
+           SELECT grantee_name, role, created_at FROM plantstore.shares_by_name WHERE owner_id = $1
+           UNION ALL
+           SELECT users.name, shares.role, shares.created_at
+           FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.grantee_id
+           WHERE shares.owner_id = $1 AND users.name NOT IN (
+             SELECT grantee_name FROM plantstore.shares_by_name WHERE owner_id = $1)) AS granted
+         ORDER BY grantee_name COLLATE \"C\"",
     shared_with:
-        "SELECT users.name, shares.owner_id, shares.role
-         FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.owner_id
-         WHERE shares.grantee_id = $1 ORDER BY users.name COLLATE \"C\"",
+        "WITH by_name AS (
+           SELECT owner_id, role FROM plantstore.shares_by_name JOIN plantstore.users ON users.name = grantee_name
+           WHERE users.user_id = $1 AND owner_id <> users.user_id)
+         SELECT users.name, received.owner_id, received.role FROM (
+           SELECT owner_id, role FROM by_name
+           UNION ALL
+           SELECT owner_id, role FROM plantstore.shares
+           WHERE grantee_id = $1 AND owner_id NOT IN (SELECT owner_id FROM by_name)) AS received
+         JOIN plantstore.users ON users.user_id = received.owner_id ORDER BY users.name COLLATE \"C\"",
     find_user:
         "SELECT user_id FROM plantstore.users WHERE name = $1",
     // In the order of names, so that two nodes that create users do not deadlock. An existing user is updated without a change,
@@ -103,11 +157,14 @@ statements! {
     // A write, so that its commit waits for the standby: a mark that only this server has may be lost in a failover.
     last_mark:
         "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
+    // Waits until no transaction has locked the rows of these users.
+    lock_users:
+        "UPDATE plantstore.collections SET version = version WHERE user_id = ANY($1::bigint[])",
     // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
     // is locked until the commit. For the versions see `next_version`.
     advance_versions:
         "UPDATE plantstore.collections
-         SET version = greatest(version + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+         SET version = greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint)
          WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
     delete:
         "WITH deleted AS (
@@ -115,7 +172,11 @@ statements! {
            JOIN plantstore.collections ON collections.user_id = batch.user_id
            WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
            RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM deleted",
+         SELECT array_agg(user_id), array_agg(plant_id) FROM deleted"
+        on_citus
+        "DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
+         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id AND plants.user_id = ANY($1::bigint[])
+         RETURNING plants.user_id, plants.plant_id",
     create:
         "WITH inserted AS (
            INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
@@ -124,7 +185,15 @@ statements! {
            JOIN plantstore.collections ON collections.user_id = batch.user_id
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM inserted",
+         SELECT array_agg(user_id), array_agg(plant_id) FROM inserted"
+        on_citus
+        "INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
+         SELECT collections.user_id, batch.plant_id, batch.name, batch.tag, collections.version
+         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
+         JOIN plantstore.collections ON collections.user_id = batch.user_id
+         WHERE collections.user_id = ANY($1::bigint[])
+         ON CONFLICT (user_id, plant_id) DO NOTHING
+         RETURNING user_id, plant_id",
     // The outcomes stored under the keys of a batch. The rows are locked, so that no node sweeps them before the statements below
     // read them. now() is the same in all statements of a transaction. `expires_at + 0` prevents the use of the index on
     // expires_at, whatever the statistics were when the statement was planned.
@@ -134,7 +203,12 @@ statements! {
          CROSS JOIN LATERAL (
            SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS stored
            WHERE stored.user_id = requested.user_id AND stored.key = requested.key
-             AND stored.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known",
+             AND stored.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known"
+        on_citus
+        "SELECT stored.user_id, stored.key, stored.fingerprint, stored.outcome, stored.message
+         FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
+         JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
+         WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
     // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose actor and owner exist.
     // Of several equal writes, the first succeeds.
     delete_general:
@@ -151,7 +225,8 @@ statements! {
            DELETE FROM plantstore.plants USING requested
            WHERE plants.user_id = requested.owner_id AND plants.plant_id = requested.plant_id
            RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted",
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted"
+        not_on_citus,
     create_general:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
@@ -169,9 +244,10 @@ statements! {
            ORDER BY owner_id, plant_id, ordinal
            ON CONFLICT (user_id, plant_id) DO NOTHING
            RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM inserted",
+         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM inserted"
+        not_on_citus,
     // Replaces expired keys. For a key that has not expired the outcome becomes NULL, which violates a constraint and aborts the
-    // transaction.
+    // transaction. The time is that of the new row, because Citus allows no functions here.
     store_keys:
         "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
@@ -179,7 +255,17 @@ statements! {
            AS batch (user_id, key, fingerprint, outcome, message)
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
-           outcome = CASE WHEN stored.expires_at <= extract(epoch FROM now())::bigint THEN excluded.outcome END",
+           outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END"
+        on_citus
+        "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
+         SELECT collections.user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
+         FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
+           AS batch (user_id, key, fingerprint, outcome, message)
+         JOIN plantstore.collections ON collections.user_id = batch.user_id
+         WHERE collections.user_id = ANY($1::bigint[])
+         ON CONFLICT (user_id, key) DO UPDATE SET
+           fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
+           outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END",
     has_key:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",

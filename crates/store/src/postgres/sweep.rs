@@ -1,5 +1,6 @@
 //! Background removal of rows, in small transactions that do not block writes for long. Nodes may sweep concurrently.
 
+use super::dialect::Dialect;
 use super::engine::Postgres;
 use crate::error::StoreError;
 use crate::limits::SWEEP_DELAY;
@@ -22,11 +23,11 @@ impl Postgres {
         const KEYS: &str = "
             DELETE FROM plantstore.idempotency_keys WHERE user_id = $1 AND key IN (
               SELECT key FROM plantstore.idempotency_keys WHERE user_id = $1 ORDER BY key LIMIT $2)";
-        // Another node may be removing the same rows.
-        const FINISH_USER: &str = "
-            DELETE FROM plantstore.departed_users
-            WHERE user_id = $1 AND NOT EXISTS (SELECT 1 FROM plantstore.plants WHERE plants.user_id = $1)
-              AND NOT EXISTS (SELECT 1 FROM plantstore.idempotency_keys AS stored WHERE stored.user_id = $1)";
+        // Another node may be removing the same rows, and its transaction may fail.
+        const HAS_ROWS: &str = "
+            SELECT EXISTS (SELECT 1 FROM plantstore.plants WHERE user_id = $1)
+              OR EXISTS (SELECT 1 FROM plantstore.idempotency_keys WHERE user_id = $1)";
+        const FINISH_USER: &str = "DELETE FROM plantstore.departed_users WHERE user_id = $1";
         const DELETE_WRITERS: &str =
             "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
         let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
@@ -44,6 +45,9 @@ impl Postgres {
                         return Ok(removed);
                     }
                 }
+                if client.query_one(HAS_ROWS, &[&user]).await?.try_get(0)? {
+                    break;
+                }
                 client.execute(FINISH_USER, &[&user]).await?;
             }
             Ok(0)
@@ -57,10 +61,22 @@ impl Postgres {
             DELETE FROM plantstore.idempotency_keys WHERE (user_id, key) IN (
               SELECT user_id, key FROM plantstore.idempotency_keys
               WHERE expires_at <= extract(epoch FROM now())::bigint ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
+        // Citus cannot lock rows of several workers in a subquery. A row that was replaced meanwhile has not expired.
+        const EXPIRED_ON_CITUS: &str = "
+            DELETE FROM plantstore.idempotency_keys
+            WHERE expires_at <= extract(epoch FROM now())::bigint AND (user_id, key) IN (
+              SELECT user_id, key FROM plantstore.idempotency_keys
+              WHERE expires_at <= extract(epoch FROM now())::bigint ORDER BY expires_at LIMIT $1)";
         if self.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
             return Ok(0);
         }
-        let removing = self.operate(async |client| client.execute(EXPIRED, &[&STEP]).await);
+        let removing = self.operate(async |client| {
+            let statement = match Dialect::detect(client).await? {
+                Dialect::Postgres => EXPIRED,
+                Dialect::Citus => EXPIRED_ON_CITUS,
+            };
+            client.execute(statement, &[&STEP]).await
+        });
         removing.await.inspect(|removed| self.metrics.sweeps.expired_keys.add(*removed))
     }
 }

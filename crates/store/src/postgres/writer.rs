@@ -2,7 +2,7 @@
 //!
 //! The statements of a transaction are pipelined. The commit, together with the outcomes for idempotency keys, is sent after
 //! their responses, so that only a commit can be in doubt. Each transaction stores the number of its commit in a row of the
-//! writer (the mark). If the connection is lost during a commit, the next attempt finds the mark, or waits for the transaction
+//! writer (the mark; `docs/design/group-commit.md` has the protocol). If the connection is lost during a commit, the next attempt finds the mark, or waits for the transaction
 //! that still locks the row, or sets the mark and repeats everything. So exactly one of the two attempts is committed, and its
 //! outcomes are known.
 
@@ -11,19 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::join;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connector::Connector;
+use super::batch_collector::BatchCollector;
+use super::connection::{DatabaseConnection, DatabaseSession, pause_for_node};
+use super::connector::{Connector, lock_timeout};
 use super::database_error::{DatabaseError, NO_RESPONSE, certainly_not_committed, describe, is_rejection};
+use super::dialect::{Dialect, execute_each};
 use super::metrics::PostgresMetrics;
 use super::role::ConnectionRole;
-use super::writes::{KeyOutcomes, Responses, Writes};
+use super::writes::{Decision, KeyOutcomes, Responses, Writes};
 use crate::error::StoreError;
 use crate::write_queue::{
     BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all,
@@ -35,11 +37,6 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
-/// Duration of a commit from which the writer waits for more jobs.
-const SLOW_COMMIT: Duration = Duration::from_millis(2);
-/// Maximum time that a job waits for others to share its commit.
-const PAUSE_MAX: Duration = Duration::from_millis(5);
-
 /// Handle of the writer task.
 pub(super) struct Writer {
     queue: WriteQueue,
@@ -57,10 +54,11 @@ impl Writer {
             id: random(),
             last: 0,
             took: Duration::ZERO,
+            limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
+            lost_node: false,
             metrics: Arc::clone(metrics),
         };
-        let task =
-            tokio::spawn(exit_on_panic(worker.run(BatchCollector { jobs, last_size: 0, pause: Duration::ZERO })));
+        let task = tokio::spawn(exit_on_panic(worker.run(BatchCollector::new(jobs))));
         Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
@@ -98,6 +96,12 @@ fn random() -> i64 {
     getrandom::u64().expect("the system's random source").cast_signed()
 }
 
+/// Returns the statement that limits the waits of a transaction on workers of Citus. The settings of a session do not apply
+/// there, those of a transaction do.
+fn limit_waits_on_citus(timeout: Duration) -> String {
+    format!("SET LOCAL lock_timeout = {}", lock_timeout(timeout))
+}
+
 struct Worker {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
@@ -107,6 +111,9 @@ struct Worker {
     last: i64,
     /// Duration of the last commit.
     took: Duration,
+    limit_waits_on_citus: String,
+    /// True if the last commit failed because the database lost one of its own servers.
+    lost_node: bool,
     metrics: Arc<PostgresMetrics>,
 }
 
@@ -139,7 +146,7 @@ impl Worker {
             return;
         };
         let recording = async {
-            session.client.batch_execute(&format!("{BEGIN}; SET LOCAL synchronous_commit = off")).await?;
+            execute_each(&session.client, &[BEGIN, "SET LOCAL synchronous_commit = off"]).await?;
             session.client.execute(&session.statements.record_token_uses, &[&tokens, &days]).await?;
             session.client.batch_execute("COMMIT").await
         };
@@ -147,7 +154,9 @@ impl Worker {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(error = describe(&error), "token uses not recorded");
-                session.discard();
+                if !is_rejection(&error) || self.roll_back(&session, Instant::now() + self.timeout).await.is_err() {
+                    session.discard();
+                }
             }
             Err(_) => session.discard(),
         }
@@ -158,7 +167,9 @@ impl Worker {
             return;
         }
         let result = self.commit(batch).await;
-        if !is_worth_retrying_one_by_one(&result, batch.len()) {
+        // If the database lost one of its own servers, it may still execute the writes of users on other servers.
+        let lost_node = std::mem::take(&mut self.lost_node) && matches!(result, Err(StoreError::Unavailable(_)));
+        if !(is_worth_retrying_one_by_one(&result, batch.len()) || (lost_node && batch.len() > 1)) {
             return reply_all(batch, result);
         }
         for job in batch.drain(..) {
@@ -180,6 +191,8 @@ impl Worker {
         let commit = random();
         // The outcomes of a commit that got no response.
         let mut in_doubt = None;
+        // The first attempt may have used a connection to another server that was lost long before.
+        let mut retries_of_lost_node = usize::from(batch.len() == 1);
         loop {
             let session = match self.connection.session(deadline).await {
                 Ok(session) => session,
@@ -200,6 +213,18 @@ impl Worker {
                     DatabaseError::Permanent(error) => return Err(self.give_up(in_doubt.is_some(), error)),
                     fault if Instant::now() >= deadline => {
                         return Err(self.give_up(in_doubt.is_some(), fault.into_error()));
+                    }
+                    DatabaseError::NodeLost(text) if in_doubt.is_none() => {
+                        let Some(remaining) = retries_of_lost_node.checked_sub(1) else {
+                            self.lost_node = true;
+                            return Err(self.give_up(false, StoreError::Unavailable(text)));
+                        };
+                        retries_of_lost_node = remaining;
+                    }
+                    DatabaseError::NodeLost(text) => {
+                        if let Err(error) = pause_for_node(deadline, text).await {
+                            return Err(self.give_up(true, error));
+                        }
                     }
                     DatabaseError::ConnectionLost(_) | DatabaseError::Retryable(_) => {}
                 },
@@ -247,7 +272,8 @@ impl Worker {
         let outcomes = match staged {
             StageResult::Ready(outcomes) => outcomes,
             StageResult::MarkMismatch => {
-                return self.resolve_in_doubt(session, commit, in_doubt, deadline).await.unwrap_or_else(failed);
+                let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
+                return resolved.unwrap_or_else(failed);
             }
             StageResult::Inconsistent => {
                 let again = || {
@@ -274,6 +300,18 @@ impl Worker {
 
     /// Executes the transaction except for its end.
     async fn stage(&self, session: &DatabaseSession, commit: i64, batch: &[Job]) -> Result<StageResult, Error> {
+        match session.dialect {
+            Dialect::Postgres => self.stage_on_postgres(session, commit, batch).await,
+            Dialect::Citus => self.stage_on_citus(session, commit, batch).await,
+        }
+    }
+
+    async fn stage_on_postgres(
+        &self,
+        session: &DatabaseSession,
+        commit: i64,
+        batch: &[Job],
+    ) -> Result<StageResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
         let Writes { deletes, creates, general_deletes, general_creates, .. } = &writes;
@@ -297,7 +335,50 @@ impl Worker {
         }
         let (new, locked, known, deleted, general_deleted) = (new?, locked?, known?, deleted?, general_deleted?);
         let (created, general_created) = (created?, general_created?);
-        let responses = Responses { new, locked, known, deleted, created, general_deleted, general_created };
+        let decided_by = Decision::Database;
+        let responses =
+            Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
+        Ok(responses.outcomes(batch)?.map_or(StageResult::Inconsistent, StageResult::Ready))
+    }
+
+    /// Executes the same in two steps, because no statement can read the rows of two users, who may be on different workers. In
+    /// between, the node decides which writes are executed. The rows of all users are locked by then, so no other node changes
+    /// their keys.
+    async fn stage_on_citus(
+        &self,
+        session: &DatabaseSession,
+        commit: i64,
+        batch: &[Job],
+    ) -> Result<StageResult, Error> {
+        let (client, statements) = (&session.client, &session.statements);
+        let writes = Writes::of(batch);
+        let mark: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let first = [BEGIN, &self.limit_waits_on_citus];
+        let (begun, marked, new, locked, known) = join!(
+            execute_each(client, &first),
+            client.execute(&statements.mark, &mark),
+            query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
+            query(writes.has_users(), client, &statements.advance_versions, writes.users()),
+            query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
+        );
+        begun?;
+        if marked? == 0 {
+            return Ok(StageResult::MarkMismatch);
+        }
+        let (new, locked, known) = (new?, locked?, known?);
+        let Writes { deletes, creates, general_deletes, general_creates, .. } =
+            &Writes::executable(batch, &locked, &known)?;
+        let (deleted, general_deleted, created, general_created) = join!(
+            query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
+            query(general_deletes.any(), client, &statements.delete, general_deletes.of_deletes()),
+            query(creates.any(), client, &statements.create, creates.of_creates()),
+            query(general_creates.any(), client, &statements.create, general_creates.of_creates()),
+        );
+        let (deleted, general_deleted, created, general_created) =
+            (deleted?, general_deleted?, created?, general_created?);
+        let decided_by = Decision::Node;
+        let responses =
+            Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
         Ok(responses.outcomes(batch)?.map_or(StageResult::Inconsistent, StageResult::Ready))
     }
 
@@ -306,13 +387,22 @@ impl Worker {
         &self,
         session: &DatabaseSession,
         commit: i64,
+        batch: &[Job],
         in_doubt: &mut Option<Vec<JobOutcome>>,
         deadline: Instant,
     ) -> Result<AttemptResult, DatabaseError> {
         self.roll_back(session, deadline).await?;
+        let writes = Writes::of(batch);
         let read_mark = async {
-            session.client.batch_execute(BEGIN).await?;
+            match session.dialect {
+                Dialect::Postgres => session.client.batch_execute(BEGIN).await?,
+                Dialect::Citus => execute_each(&session.client, &[BEGIN, &self.limit_waits_on_citus]).await?,
+            }
             let row = session.client.query_opt(&session.statements.last_mark, &[&self.id]).await?;
+            // Workers may commit after the coordinator, and readers do not see the writes until then. The rows of the users are
+            // locked as long.
+            let prepared = session.dialect == Dialect::Citus && writes.has_users();
+            query(prepared, &session.client, &session.statements.lock_users, writes.users()).await?;
             session.client.batch_execute("COMMIT").await?;
             row.map(|row| row.try_get::<_, i64>(0)).transpose()
         };
@@ -339,6 +429,7 @@ async fn finish(
     outcomes: &[JobOutcome],
 ) -> Result<(), Option<DatabaseError>> {
     let key_outcomes = KeyOutcomes::of(batch, outcomes);
+    let warnings = session.warnings.count();
     let (stored, committed) = join!(
         query(key_outcomes.any(), &session.client, &session.statements.store_keys, key_outcomes.values()),
         session.client.batch_execute("COMMIT"),
@@ -349,6 +440,8 @@ async fn finish(
             Err(Some(DatabaseError::Retryable("a key was stored concurrently".to_owned())))
         }
         (Err(error), _) if is_rejection(&error) => Err(Some(DatabaseError::classify(&error))),
+        // A warning means that a server has not committed yet: a standby, if the wait for it was cancelled, or a worker of Citus.
+        (Ok(_), Ok(())) if session.warnings.count() != warnings => Err(None),
         (Ok(_), Ok(())) => Ok(()),
         (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(DatabaseError::classify(&error))),
         (Err(_), _) | (_, Err(_)) => Err(None),
@@ -374,49 +467,6 @@ enum AttemptResult {
     /// The row of the writer contains an earlier commit than it must.
     Rewound,
     Failed(DatabaseError),
-}
-
-/// Collects queued jobs into a batch. If commits are slow, it waits a moment for the callers of the last batch, who often send
-/// their next write at once: otherwise two halves of them would alternate, each with its own commit.
-struct BatchCollector {
-    jobs: mpsc::Receiver<Job>,
-    /// Number of jobs of the last commit.
-    last_size: usize,
-    /// Time to wait for more jobs.
-    pause: Duration,
-}
-
-impl BatchCollector {
-    /// Returns false if the queue is closed and empty.
-    async fn collect(&mut self, batch: &mut Vec<Job>) -> bool {
-        if self.jobs.recv_many(batch, BATCH_MAX).await == 0 {
-            return false;
-        }
-        if !self.pause.is_zero() {
-            self.wait_for_more(batch).await;
-        }
-        if batch.extract_if(.., |job| matches!(job, Job::Stop)).count() > 0 {
-            self.jobs.close();
-        }
-        true
-    }
-
-    async fn wait_for_more(&mut self, batch: &mut Vec<Job>) {
-        let deadline = Instant::now() + self.pause;
-        // Three quarters are enough, because some callers do not send another write.
-        let enough = ((batch.len() + self.last_size) * 3 / 4).min(BATCH_MAX);
-        while batch.len() < enough {
-            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
-            if !matches!(timeout_at(deadline, more).await, Ok(1..)) {
-                break;
-            }
-        }
-    }
-
-    fn committed(&mut self, jobs: usize, took: Duration) {
-        self.last_size = jobs;
-        self.pause = if took < SLOW_COMMIT || jobs < 2 { Duration::ZERO } else { (took / 2).min(PAUSE_MAX) };
-    }
 }
 
 /// Removes the uses of tokens from a batch, and returns tokens and days.

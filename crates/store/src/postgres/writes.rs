@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
@@ -94,12 +94,47 @@ impl<'a> Writes<'a> {
         writes
     }
 
+    /// Returns the plain and general writes of a batch whose actor and owner exist and whose key is not known, without
+    /// duplicates. `locked` and `known` are the responses to the first statements of the transaction.
+    pub(super) fn executable(batch: &'a [Job], locked: &[Row], known: &[Row]) -> Result<Self, Error> {
+        let users: HashSet<i64> = locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        let known = known_keys(known)?;
+        let mut writes = Self::default();
+        let mut seen = HashSet::new();
+        for job in batch {
+            let is_known = job.key().is_some_and(|(user, key)| known.contains_key(&(user.get(), &key.hash[..])));
+            let (Job::Create { actor, key, .. } | Job::Delete { actor, key, .. }) = job else { continue };
+            if is_known || ![actor.user, actor.owner].iter().all(|user| users.contains(&user.get())) {
+                continue;
+            }
+            let plain = is_plain(*actor, key.as_deref());
+            match job {
+                Job::Create { plant, .. } if seen.insert((true, plain, actor.owner, plant.id)) => {
+                    let columns = if plain { &mut writes.creates } else { &mut writes.general_creates };
+                    columns.push(actor.owner, plant.id);
+                    columns.names.push(plant.name.as_str());
+                    columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
+                }
+                Job::Delete { id, .. } if seen.insert((false, plain, actor.owner, *id)) => {
+                    let columns = if plain { &mut writes.deletes } else { &mut writes.general_deletes };
+                    columns.push(actor.owner, *id);
+                }
+                _ => {}
+            }
+        }
+        Ok(writes)
+    }
+
     pub(super) fn has_new_users(&self) -> bool {
         !self.new_names.is_empty()
     }
 
     pub(super) fn new_users(&self) -> Values<'_, 2> {
         [&self.new_names, &self.new_created_at]
+    }
+
+    pub(super) fn has_users(&self) -> bool {
+        !self.users.is_empty()
     }
 
     pub(super) fn users(&self) -> Values<'_, 1> {
@@ -159,6 +194,16 @@ pub(super) struct Responses {
     pub(super) created: Vec<Row>,
     pub(super) general_deleted: Vec<Row>,
     pub(super) general_created: Vec<Row>,
+    /// Decides which general writes are executed.
+    pub(super) decided_by: Decision,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// The general statements look up the keys again, and return the number of writes that they have executed.
+    Database,
+    /// The node sends only the writes that are to be executed.
+    Node,
 }
 
 impl Responses {
@@ -167,12 +212,13 @@ impl Responses {
         let mut effects = Effects {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
             users: self.locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
-            known: known(&self.known)?,
-            deletes: Effect::of(&self.deleted, &self.general_deleted)?,
-            creates: Effect::of(&self.created, &self.general_created)?,
+            known: known_keys(&self.known)?,
+            deletes: Effect::of(&self.deleted, &self.general_deleted, self.decided_by)?,
+            creates: Effect::of(&self.created, &self.general_created, self.decided_by)?,
         };
         let outcomes = batch.iter().map(|job| effects.outcome(job)).collect::<Result<_, _>>()?;
-        Ok((effects.deletes.executed == 0 && effects.creates.executed == 0).then_some(outcomes))
+        let is_consistent = effects.deletes.executed == 0 && effects.creates.executed == 0;
+        Ok((is_consistent || self.decided_by == Decision::Node).then_some(outcomes))
     }
 }
 
@@ -236,9 +282,10 @@ struct Effect {
 }
 
 impl Effect {
-    fn of(plain: &[Row], general: &[Row]) -> Result<Self, Error> {
-        let executed = general.first().map_or(Ok(0), |row| row.try_get(2))?;
-        Ok(Self { plain: plants(plain)?, general: plants(general)?, executed })
+    fn of(plain: &[Row], general: &[Row], decided_by: Decision) -> Result<Self, Error> {
+        let counted = general.first().filter(|_| decided_by == Decision::Database);
+        let executed = counted.map_or(Ok(0), |row| row.try_get(2))?;
+        Ok(Self { plain: changed_plants(plain)?, general: changed_plants(general)?, executed })
     }
 
     /// Returns true if this write took effect. Of several equal writes, the first does.
@@ -252,15 +299,19 @@ impl Effect {
     }
 }
 
-fn known(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
+fn known_keys(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
     rows.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row))).collect()
 }
 
-/// Returns the plants that a statement returned as two arrays, which are NULL if there are none.
-fn plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+/// Returns the plants that a statement has created or deleted: either one row with two arrays, which are NULL if there are
+/// none, or one row for each plant.
+pub(super) fn changed_plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     let Some(row) = rows.first() else {
         return Ok(HashSet::new());
     };
+    if *row.columns()[0].type_() == Type::INT8 {
+        return rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect();
+    }
     let (users, ids): (Option<Vec<i64>>, Option<Vec<i64>>) = (row.try_get(0)?, row.try_get(1)?);
     Ok(users.into_iter().flatten().zip(ids.into_iter().flatten()).collect())
 }

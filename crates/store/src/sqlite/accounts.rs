@@ -7,7 +7,7 @@ use super::engine::Sqlite;
 use super::rows::find_user;
 use crate::accounts::{StoredToken, StoredUser};
 use crate::error::StoreError;
-use plantstore_model::token::{Grant, TokenHash, TokenId};
+use plantstore_model::token::{TokenAttributes, TokenHash, TokenId};
 use plantstore_model::user::{UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
@@ -16,6 +16,7 @@ impl Sqlite {
         const FIND: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
+                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), maker
             FROM tokens JOIN users USING (user_id) WHERE hash = ?1";
         self.read(|connection| {
             connection
@@ -29,22 +30,23 @@ impl Sqlite {
         &self,
         user: &UserName,
         hash: &TokenHash,
-        grant: &Grant,
+        attributes: &TokenAttributes,
     ) -> Result<TokenId, StoreError> {
         self.change(|connection| {
             connection.execute(
                 "INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
-                params![user.as_str(), grant.created.as_second()],
+                params![user.as_str(), attributes.created.as_second()],
             )?;
             connection.execute(
-                "INSERT INTO tokens (hash, user_id, label, scopes, created_at, expires_at)
-                 SELECT ?1, user_id, ?2, ?3, ?4, ?5 FROM users WHERE name = ?6",
+                "INSERT INTO tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+                 SELECT ?1, user_id, ?2, ?3, ?4, ?5, ?6 FROM users WHERE name = ?7",
                 params![
                     hash.as_bytes().as_slice(),
-                    grant.label.as_str(),
-                    grant.scopes.to_string(),
-                    grant.created.as_second(),
-                    grant.expires.map(Timestamp::as_second),
+                    attributes.label.as_str(),
+                    attributes.scopes.to_string(),
+                    attributes.maker.to_string(),
+                    attributes.created.as_second(),
+                    attributes.expires.map(Timestamp::as_second),
                     user.as_str()
                 ],
             )?;
@@ -56,6 +58,7 @@ impl Sqlite {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
+                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), maker
             FROM tokens JOIN users USING (user_id) WHERE ?1 IS NULL OR users.name = ?1 ORDER BY token_id";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;
@@ -101,7 +104,8 @@ impl Sqlite {
                 "INSERT INTO departed_users (user_id) SELECT user_id FROM users WHERE name = ?1",
                 [name.as_str()],
             )?;
-            // Tokens and shares are deleted by their foreign keys.
+            connection.execute("DELETE FROM shares_by_name WHERE grantee_name = ?1", [name.as_str()])?;
+            // Tokens and other shares are deleted by their foreign keys.
             let deleted = connection.execute("DELETE FROM users WHERE name = ?1", [name.as_str()])?;
             Ok(deleted == 1)
         })

@@ -28,6 +28,7 @@ pub struct Sqlite {
     pub(super) file: Arc<DatabaseFile>,
     readers: Mutex<Readers>,
     pub(super) admin_timeout: Duration,
+    request_timeout: Duration,
     writer: Writer,
     pub(super) version_cache: VersionCache,
     in_flight_keys: InFlightKeys,
@@ -59,6 +60,7 @@ impl Sqlite {
             file,
             readers: Mutex::new(Readers { idle, idle_max: options.readers }),
             admin_timeout: options.admin_timeout,
+            request_timeout: options.timeout,
             writer,
             version_cache: VersionCache::open(path).map_err(unusable)?,
             in_flight_keys: InFlightKeys::default(),
@@ -118,11 +120,30 @@ impl Sqlite {
         Ok(found)
     }
 
+    /// Runs a change that a request asks for. It takes turns with the writer, because SQLite would let a busy writer have the lock
+    /// again and again. Does not block other tasks of this thread.
+    pub(super) async fn change_in_turn<T>(
+        &self,
+        change: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let locked = tokio::time::timeout(self.request_timeout, self.writer.commit_lock().lock()).await;
+        let _locked = locked.map_err(|_| StoreError::Unavailable("the writer is busy".to_owned()))?;
+        tokio::task::block_in_place(|| self.run_transaction(self.request_timeout, change))
+    }
+
     /// Runs an administrative change in a transaction on a new connection.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        self.run_transaction(self.admin_timeout, change)
+    }
+
+    fn run_transaction<T>(
+        &self,
+        timeout: Duration,
+        change: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         let run = || {
             let mut connection = connect(&self.path)?;
-            connection.busy_timeout(self.admin_timeout)?;
+            connection.busy_timeout(timeout)?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = change(&transaction)?;
             transaction.commit()?;

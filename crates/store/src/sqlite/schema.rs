@@ -18,10 +18,12 @@ use crate::url::StoreUrl;
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0001_plants.sql"),
     include_str!("../../../../migrations/sqlite/0002_keys_and_shares.sql"),
+    include_str!("../../../../migrations/sqlite/0003_self_service.sql"),
 ];
 
 /// The tables that each migration adds.
-const TABLES: &[&[&str]] = &[&["users", "departed_users", "tokens", "plants"], &["idempotency_keys", "shares"]];
+const TABLES: &[&[&str]] =
+    &[&["users", "departed_users", "tokens", "plants"], &["idempotency_keys", "shares"], &["shares_by_name"]];
 
 /// Identifies a plantstore file in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;

@@ -17,8 +17,8 @@ use super::database_error::store_error;
 use super::schema;
 use crate::error::{OpenError, StoreError};
 use crate::transfer::{
-    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
-    SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
+    ChunkBuilder, Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, Selection, ShareRecord, Snapshot,
+    SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
 };
 use crate::url::StoreUrl;
 
@@ -28,12 +28,15 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// The first schema version with shares and idempotency keys.
 const SHARES_SINCE: i64 = 2;
+/// The first schema version with makers of tokens and shares by name.
+const SELF_SERVICE_SINCE: i64 = 3;
 
 /// The selected rows of each table. The parameter limits them to one user. Keys and plants of deleted users are left out.
 /// Plants are read with the index of user names and the primary key of plants, so that nothing has to be sorted.
 const USERS: &str = "users WHERE ?1 IS NULL OR users.name = ?1";
 const TOKENS: &str = "tokens WHERE ?1 IS NULL";
 const SHARES: &str = "shares WHERE ?1 IS NULL";
+const NAMED_SHARES: &str = "shares_by_name WHERE ?1 IS NULL";
 const KEYS: &str = "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE ?1 IS NULL";
 const PLANTS: &str = "users CROSS JOIN plants ON plants.user_id = users.user_id WHERE ?1 IS NULL OR users.name = ?1";
 
@@ -93,6 +96,12 @@ impl SnapshotReader {
             if self.schema >= SHARES_SINCE {
                 self.check_users_of::<ShareRecord>(&["grantee_id", "owner_id"])?;
                 self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id")?;
+            }
+            if self.schema >= SELF_SERVICE_SINCE {
+                self.check_users_of::<NamedShareRecord>(&["owner_id"])?;
+                self.rows::<NamedShareRecord>(NAMED_SHARES, "grantee_name, owner_id")?;
+            }
+            if self.schema >= SHARES_SINCE {
                 self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key")?;
             }
         }
@@ -104,9 +113,15 @@ impl SnapshotReader {
             let statement = format!("SELECT count(*) FROM {rows}");
             self.connection.query_row(&statement, [self.selection.user()], |row| row.get(0).map(i64::unsigned_abs))
         };
-        let later = |rows| if self.schema >= SHARES_SINCE { count(rows) } else { Ok(0) };
-        let (shares, keys) = (later(SHARES)?, later(KEYS)?);
-        Ok(Counts { users: count(USERS)?, tokens: count(TOKENS)?, shares, keys, plants: count(PLANTS)? })
+        let later = |rows, since| if self.schema >= since { count(rows) } else { Ok(0) };
+        Ok(Counts {
+            users: count(USERS)?,
+            tokens: count(TOKENS)?,
+            shares: later(SHARES, SHARES_SINCE)?,
+            named_shares: later(NAMED_SHARES, SELF_SERVICE_SINCE)?,
+            keys: later(KEYS, SHARES_SINCE)?,
+            plants: count(PLANTS)?,
+        })
     }
 
     /// Returns the ids that SQLite stores for AUTOINCREMENT, and those of deleted users whose plants are not yet removed.
@@ -131,7 +146,11 @@ impl SnapshotReader {
     }
 
     fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), SnapshotError> {
-        let select = format!("SELECT {} FROM {rows} ORDER BY {order}", T::TABLE.select_list());
+        let mut columns = T::TABLE.select_list();
+        if self.schema < SELF_SERVICE_SINCE {
+            columns = columns.replace("tokens.maker", "'operator'");
+        }
+        let select = format!("SELECT {columns} FROM {rows} ORDER BY {order}");
         let mut statement = self.connection.prepare(&select)?;
         let mut found = statement.query([self.selection.user()])?;
         let mut chunk = ChunkBuilder::<T>::new();
@@ -167,6 +186,7 @@ fn bad_row<T: Record>(row: &Row<'_>, fault: &str) -> SnapshotError {
     let value = |column| match row.get_ref(column) {
         Ok(ValueRef::Integer(number)) => number.to_string(),
         Ok(ValueRef::Blob(bytes)) => hex(bytes),
+        Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).escape_debug().to_string(),
         _ => "?".to_owned(),
     };
     let values: Vec<_> = (0..T::TABLE.key_columns).map(value).collect();

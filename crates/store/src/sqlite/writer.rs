@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::checkpointer::Checkpointer;
 use super::connection::connect_writer;
-use super::database_error::{describe, exit_process, is_failed_sync, store_error};
+use super::database_error::{describe, exit_process, exit_process_with, is_failed_sync, store_error};
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use crate::error::StoreError;
@@ -30,9 +30,14 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a caller waits longer than the writer waits for the write lock, so that the writer reports the error.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
+/// Fair: waiting tasks get the lock in their order.
+type CommitLock = tokio::sync::Mutex<()>;
+
 /// Handle of the writer thread.
 pub(super) struct Writer {
     queue: WriteQueue,
+    /// Held during each commit. Changes outside the queue get it between two commits.
+    commit_lock: Arc<CommitLock>,
     /// Resolves when the thread has ended.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -51,21 +56,28 @@ impl Writer {
         let (queue, jobs) = WriteQueue::new(options.write_queue, timeouts);
         let (end, ended) = oneshot::channel();
         let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
+        let commit_lock = Arc::<CommitLock>::default();
+        let writer_lock = Arc::clone(&commit_lock);
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            let work = AssertUnwindSafe(|| run(connection, jobs, &file, checkpointer, &metrics));
+            let work = AssertUnwindSafe(|| run(connection, jobs, &writer_lock, &file, checkpointer, &metrics));
             if catch_unwind(work).is_err() {
-                exit_process("the writer thread panicked", "panic");
+                let advice = "restart the service; the line before this one has the place in the code";
+                exit_process_with("the writer thread panicked", "panic", advice, || {});
             }
             let _ = end.send(());
         });
         if let Err(error) = started {
             exit_process("cannot start the writer", &error.to_string());
         }
-        Ok(Self { queue, ended: Mutex::new(Some(ended)) })
+        Ok(Self { queue, commit_lock, ended: Mutex::new(Some(ended)) })
     }
 
     pub(super) fn queue(&self) -> &WriteQueue {
         &self.queue
+    }
+
+    pub(super) fn commit_lock(&self) -> &CommitLock {
+        &self.commit_lock
     }
 
     /// Closes the queue and waits until all queued jobs have replies.
@@ -81,6 +93,7 @@ impl Writer {
 fn run(
     mut connection: Connection,
     mut jobs: mpsc::Receiver<Job>,
+    commit_lock: &CommitLock,
     file: &DatabaseFile,
     mut checkpointer: Checkpointer,
     metrics: &SqliteMetrics,
@@ -98,6 +111,7 @@ fn run(
             jobs.close();
         }
         execute_batch(&mut batch, |jobs| {
+            let _locked = commit_lock.blocking_lock();
             let begun = Instant::now();
             let result = commit(&mut connection, file, jobs);
             metrics.writes.committed(jobs.len(), begun.elapsed(), &result);

@@ -79,6 +79,7 @@ record! {
     user_id: i64 = "user_id",
     label: String = "label",
     scopes: String = "scopes",
+    maker: String = "maker",
     created_at: i64 = "created_at",
     expires_at: Option<i64> = "expires_at",
     revoked_at: Option<i64> = "revoked_at",
@@ -88,6 +89,15 @@ record! {
 record! {
     ShareRecord of "shares", 2 in key, as Shares;
     grantee_id: i64 = "grantee_id",
+    owner_id: i64 = "owner_id",
+    role: String = "role",
+    created_at: i64 = "created_at",
+}
+
+record! {
+    /// A share that an owner has granted by the name of the grantee.
+    NamedShareRecord of "shares_by_name", 2 in key, as NamedShares;
+    grantee_name: String = "grantee_name",
     owner_id: i64 = "owner_id",
     role: String = "role",
     created_at: i64 = "created_at",
@@ -158,7 +168,10 @@ pub struct Counts {
     pub users: u64,
     /// Including revoked and expired ones.
     pub tokens: u64,
+    /// Granted by operators.
     pub shares: u64,
+    /// Granted by owners.
+    pub named_shares: u64,
     pub keys: u64,
     pub plants: u64,
 }
@@ -183,6 +196,8 @@ pub enum SnapshotChunk {
     Tokens(Vec<TokenRecord>),
     /// In the order of grantee and owner ids.
     Shares(Vec<ShareRecord>),
+    /// In bytewise order of the grantees' names, and of owner ids.
+    NamedShares(Vec<NamedShareRecord>),
     /// In the order of user ids and keys.
     Keys(Vec<KeyRecord>),
     /// In bytewise order of the owners' names, and of ids.

@@ -3,10 +3,12 @@
 
 use jiff::Timestamp;
 
-use super::records::{KeyRecord, LastIds, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
+use super::records::{
+    KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord,
+};
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
-use plantstore_model::token::{Scope, TokenLabel};
+use plantstore_model::token::{Scope, TokenLabel, TokenMaker};
 use plantstore_model::user::{Role, UserName};
 
 impl SnapshotChunk {
@@ -18,6 +20,7 @@ impl SnapshotChunk {
             Self::Users(rows) => check(rows, user),
             Self::Tokens(rows) => check(rows, token),
             Self::Shares(rows) => check(rows, share),
+            Self::NamedShares(rows) => check(rows, named_share),
             Self::Keys(rows) => check(rows, key),
             Self::Plants(rows) => check(rows, plant),
         }
@@ -58,6 +61,9 @@ fn token(row: &TokenRecord) -> Result<(), String> {
     if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
         return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
     }
+    if TokenMaker::parse(&row.maker).is_none() {
+        return Err(format!("`maker` is `{}`, which no release wrote", row.maker.escape_debug()));
+    }
     time("created_at", Some(row.created_at))?;
     time("expires_at", row.expires_at)?;
     time("revoked_at", row.revoked_at)?;
@@ -68,9 +74,13 @@ fn share(row: &ShareRecord) -> Result<(), String> {
     if row.grantee_id == row.owner_id {
         return Err("a user cannot share with themselves".to_owned());
     }
-    if Role::from_name(&row.role).is_none() {
-        return Err(format!("`role` is `{}`, which is neither reader nor editor", row.role.escape_debug()));
-    }
+    role(&row.role)?;
+    time("created_at", Some(row.created_at))
+}
+
+fn named_share(row: &NamedShareRecord) -> Result<(), String> {
+    UserName::parse(&row.grantee_name).map_err(|fault| fault.to_string())?;
+    role(&row.role)?;
     time("created_at", Some(row.created_at))
 }
 
@@ -103,6 +113,13 @@ fn id(column: &str, value: i64) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{column}` must be at least 1 and less than {}", i64::MAX))
+}
+
+fn role(name: &str) -> Result<(), String> {
+    match Role::from_name(name) {
+        Some(_) => Ok(()),
+        None => Err(format!("`role` is `{}`, which is neither reader nor editor", name.escape_debug())),
+    }
 }
 
 /// Versions are Unix time in microseconds. A version near the maximum would leave none for the next change.

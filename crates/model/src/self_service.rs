@@ -1,0 +1,199 @@
+//! Requests of users for tokens and shares of their own.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::value::RawValue;
+
+use crate::body::{BodyError, Checked, FieldErrorKind, JsonObject, string};
+use crate::token::{Scope, Scopes, TokenAttributes, TokenLabel, TokenMaker};
+use crate::user::Role;
+
+/// Lifetime of a token that is requested without an expiry time.
+const DEFAULT_LIFETIME: SignedDuration = SignedDuration::from_hours(90 * 24);
+
+/// The body of a request for a new token. A field that is `null` counts as absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRequest {
+    label: TokenLabel,
+    scopes: Option<Scopes>,
+    expires: Option<Timestamp>,
+}
+
+/// The credentials that a token is requested with. They limit what the new token can have.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestingToken {
+    pub maker: TokenMaker,
+    pub scopes: Scopes,
+    /// Expiry time; `None` for a token that never expires.
+    pub expires: Option<Timestamp>,
+}
+
+/// A token would have more than the one that it is requested with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenRequestError {
+    #[error("an access token can only give scopes that it has, and this one lacks: {0}")]
+    Scopes(Scopes),
+    #[error("this access token has no scope for plants: name the `scopes` of the new one")]
+    NoDefaultScopes,
+    #[error("an access token made with this one can expire at {0} at the latest")]
+    Expiry(Timestamp),
+}
+
+impl TokenRequest {
+    /// Parses one JSON object and reports all errors together.
+    pub fn from_json(bytes: &[u8], now: Timestamp) -> Result<Self, BodyError> {
+        let mut object = JsonObject::parse(bytes, ["label", "scopes", "expires_at"], "")?;
+        let label = object.optional(0, label).unwrap_or_default();
+        let scopes = object.optional(1, scopes);
+        let expires = object.optional(2, |raw| expiry(raw, now));
+        object.finish(Some(Self { label, scopes, expires }))
+    }
+
+    /// Returns the attributes of the new token: a subset of the scopes of the requesting token, and an expiry time that is not
+    /// later. Without scopes in the request, the default scopes that the requesting token has.
+    pub fn attributes(self, requesting: RequestingToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
+        let default = Scopes::DEFAULT.intersection(requesting.scopes);
+        let scopes = match self.scopes {
+            Some(scopes) => scopes,
+            None if default.is_empty() => return Err(TokenRequestError::NoDefaultScopes),
+            None => default,
+        };
+        let missing = scopes.without(requesting.scopes);
+        if !missing.is_empty() {
+            return Err(TokenRequestError::Scopes(missing));
+        }
+        let default = whole_seconds(now.checked_add(DEFAULT_LIFETIME).unwrap_or(Timestamp::MAX));
+        let latest = match requesting.maker {
+            TokenMaker::Operator | TokenMaker::Token(_) => requesting.expires,
+            // It is short-lived, and the new token must not end with it.
+            TokenMaker::Issuer => Some(default),
+        };
+        let expires = self.expires.unwrap_or_else(|| latest.map_or(default, |latest| latest.min(default)));
+        match latest {
+            Some(latest) if expires > latest => Err(TokenRequestError::Expiry(latest)),
+            _ => {
+                let (label, maker) = (self.label, requesting.maker);
+                Ok(TokenAttributes { label, scopes, maker, created: now, expires: Some(expires) })
+            }
+        }
+    }
+}
+
+/// The body of a request to share plants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareRequest {
+    pub role: Role,
+}
+
+impl ShareRequest {
+    /// Parses one JSON object and reports all errors together.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
+        let mut object = JsonObject::parse(bytes, ["role"], " with `role`")?;
+        let role = object.required(0, role);
+        object.finish(role.map(|role| Self { role }))
+    }
+}
+
+fn label(raw: &RawValue) -> Checked<TokenLabel> {
+    let text =
+        string(raw)?.ok_or_else(|| (FieldErrorKind::Rule, "must not hold an unpaired surrogate escape".to_owned()));
+    text.and_then(|text| {
+        TokenLabel::parse(&text).map_err(|error| (FieldErrorKind::Rule, format!("is not valid: {error}")))
+    })
+}
+
+fn scopes(raw: &RawValue) -> Checked<Scopes> {
+    let wrong = || (FieldErrorKind::Type, format!("must be an array with at least one of: {}", Scopes::ALL));
+    let names: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
+    let known = names.into_iter().map(|name| Scope::from_name(&string(name).ok()??)).collect::<Option<Vec<_>>>();
+    known.filter(|known| !known.is_empty()).map(Scopes::of).ok_or_else(wrong)
+}
+
+fn expiry(raw: &RawValue, now: Timestamp) -> Checked<Timestamp> {
+    let wrong = |detail: &str| (FieldErrorKind::Type, detail.to_owned());
+    let text = string(raw)?.filter(|text| has_rfc_3339_form(text));
+    let time = text.and_then(|text| text.parse().ok());
+    let time =
+        time.map(whole_seconds).ok_or_else(|| wrong("must be a time such as 2030-01-31T12:00:00Z (RFC 3339)"))?;
+    if time > now { Ok(time) } else { Err(wrong("must be in the future")) }
+}
+
+fn role(raw: &RawValue) -> Checked<Role> {
+    let role = string(raw)?.and_then(|name| Role::from_name(&name));
+    role.ok_or_else(|| (FieldErrorKind::Type, "must be `reader` or `editor`".to_owned()))
+}
+
+/// Checks for the form of RFC 3339, because the parser accepts others, too.
+fn has_rfc_3339_form(text: &str) -> bool {
+    let form = |character: char| match character {
+        '0'..='9' => '9',
+        other => other.to_ascii_uppercase(),
+    };
+    let text: String = text.chars().map(form).collect();
+    let Some(rest) = text.strip_prefix("9999-99-99T99:99:99") else { return false };
+    let offset = rest.strip_prefix('.').map_or(rest, |fraction| fraction.trim_start_matches('9'));
+    !rest.starts_with(".Z") && matches!(offset, "Z" | "+99:99" | "-99:99")
+}
+
+/// Removes the fraction of a second, because the store has whole seconds.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::TokenId;
+
+    const NOW: &str = "2026-11-16T12:00:00Z";
+
+    fn now() -> Timestamp {
+        NOW.parse().expect("a time")
+    }
+
+    fn request(body: &str) -> Result<TokenRequest, BodyError> {
+        TokenRequest::from_json(body.as_bytes(), now())
+    }
+
+    #[test]
+    fn only_the_form_of_rfc_3339_is_a_time() {
+        for valid in ["2030-01-31T12:00:00Z", "2030-01-31t12:00:00.25z", "2030-01-31T12:00:00-05:30"] {
+            assert!(request(&format!(r#"{{"expires_at":"{valid}"}}"#)).is_ok(), "{valid}");
+        }
+        for invalid in [
+            "",
+            "2030-01-31",
+            "2030-01-31 12:00:00Z",
+            "2030-01-31T12:00:00",
+            "2030-13-31T12:00:00Z",
+            "90d",
+            NOW,
+            "2030-01-31T12:00:00.Z",
+        ] {
+            assert!(request(&format!(r#"{{"expires_at":"{invalid}"}}"#)).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn new_token_never_exceeds_the_requesting_one() {
+        let time = |text: &str| -> Timestamp { text.parse().expect("a time") };
+        let (soon, late) = (time("2026-12-01T00:00:00Z"), time("2027-02-14T12:00:00Z"));
+        let with = |maker, scopes, expires| RequestingToken { maker, scopes, expires };
+        let token = TokenMaker::Token(TokenId::new(1));
+        let attributes = |body: &str, requesting| request(body).expect("valid").attributes(requesting, now());
+        let expiry = |body: &str, requesting| attributes(body, requesting).map(|attributes| attributes.expires);
+        assert_eq!(expiry("{}", with(token, Scopes::ALL, Some(soon))), Ok(Some(soon)));
+        assert_eq!(expiry("{}", with(token, Scopes::ALL, None)), Ok(Some(late)));
+        assert_eq!(expiry("{}", with(TokenMaker::Issuer, Scopes::ALL, Some(now()))), Ok(Some(late)));
+        let beyond = r#"{"expires_at":"2027-02-14T12:00:01Z"}"#;
+        assert!(expiry(beyond, with(token, Scopes::ALL, None)).is_ok());
+        assert_eq!(expiry(beyond, with(token, Scopes::ALL, Some(soon))), Err(TokenRequestError::Expiry(soon)));
+        assert_eq!(expiry(beyond, with(TokenMaker::Issuer, Scopes::ALL, None)), Err(TokenRequestError::Expiry(late)));
+        let scopes =
+            |body: &str, has| attributes(body, with(token, has, None)).map(|attributes| attributes.scopes.to_string());
+        let some = Scopes::of([Scope::Read, Scope::ManageTokens]);
+        assert_eq!(scopes("{}", some).as_deref(), Ok("plants:read"));
+        assert_eq!(scopes("{}", Scopes::of([Scope::ManageTokens])), Err(TokenRequestError::NoDefaultScopes));
+        let wanted = r#"{"scopes":["plants:read","shares:manage"]}"#;
+        assert_eq!(scopes(wanted, some), Err(TokenRequestError::Scopes(Scopes::of([Scope::ManageShares]))));
+    }
+}

@@ -1,0 +1,77 @@
+//! Distribution of a database over the workers of Citus, by an operator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::{Client, Error};
+
+use super::connector::Connector;
+use super::dialect::PLANNER_SETTINGS;
+use super::placement::{PlacedTable, place_tables};
+use super::schema::{self, explain};
+use super::start;
+use crate::error::OpenError;
+use crate::options::OpenOptions;
+use crate::url::{PostgresUrl, StoreUrl};
+
+/// Distributes the tables of a database, which must have the current schema. Tables that are distributed stay as they are.
+pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<Vec<PlacedTable>, OpenError> {
+    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+    let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
+    let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
+    let options = OpenOptions {
+        create: false,
+        migrate: false,
+        write_queue: 1,
+        readers: 1,
+        admin_timeout: timeout,
+        timeout,
+        await_server: false,
+    };
+    let (client, _, _) = start::start(&connector, &store_url, &options).await?;
+    let distributing = async {
+        if let Some(reason) = missing(&client).await? {
+            return Ok(Err(reason));
+        }
+        schema::begin(&client).await?;
+        // All operations of a transaction must use the same connection to each worker.
+        client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+        let placed = place_tables(&client).await?;
+        set_planner(&client).await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(Ok(placed))
+    };
+    let distributed: Result<_, Error> = distributing.await;
+    distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
+}
+
+/// Sets the defaults of the planner on all servers. The settings of a session do not apply on workers.
+async fn set_planner(client: &Client) -> Result<(), Error> {
+    let row = client.query_one("SELECT quote_ident(current_database())", &[]).await?;
+    let database: &str = row.try_get(0)?;
+    for setting in PLANNER_SETTINGS {
+        client.batch_execute(&format!("ALTER DATABASE {database} SET {setting}")).await?;
+    }
+    Ok(())
+}
+
+/// Returns what the operator has to do before tables can be distributed.
+async fn missing(client: &Client) -> Result<Option<String>, Error> {
+    const EXTENSION: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
+    const NODES: &str = "
+        SELECT count(*) FILTER (WHERE groupid = 0) > 0, count(*) FILTER (WHERE groupid > 0 AND shouldhaveshards) > 0
+        FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary'";
+    if !client.query_one(EXTENSION, &[]).await?.try_get::<_, bool>(0)? {
+        return Ok(Some(
+            "it does not have the extension Citus: run CREATE EXTENSION citus in this database on every server"
+                .to_owned(),
+        ));
+    }
+    let row = client.query_one(NODES, &[]).await?;
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (false, _) => Some("Citus does not know its coordinator: run SELECT citus_set_coordinator_host('HOST', PORT)"),
+        (_, false) => Some("Citus has no workers: run SELECT citus_add_node('HOST', PORT) for each"),
+        (true, true) => None,
+    }
+    .map(str::to_owned))
+}
