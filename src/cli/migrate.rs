@@ -2,22 +2,50 @@
 
 use std::io::{self, Write};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::store_options::{SchemaChange, StoreOption};
+use super::runtime::block_on;
+use super::store_options::{STORE_TIMEOUT, SchemaChange, StoreOption};
+use plantstore_store::Store;
 
 /// Create a store, or update its schema, for servers that run with --no-migrate
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore migrate
-  plantstore migrate --store postgres://plantstore@db.example/plants")]
+  plantstore migrate --store postgres://plantstore@db.example/plants
+  plantstore migrate --store postgres://plantstore@coordinator.example/plants --distribute citus")]
 pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,
+    /// Also distribute the tables over the workers of this extension of PostgreSQL
+    #[arg(long, value_name = "EXTENSION")]
+    distribute: Option<Extension>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Extension {
+    Citus,
 }
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        self.store.with(SchemaChange::Create, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))
+        self.store.with(SchemaChange::Create, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))?;
+        match self.distribute {
+            Some(Extension::Citus) => self.distribute(),
+            None => Ok(()),
+        }
+    }
+
+    fn distribute(&self) -> anyhow::Result<()> {
+        let url = self.store.url()?;
+        let tables = block_on(async { Ok(Store::distribute(&url, STORE_TIMEOUT).await?) })?;
+        let mut output = io::stderr();
+        for table in &tables {
+            let already = if table.is_new { "" } else { " already" };
+            writeln!(output, "table {}: {}{already}", table.name, table.placement)?;
+        }
+        let is_new = tables.iter().any(|table| table.is_new);
+        let done = if is_new { "the tables are distributed: restart running servers" } else { "nothing to distribute" };
+        Ok(writeln!(output, "{done}")?)
     }
 }

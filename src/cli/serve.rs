@@ -36,7 +36,7 @@ use super::environment::origin;
 use super::exit::UsageError;
 use super::store_options::StoreOption;
 use super::value_parser::{duration, listen_address, number};
-use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits};
+use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits, TrustedProxies};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
 
 /// Minimum time for the store to finish its writes, also when the shutdown grace is used up.
@@ -81,6 +81,8 @@ pub(super) struct Options {
     oidc: OidcOptions,
     #[command(flatten)]
     limits: LimitOptions,
+    #[command(flatten)]
+    trusted_proxies: TrustedProxies,
     #[command(flatten)]
     cors: CorsOptions,
     #[command(flatten)]
@@ -151,11 +153,13 @@ impl Options {
         self.limits.check()?;
         Ok(ServerSettings {
             transport: self.limits.transport.clone(),
+            trusted_proxies: self.trusted_proxies.clone(),
             auth: self.limits.auth.clone(),
             api: self.limits.api.clone(),
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
+            sign_in: self.oidc.sign_in(),
             collector: None,
         })
     }

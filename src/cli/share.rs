@@ -14,7 +14,7 @@ use super::store_options::{ListOptions, SchemaChange, StoreOption};
 use super::table;
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{GrantOutcome, SHARES_MAX, StoredShare};
+use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]
@@ -114,7 +114,9 @@ impl GrantShare {
             GrantOutcome::NoOwner => bail!(unknown(&owner)),
             GrantOutcome::NoGrantee => bail!(unknown(&to)),
             GrantOutcome::TooMany => {
-                bail!("{SHARES_MAX} users share their plants with {to} already, which is the most: revoke one first")
+                bail!(
+                    "{SHARES_RECEIVED_MAX} users share their plants with {to} already, which is the most: revoke one first"
+                )
             }
         }
         let role = role.name();

@@ -13,7 +13,7 @@ use super::stdio::print_json;
 use super::store_options::{CreateOption, ListOptions, SchemaChange, StoreOption};
 use super::table;
 use super::value_parser::duration;
-use plantstore_model::token::{Grant, PlainToken, Scope, Scopes, TokenId, TokenLabel};
+use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenId, TokenLabel, TokenMaker};
 use plantstore_model::user::UserName;
 use plantstore_store::{Store, StoredToken};
 
@@ -54,7 +54,7 @@ struct CreateToken {
     /// A description of the token's purpose
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, value_parser = TokenLabel::parse)]
     label: TokenLabel,
-    /// The scopes of the token: plants:read, plants:write, plants:delete; all of them unless given
+    /// The scopes of the token: plants:read, plants:write and plants:delete, which are the default; tokens:manage, shares:manage
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = scope)]
     scopes: Vec<Scope>,
     /// The lifetime of the token, such as 12h or 90d, or never
@@ -68,8 +68,9 @@ struct CreateToken {
 
 /// List tokens, never the secrets themselves
 ///
-/// Dates are in UTC. `all` stands for the scopes plants:read, plants:write and plants:delete; `read`, `write` and `delete` stand
-/// for one of them. --json prints full names and times.
+/// Dates are in UTC. `all` stands for all scopes, `plants` for plants:read, plants:write and plants:delete; `read`, `write`,
+/// `delete`, `tokens` and `shares` stand for one of them. MADE BY, which is shown if users have made tokens themselves, is the
+/// operator, or the token or the issuer that the user made the token with. --json prints full names and times.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token list
@@ -112,7 +113,7 @@ fn token_id(text: &str) -> Result<i64, &'static str> {
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    Scope::from_name(text).ok_or_else(|| "the scopes are plants:read, plants:write and plants:delete".to_owned())
+    Scope::from_name(text).ok_or_else(|| format!("the scopes are: {}", Scopes::ALL))
 }
 
 impl Options {
@@ -126,18 +127,19 @@ impl Options {
 }
 
 /// Generates a token and stores its hash.
-async fn issue(store: &Store, user: &UserName, grant: &Grant) -> anyhow::Result<(TokenId, PlainToken)> {
+async fn issue(store: &Store, user: &UserName, attributes: &TokenAttributes) -> anyhow::Result<(TokenId, PlainToken)> {
     let token = PlainToken::generate()?;
-    let id = store.create_token(user, &token.hash(), grant).await?;
+    let id = store.create_token(user, &token.hash(), attributes).await?;
     Ok((id, token))
 }
 
-/// Returns the grant of a token with all scopes and the default lifetime.
-pub(super) fn default_grant(label: TokenLabel) -> Grant {
+/// Returns the attributes of a token with the default scopes and lifetime.
+pub(super) fn default_attributes(label: TokenLabel) -> TokenAttributes {
     let created = Timestamp::now();
-    Grant {
+    TokenAttributes {
         label,
-        scopes: Scopes::ALL,
+        scopes: Scopes::DEFAULT,
+        maker: TokenMaker::Operator,
         created,
         expires: duration(DEFAULT_EXPIRY).ok().and_then(|lifetime| created.checked_add(lifetime).ok()),
     }
@@ -145,17 +147,17 @@ pub(super) fn default_grant(label: TokenLabel) -> Grant {
 
 impl CreateToken {
     fn run(self) -> anyhow::Result<()> {
-        let mut grant = default_grant(self.label);
+        let mut attributes = default_attributes(self.label);
         if !self.scopes.is_empty() {
-            grant.scopes = Scopes::of(self.scopes);
+            attributes.scopes = Scopes::of(self.scopes);
         }
-        grant.expires = match self.expires {
+        attributes.expires = match self.expires {
             Expiry::Never => None,
             // A time beyond the last timestamp becomes the last timestamp.
-            Expiry::After(time) => Some(grant.created.checked_add(time).unwrap_or(Timestamp::MAX)),
+            Expiry::After(time) => Some(attributes.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
         let id = self.store.with(self.new_store.schema_change(), async |store| {
-            let (id, token) = issue(store, &self.user, &grant).await?;
+            let (id, token) = issue(store, &self.user, &attributes).await?;
             let mut output = io::stdout().lock();
             if let Err(error) = writeln!(output, "{}", token.reveal()).and_then(|()| output.flush()) {
                 // No user has seen the token, so it must not stay valid.
@@ -164,14 +166,14 @@ impl CreateToken {
             }
             Ok(id)
         })?;
-        let expires = grant
+        let expires = attributes
             .expires
             .map_or_else(|| "never expires".to_owned(), |at| format!("expires {} UTC", format_date_time(at)));
         writeln!(
             io::stderr(),
             "token {id} for {}: {}, {expires}. Keep it now, it is not shown again.",
             self.user,
-            grant.scopes
+            attributes.scopes
         )?;
         Ok(())
     }
@@ -191,26 +193,35 @@ impl ListTokens {
                 [
                     token.id.to_string(),
                     token.user.to_string(),
-                    token.grant.label.as_str().to_owned(),
-                    abbreviate(token.grant.scopes),
-                    format_date(token.grant.created),
-                    token.grant.expires.map_or_else(|| "never".to_owned(), format_date),
+                    token.attributes.label.as_str().to_owned(),
+                    abbreviate(token.attributes.scopes),
+                    format_date(token.attributes.created),
+                    token.attributes.expires.map_or_else(|| "never".to_owned(), format_date),
                     token.last_used.map_or_else(|| "never".to_owned(), format_date),
-                    state(token, now).to_owned(),
+                    token.state(now).to_owned(),
+                    token.attributes.maker.to_string(),
                 ]
             })
             .collect();
-        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"];
+        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "MADE BY"];
+        if tokens.iter().any(|token| token.attributes.maker != TokenMaker::Operator) {
+            return table::print(headings, &rows, &[1, 2, 3]);
+        }
+        let [headings @ .., _] = headings;
+        let rows: Vec<_> = rows.into_iter().map(|[row @ .., _]| row).collect();
         table::print(headings, &rows, &[1, 2, 3])
     }
 }
 
-/// Returns the scopes of a token without their common prefix, or `all`.
+/// Returns the scopes of a token in short.
 fn abbreviate(scopes: Scopes) -> String {
     if scopes == Scopes::ALL {
         return "all".to_owned();
     }
-    let names = scopes.iter().map(Scope::name).map(|name| name.strip_prefix("plants:").unwrap_or(name));
+    let has_all_of_plants = scopes.intersection(Scopes::DEFAULT) == Scopes::DEFAULT;
+    let rest = if has_all_of_plants { scopes.without(Scopes::DEFAULT) } else { scopes };
+    let short = |name: &'static str| name.trim_start_matches("plants:").trim_end_matches(":manage");
+    let names = has_all_of_plants.then_some("plants").into_iter().chain(rest.iter().map(Scope::name).map(short));
     names.collect::<Vec<_>>().join(" ")
 }
 
@@ -227,14 +238,6 @@ impl RevokeToken {
     }
 }
 
-fn state(token: &StoredToken, now: Timestamp) -> &'static str {
-    match token.revoked {
-        Some(_) => "revoked",
-        None if token.grant.is_expired(now) => "expired",
-        None => "active",
-    }
-}
-
 /// A token as `--json` prints it.
 #[derive(Serialize)]
 struct JsonToken {
@@ -247,6 +250,7 @@ struct JsonToken {
     revoked: Option<String>,
     last_used: Option<String>,
     state: &'static str,
+    made_by: String,
 }
 
 impl JsonToken {
@@ -254,13 +258,14 @@ impl JsonToken {
         Self {
             id: token.id.get(),
             user: token.user.as_str().to_owned(),
-            label: token.grant.label.as_str().to_owned(),
-            scopes: token.grant.scopes.iter().map(Scope::name).collect(),
-            created: token.grant.created.to_string(),
-            expires: token.grant.expires.map(|at| at.to_string()),
+            label: token.attributes.label.as_str().to_owned(),
+            scopes: token.attributes.scopes.iter().map(Scope::name).collect(),
+            created: token.attributes.created.to_string(),
+            expires: token.attributes.expires.map(|at| at.to_string()),
             revoked: token.revoked.map(|at| at.to_string()),
             last_used: token.last_used.map(format_date),
-            state: state(token, now),
+            state: token.state(now),
+            made_by: token.attributes.maker.to_string(),
         }
     }
 }

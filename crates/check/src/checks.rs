@@ -1,12 +1,14 @@
 //! All checks, by group.
 
 mod access;
+mod account;
 mod always;
 mod create;
 mod delete;
 mod list;
 mod page;
 mod protocol;
+mod read;
 mod reject;
 mod retry;
 
@@ -20,6 +22,8 @@ pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("list", list::CHECKS),
     ("page", page::CHECKS),
     ("access", access::CHECKS),
+    ("read", read::CHECKS),
+    ("account", account::CHECKS),
     ("retry", retry::CHECKS),
     ("protocol", protocol::CHECKS),
     // These verify the responses to all earlier requests.

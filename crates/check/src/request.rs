@@ -17,7 +17,12 @@ impl Request {
 
     /// Returns a create with this body, as JSON.
     pub(crate) fn create(body: impl Into<String>) -> Self {
-        Self::new("POST", "/plants").with("content-type", "application/json").body(body)
+        Self::json("POST", "/plants", body)
+    }
+
+    /// Returns a request with this body, as JSON.
+    pub(crate) fn json(method: &'static str, path: impl Into<String>, body: impl Into<String>) -> Self {
+        Self::new(method, path).with("content-type", "application/json").body(body)
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {

@@ -1,6 +1,7 @@
-//! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only module that knows status codes.
+//! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only module that decides status codes.
 
 mod admission;
+mod audit;
 mod capacity;
 mod collections;
 mod cors;
@@ -11,13 +12,16 @@ mod idempotency;
 mod idempotency_headers;
 mod limits;
 mod listing;
+pub(crate) mod me;
 mod negotiation;
 pub(crate) mod openapi;
+mod overload_delay;
 pub(crate) mod plants;
 pub(crate) mod probes;
-mod rejection_delay;
 mod saturation;
+pub(crate) mod shares;
 mod state;
+pub(crate) mod tokens;
 
 pub use self::cors::{Cors, OriginError};
 pub(crate) use self::cors::{is_preflight, preflight};
@@ -25,5 +29,5 @@ pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
 pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
 pub use self::limits::ApiLimits;
 pub(crate) use self::negotiation::{accepts_gzip, accepts_html};
-pub(crate) use self::rejection_delay::RejectionDelay;
+pub(crate) use self::overload_delay::OverloadDelay;
 pub(crate) use self::state::Api;

@@ -11,11 +11,13 @@ mod sessions;
 mod state;
 mod user_quota;
 
-pub(crate) use self::caller::{AnyScope, Caller, Delete, Public, Read, RequiredScope, Write};
+pub(crate) use self::caller::{
+    AnyScope, Caller, Delete, ManageShares, ManageTokens, Public, Read, RequiredScope, Write,
+};
 pub(crate) use self::error::AuthError;
 pub(crate) use self::host::check_host;
 pub use self::limits::AuthLimits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
 pub use self::rate_limit::{Rate, RateError};
-pub(crate) use self::sessions::Session;
+pub(crate) use self::sessions::{Affected, Credential, Session};
 pub(crate) use self::state::Auth;

@@ -4,7 +4,7 @@
 //!
 //! [`server`] composes their states into one. A request: [`transport`] reads it from a connection, [`request_handler`] gives it
 //! a context, the router ([`routes`]) finds its handler, the handler's arguments authenticate and parse it, the store executes
-//! it, and one `?` returns errors as [`api::ApiError`].
+//! it, and the handler returns a response or an [`api::ApiError`].
 
 mod api;
 mod auth;
@@ -27,4 +27,7 @@ pub use self::observe::{
 pub use self::options::value_parser;
 pub use self::routes::openapi;
 pub use self::server::{Server, ServerSettings};
-pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TransportLimits};
+pub use self::transport::{
+    CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TransportLimits, TrustedProxies,
+};
+pub use self::web::SignIn;

@@ -19,7 +19,7 @@ use crate::auth::{Auth, AuthLimits, Public};
 use crate::observe::Observe;
 use crate::request_handler::{AppState, HandlerOptions, NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
-use crate::transport::{self, Transport, TransportLimits};
+use crate::transport::{self, Transport, TransportLimits, TrustedProxies};
 
 /// Time limit for a ping of the store. Prometheus waits for 10 seconds.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ pub async fn serve_metrics(
     };
     let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
     let state = AppState {
-        transport: leak(Transport::new(limits)),
+        transport: leak(Transport::new(limits, TrustedProxies::default())),
         observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
         auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
         api: leak(Api::new(Arc::clone(server.store), api)),

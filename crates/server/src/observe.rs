@@ -1,5 +1,6 @@
 //! Observation of requests and connections: request ids, the access log, metrics, traces, and the state of the store.
 
+mod address_text;
 mod connection_metrics;
 mod context;
 mod exchange;

@@ -11,12 +11,12 @@ use axum::body::Body;
 use axum::extract::FromRef;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, Version};
 use tower_service::Service as _;
 
 use crate::api::{
-    Api, ApiError, Cors, ErrorReport, RejectionDelay, is_preflight, name_allowed_methods, preflight, probes,
+    Api, ApiError, Cors, ErrorReport, OverloadDelay, is_preflight, name_allowed_methods, preflight, probes,
 };
 use crate::auth::{Auth, check_host};
 use crate::observe::{Context, Exchange, Observe, Trace, TrackedBody};
@@ -26,7 +26,7 @@ use crate::web::{self, Web};
 /// The label of paths without a route.
 pub(crate) const NO_ROUTE: &str = "-";
 
-/// The states of all top-level modules. They live until the process ends: counting references would make all threads write to one place.
+/// The states of all top-level modules. They live until the process ends: all threads would contend on a reference count.
 #[derive(Clone, Copy)]
 pub(crate) struct AppState {
     pub(crate) transport: &'static Transport,
@@ -73,10 +73,10 @@ pub(crate) struct HandlerOptions {
 pub(crate) struct RequestHandler {
     state: AppState,
     options: HandlerOptions,
-    /// Each connection has its own, and the lock is held only until a call has begun: a call needs exclusive access, and cloning
-    /// the router for each request would make all threads write to one place.
+    /// Each connection has its own, and the lock is held only until a call has begun: a call needs exclusive access, and with a
+    /// clone for each request all threads would contend on its reference counts.
     router: Mutex<Router>,
-    rejections: RejectionDelay,
+    rejections: OverloadDelay,
 }
 
 impl Handler for RequestHandler {
@@ -163,7 +163,7 @@ impl Handler for RequestHandler {
 
 impl RequestHandler {
     pub(crate) fn new(state: AppState, options: HandlerOptions, router: Router) -> Self {
-        Self { state, options, router: Mutex::new(router), rejections: RejectionDelay::default() }
+        Self { state, options, router: Mutex::new(router), rejections: OverloadDelay::default() }
     }
 
     fn router(&self) -> MutexGuard<'_, Router> {
@@ -186,7 +186,7 @@ impl RequestHandler {
 
     /// Adds the header fields of every response.
     fn add_common_headers(&self, headers: &mut HeaderMap, context: &Context, allowed_origin: Option<HeaderValue>) {
-        headers.insert(HeaderName::from_static(REQUEST_ID), context.id.clone());
+        headers.insert(REQUEST_ID, context.id.clone());
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if let Some(quota) = &self.state.auth.user_quota {
             quota.add_headers(headers, context);
@@ -202,7 +202,7 @@ fn is_served_anyway(rejection: Rejection, path: &str) -> bool {
     rejection == Rejection::Overloaded && probes::PATHS.contains(&path)
 }
 
-/// Turns a response into that to `HEAD`: a body that is never sent would count as cut otherwise.
+/// Removes the body of a response to `HEAD`, which is never sent: the log would report an incomplete response.
 fn remove_body(response: &mut Response) {
     let body = std::mem::take(response.body_mut());
     if let Some(length) = http_body::Body::size_hint(&body).exact().filter(|length| *length > 0) {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::api::ApiLimits;
     use crate::auth::AuthLimits;
-    use crate::transport::{self, TransportLimits};
+    use crate::transport::{self, TransportLimits, TrustedProxies};
 
     async fn panicking() {
         panic!("{}", "something secret");
@@ -246,11 +246,11 @@ mod tests {
     fn state(store: &Arc<Store>) -> AppState {
         let auth = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
         AppState {
-            transport: Box::leak(Box::new(Transport::new(TransportLimits::default()))),
+            transport: Box::leak(Box::new(Transport::new(TransportLimits::default(), TrustedProxies::default()))),
             observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),
             auth: Box::leak(Box::new(Auth::new(Arc::clone(store), None, &auth))),
             api: Box::leak(Box::new(Api::new(Arc::clone(store), ApiLimits::default()))),
-            web: Box::leak(Box::new(Web::new(String::new))),
+            web: Box::leak(Box::new(Web::new(String::new, None))),
         }
     }
 

@@ -5,15 +5,20 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::{ApiError, openapi, plants, probes};
+use crate::api::{ApiError, me, openapi, plants, probes, shares, tokens};
 use crate::auth::{AnyScope, Caller};
 use crate::request_handler::{AppState, NO_ROUTE};
 use crate::web;
 
 /// Label and paths of each route.
-const LABELS: [(&str, Paths); 10] = [
+const LABELS: [(&str, Paths); 15] = [
     ("/plants", Paths::Exact("/plants")),
     ("/plants/{id}", Paths::Segment("/plants/")),
+    ("/me", Paths::Exact("/me")),
+    ("/tokens", Paths::Exact("/tokens")),
+    ("/tokens/{id}", Paths::Segment("/tokens/")),
+    ("/shares", Paths::Exact("/shares")),
+    ("/shares/{user}", Paths::Segment("/shares/")),
     ("/livez", Paths::Exact("/livez")),
     ("/readyz", Paths::Exact("/readyz")),
     ("/openapi.json", Paths::Exact("/openapi.json")),
@@ -61,7 +66,12 @@ pub(crate) fn label_of(path: &str) -> &'static str {
 fn operations() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(plants::list, plants::create))
-        .routes(routes!(plants::delete))
+        .routes(routes!(plants::read, plants::delete))
+        .routes(routes!(me::show))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
+        .routes(routes!(shares::list))
+        .routes(routes!(shares::grant, shares::revoke))
         .routes(routes!(probes::livez))
         .routes(routes!(probes::readyz))
         .routes(routes!(web::openapi))
@@ -77,7 +87,7 @@ pub(crate) fn openapi_json() -> String {
 }
 
 pub(crate) fn router(state: AppState, console: bool) -> Router {
-    let console = if console { web::console_routes() } else { Router::new() };
+    let console = if console { web::console_routes(state.web.sign_in.as_ref()) } else { Router::new() };
     Router::from(operations())
         .merge(web::docs_routes())
         .merge(console)
@@ -91,7 +101,7 @@ async fn no_route(_: Caller<AnyScope>) -> ApiError {
     ApiError::NoRoute
 }
 
-/// Leaves the methods out: the router adds `Allow`, from which the service completes the error.
+/// Leaves the methods out: the router adds `Allow`, from which `name_allowed_methods` fills them in.
 async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
     ApiError::MethodNotAllowed(String::new())
 }

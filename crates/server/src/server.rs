@@ -12,12 +12,13 @@ use crate::auth::{Auth, AuthLimits, Issuer};
 use crate::observe::{Collector, Observe};
 use crate::request_handler::{AppState, HandlerOptions, RequestHandler};
 use crate::routes;
-use crate::transport::{self, ShutdownOutcome, Tls, Transport, TransportLimits};
-use crate::web::Web;
+use crate::transport::{self, ShutdownOutcome, Tls, Transport, TransportLimits, TrustedProxies};
+use crate::web::{SignIn, Web};
 
 /// Configuration of the service, beside its store.
 pub struct ServerSettings {
     pub transport: TransportLimits,
+    pub trusted_proxies: TrustedProxies,
     pub auth: AuthLimits,
     pub api: ApiLimits,
     /// The issuer whose tokens are accepted in addition to the service's own.
@@ -26,6 +27,8 @@ pub struct ServerSettings {
     pub cors: Option<Cors>,
     /// Serve the web console.
     pub console: bool,
+    /// The issuer that users of the console can sign in with.
+    pub sign_in: Option<SignIn>,
     /// The collector that traces are exported to.
     pub collector: Option<Collector>,
 }
@@ -41,13 +44,14 @@ pub struct Server {
 impl Server {
     /// Must be called in the runtime that serves the requests. The service's state lives until the process ends.
     pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
-        let ServerSettings { transport, auth, api, issuer, cors, console, collector } = settings;
+        let ServerSettings { transport, trusted_proxies, auth, api, issuer, cors, console, sign_in, collector } =
+            settings;
         let state = AppState {
-            transport: leak(Transport::new(transport)),
+            transport: leak(Transport::new(transport, trusted_proxies)),
             observe: leak(Observe::new(routes::labels(), collector)),
             auth: leak(Auth::new(Arc::clone(&store), issuer, &auth)),
             api: leak(Api::new(Arc::clone(&store), api)),
-            web: leak(Web::new(routes::openapi_json)),
+            web: leak(Web::new(routes::openapi_json, sign_in)),
         };
         let cors = cors.map(leak);
         Self { state, store: leak(store), options: HandlerOptions { cors, console, label_of: routes::label_of } }

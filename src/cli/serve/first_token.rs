@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::exit::UsageError;
-use crate::cli::token::default_grant;
-use plantstore_model::token::{PlainToken, TokenId, TokenLabel};
+use crate::cli::token::default_attributes;
+use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
 use plantstore_store::new_file::{NewFile, NewFileError, beside};
 use plantstore_store::{Store, StoreUrl};
@@ -46,8 +46,9 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
             )
         })?;
     }
-    let grant = default_grant(TokenLabel::parse("first token").unwrap_or_default());
-    let id = store.create_token(&user, &token.hash(), &grant).await?;
+    let label = TokenLabel::parse("first token").unwrap_or_default();
+    let attributes = TokenAttributes { scopes: Scopes::ALL, ..default_attributes(label) };
+    let id = store.create_token(&user, &token.hash(), &attributes).await?;
     Ok(Some(FirstToken { id, token, user, file }))
 }
 

@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
 use crate::cli::proxies::proxies;
-use plantstore_server::{Issuer, IssuerUrl};
+use plantstore_server::{Issuer, IssuerUrl, SignIn};
 
 #[derive(Args)]
 #[command(next_help_heading = "OpenID Connect")]
@@ -25,6 +25,9 @@ pub(super) struct OidcOptions {
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long = "oidc-ca", value_name = "FILE", env = "PLANTSTORE_OIDC_CA", requires = "issuer")]
     ca: Option<PathBuf>,
+    /// Let users of the console sign in with the issuer, where the console is this client: public, with authorization code and PKCE
+    #[arg(long = "oidc-client-id", value_name = "ID", env = "PLANTSTORE_OIDC_CLIENT_ID", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
+    client_id: Option<String>,
 }
 
 impl OidcOptions {
@@ -35,5 +38,11 @@ impl OidcOptions {
         let issuer =
             Issuer::new(url.clone(), audience.clone(), self.user_claim.clone(), self.ca.as_deref(), proxies()?);
         Ok(Some(issuer.map_err(|error| UsageError(format!("{}: {error}", origin("--oidc-ca"))))?))
+    }
+
+    /// Returns the settings of the console's sign-in, if it is configured.
+    pub(super) fn sign_in(&self) -> Option<SignIn> {
+        let (issuer, audience) = (self.issuer.as_ref()?, self.audience.as_ref()?);
+        Some(SignIn::new(issuer.clone(), self.client_id.clone()?, audience))
     }
 }

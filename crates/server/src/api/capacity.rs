@@ -1,6 +1,6 @@
 //! Load shedding: rejects early and cheaply what the service has no capacity for.
 //!
-//! [`ReadCapacity`] and [`WriteCapacity`] are handler arguments behind the caller, so that a request for which there is no
+//! [`ReadCapacity`] and [`WriteCapacity`] are handler arguments after the caller, so that a request for which there is no
 //! capacity is rejected before its body is read and parsed. Two things can be exhausted:
 //!
 //! - The runtime. When more tasks are ready than its workers can run, they wait in its global queue, and everything they
@@ -15,7 +15,7 @@ use plantstore_store::StoreError;
 use super::error::ApiError;
 use super::state::Api;
 
-/// Proof that the runtime was not saturated when the request was handled.
+/// Rejects the request if the runtime is saturated.
 pub(crate) struct ReadCapacity;
 
 impl<App: Send + Sync> FromRequestParts<App> for ReadCapacity

@@ -80,11 +80,26 @@ impl ReadableCollections {
         Ok(())
     }
 
+    pub(crate) fn state(&self, versions: &[Option<Version>]) -> ListState {
+        match (self.collections(), versions) {
+            ([collection], [Some(version)]) => ListState::One(collection.owner_id, *version),
+            _ => ListState::Several(self.tag(versions)),
+        }
+    }
+
     /// Returns the entity tag of the list at these versions.
     pub(crate) fn tag(&self, versions: &[Option<Version>]) -> EntityTag {
         let owners = self.collections().iter().map(|collection| collection.owner_id);
         EntityTag::of(owners.zip(versions.iter().copied()))
     }
+}
+
+/// Identifies what a list contains: its owners and their versions. It never recurs after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ListState {
+    /// The usual case, without a hash.
+    One(UserId, Version),
+    Several(EntityTag),
 }
 
 /// Returns the collections that the caller may read: that of the given owner, or all.
@@ -98,6 +113,14 @@ pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<Reada
         }
     };
     Ok(ReadableCollections { session, range })
+}
+
+/// Returns one collection that the caller may read: that of the given owner, or the caller's own.
+pub(crate) fn one_readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<ReadableCollections, ApiError> {
+    match &owner.0 {
+        Some(_) => readable(caller, owner),
+        None => readable(caller, &OwnerName(Some(caller.session.identity.user.as_str().to_owned()))),
+    }
 }
 
 /// Returns the actor of a write to the owner's plants, if the caller may change them.

@@ -16,7 +16,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
     "ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id",
 );
 /// Methods that scripts may use. They are the same for all paths: a preflight has no token and must not reveal which paths exist.
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id",
 );

@@ -14,9 +14,11 @@ use serde::Serialize;
 
 use super::idempotency_headers::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
-use plantstore_model::plant::{BadPlant, FieldErrorKind, PlantId, PlantIdError};
+use plantstore_model::body::{BodyError, FieldErrorKind};
+use plantstore_model::plant::{PlantId, PlantIdError};
+use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::Scope;
-use plantstore_store::{StoreError, StoredError};
+use plantstore_store::{SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, StoreError, StoredError, TOKENS_MAX};
 
 /// Time after which a client is asked to retry a request that was rejected for a transient reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -25,7 +27,7 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("{0}")]
-    BadBody(#[from] BadPlant),
+    BadBody(#[from] BodyError),
     #[error("`limit` {0}")]
     BadLimit(&'static str),
     #[error("the id in the path {0}")]
@@ -34,6 +36,8 @@ pub(crate) enum ApiError {
     BadCursor,
     #[error("{0}")]
     BadRequest(&'static str),
+    #[error("{0}")]
+    ExceedsToken(#[from] TokenRequestError),
     #[error("send the header `Authorization: Bearer <ACCESS_TOKEN>`")]
     NoToken,
     #[error("the access token is not valid: ask the operator of this service for a new one")]
@@ -44,11 +48,13 @@ pub(crate) enum ApiError {
     NoPlant,
     #[error("there is no owner of this name whose plants you can read: leave `owner` out for your own")]
     NoCollection,
-    #[error(
-        "you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"
-    )]
+    #[error("you can read the plants of this owner, not change them: ask the owner for the role `editor`")]
     ReaderOnly,
-    #[error("there is nothing at this address: the service has /plants and /plants/{{id}}")]
+    #[error("you have no active token with this id: list yours to see their ids")]
+    UnknownToken,
+    #[error("you do not share your plants with a user of this name: list your shares to see the names")]
+    UnknownShare,
+    #[error("there is nothing at this address: /openapi.json lists what there is")]
     NoRoute,
     #[error("there is nothing at this address: the metrics are at /metrics")]
     NoMetricsHere,
@@ -61,6 +67,12 @@ pub(crate) enum ApiError {
     Duplicate(PlantId),
     #[error("a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer")]
     KeyInFlight,
+    #[error("you have {TOKENS_MAX} active tokens, which is the most: revoke one first")]
+    TooManyTokens,
+    #[error("you share your plants with {SHARES_GIVEN_MAX} users, which is the most: revoke one share first")]
+    TooManyGranted,
+    #[error("{SHARES_RECEIVED_MAX} owners share their plants with this user, which is the most")]
+    TooManyReceived,
     #[error("the body is larger than {limit} bytes: send a smaller one")]
     BodyTooLarge {
         limit: usize,
@@ -97,6 +109,8 @@ pub(crate) enum ApiError {
         "the outcome is unknown: send the same again with the same `Idempotency-Key` to find out; without one, list the plants to see"
     )]
     OutcomeUnknown(String),
+    #[error("the outcome is unknown: list your tokens or shares to see")]
+    ChangeUnknown(String),
     #[error("storage is full, nothing was done: tell the operator of this service")]
     StorageFull(String),
 }
@@ -105,9 +119,9 @@ impl ApiError {
     /// Returns the error code and the status.
     pub(crate) fn code(&self) -> (i32, StatusCode) {
         match self {
-            Self::BadBody(BadPlant::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
-            Self::BadBody(BadPlant::NotAnObject) => (40002, StatusCode::BAD_REQUEST),
-            Self::BadBody(BadPlant::Fields(errors)) => match errors.iter().map(|error| error.kind).min() {
+            Self::BadBody(BodyError::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
+            Self::BadBody(BodyError::NotAnObject(_)) => (40002, StatusCode::BAD_REQUEST),
+            Self::BadBody(BodyError::Fields(errors)) => match errors.iter().map(|error| error.kind).min() {
                 Some(FieldErrorKind::Missing) => (40001, StatusCode::BAD_REQUEST),
                 Some(FieldErrorKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
                 Some(FieldErrorKind::Rule) => (40003, StatusCode::BAD_REQUEST),
@@ -116,15 +130,20 @@ impl ApiError {
             Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
             Self::BadCursor => (40006, StatusCode::BAD_REQUEST),
             Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => (40007, StatusCode::BAD_REQUEST),
+            Self::ExceedsToken(_) => (40008, StatusCode::BAD_REQUEST),
             Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
             Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
+            Self::UnknownToken => (40402, StatusCode::NOT_FOUND),
+            Self::UnknownShare => (40403, StatusCode::NOT_FOUND),
             Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
             Self::KeyInFlight => (40901, StatusCode::CONFLICT),
+            Self::TooManyTokens => (40902, StatusCode::CONFLICT),
+            Self::TooManyGranted | Self::TooManyReceived => (40903, StatusCode::CONFLICT),
             Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
             Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
@@ -135,7 +154,7 @@ impl ApiError {
             Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => {
                 (50300, StatusCode::SERVICE_UNAVAILABLE)
             }
-            Self::OutcomeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
+            Self::OutcomeUnknown(_) | Self::ChangeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
             Self::StorageFull(_) => (50700, StatusCode::INSUFFICIENT_STORAGE),
         }
     }
@@ -154,14 +173,11 @@ impl ApiError {
                 header::WWW_AUTHENTICATE,
                 HeaderValue::from_static(r#"Bearer realm="plants", error="invalid_token""#),
             )),
-            Self::ScopeMissing(scope) => Some((
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static(match scope {
-                    Scope::Read => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:read""#,
-                    Scope::Write => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:write""#,
-                    Scope::Delete => r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#,
-                }),
-            )),
+            Self::ScopeMissing(scope) => {
+                let name = scope.name();
+                let challenge = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{name}""#);
+                HeaderValue::try_from(challenge).ok().map(|challenge| (header::WWW_AUTHENTICATE, challenge))
+            }
             // If the methods are not known yet, the router adds `Allow`.
             Self::MethodNotAllowed(methods) if !methods.is_empty() => {
                 HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
@@ -174,6 +190,7 @@ impl ApiError {
             | Self::NoIssuerKeys
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
+            | Self::ChangeUnknown(_)
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
             // The rest of the request is not read, or the end of its body is unknown: no request can follow on the connection.
@@ -191,6 +208,7 @@ impl ApiError {
             Self::Internal(detail)
             | Self::Unavailable(detail)
             | Self::OutcomeUnknown(detail)
+            | Self::ChangeUnknown(detail)
             | Self::StorageFull(detail) => Some(detail),
             _ => None,
         }

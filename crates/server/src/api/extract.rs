@@ -13,7 +13,9 @@ use hyper::http::request::Parts;
 use super::error::ApiError;
 use super::state::Api;
 use crate::observe::Context;
-use plantstore_model::plant::{BadPlant, NewPlant, PlantId, PlantIdError};
+use plantstore_model::body::BodyError;
+use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
+use plantstore_model::user::UserName;
 
 /// Maximum number of bytes of an oversized body that are read and discarded, so that the connection stays usable.
 const DISCARD_MAX: usize = 1 << 20;
@@ -31,27 +33,45 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let limits = &<&'static Api>::from_ref(app).limits;
-        let (parts, body) = request.into_parts();
-        let deadline = Context::of(&parts).arrived + limits.request_timeout;
-        let limit = limits.max_body_bytes;
-        // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
-        let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
-        let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
-            .await
-            .map_err(|_| ApiError::RequestTimeout)??;
-        Ok(Self { plant: plant_in(&bytes, &parts.headers), bytes })
+        let (parts, bytes) = receive(request, <&'static Api>::from_ref(app)).await?;
+        let plant = check_type(&bytes, &parts.headers).and_then(|()| Ok(NewPlant::from_json(&bytes)?));
+        Ok(Self { bytes, plant })
     }
 }
 
-fn plant_in(bytes: &[u8], headers: &HeaderMap) -> Result<NewPlant, ApiError> {
+/// The body of a request, which has the media type of JSON. Consumes the body, so it is a handler's last argument.
+pub(crate) struct JsonBody(pub(crate) Bytes);
+
+impl<App: Send + Sync> FromRequest<App> for JsonBody
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let (parts, bytes) = receive(request, <&'static Api>::from_ref(app)).await?;
+        check_type(&bytes, &parts.headers).map(|()| Self(bytes))
+    }
+}
+
+/// Reads a body within the limits of size and time.
+async fn receive(request: Request, api: &Api) -> Result<(Parts, Bytes), ApiError> {
+    let (parts, body) = request.into_parts();
+    let deadline = Context::of(&parts).arrived + api.limits.request_timeout;
+    let limit = api.limits.max_body_bytes;
+    // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
+    let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
+    let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
+        .await
+        .map_err(|_| ApiError::RequestTimeout)??;
+    Ok((parts, bytes))
+}
+
+fn check_type(bytes: &[u8], headers: &HeaderMap) -> Result<(), ApiError> {
     if bytes.is_empty() {
-        return Err(BadPlant::NotJson("it is empty".to_owned()).into());
+        return Err(BodyError::NotJson("it is empty".to_owned()).into());
     }
-    if !is_json(headers) {
-        return Err(ApiError::NotJsonType);
-    }
-    Ok(NewPlant::from_json(bytes)?)
+    if is_json(headers) { Ok(()) } else { Err(ApiError::NotJsonType) }
 }
 
 /// Reads a body to its end. A body larger than `limit` is discarded, one larger than `discard` is not read to its end.
@@ -99,5 +119,21 @@ impl<App: Send + Sync> FromRequestParts<App> for PathId {
         // Fails when the path does not decode to text.
         let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| PlantIdError::NotAnInteger);
         Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))
+    }
+}
+
+/// The user name in the path of a request.
+pub(crate) struct PathUser(pub(crate) UserName);
+
+impl<App: Send + Sync> FromRequestParts<App> for PathUser {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        // Fails when the path does not decode to text.
+        let text = Path::<String>::from_request_parts(parts, app).await.ok();
+        let name = text.and_then(|Path(name)| UserName::parse(&name).ok());
+        name.map(Self).ok_or(ApiError::BadRequest(
+            "a user name in the path has 1 to 255 characters, none of them white space, invisible or a control character",
+        ))
     }
 }

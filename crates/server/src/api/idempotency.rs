@@ -47,6 +47,22 @@ impl<App: Send + Sync> FromRequestParts<App> for RequestKey {
     }
 }
 
+/// Proof that a request has no key, for operations whose response cannot be sent again.
+pub(crate) struct NoKey;
+
+impl<App: Send + Sync> FromRequestParts<App> for NoKey {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        if parts.headers.contains_key(IDEMPOTENCY_KEY) {
+            return Err(ApiError::BadRequest(
+                "send no `Idempotency-Key` here: the secret of a token is shown once and cannot be sent again",
+            ));
+        }
+        Ok(Self)
+    }
+}
+
 impl KeyFingerprint {
     /// Adds a part, preceded by its length, so that different parts never concatenate to the same bytes.
     fn add(&mut self, part: &[u8]) {

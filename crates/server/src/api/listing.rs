@@ -7,9 +7,11 @@
 
 mod cache;
 mod chunk;
+mod coding;
 mod cursor;
 mod query;
 mod response;
+mod single;
 mod streamed;
 mod view;
 
@@ -20,8 +22,10 @@ use plantstore_store::Version;
 use self::cache::CachedList;
 pub(super) use self::cache::ListCache;
 use self::chunk::{CHUNK_BYTES, JsonChunk, SMALL_CHUNK_BYTES};
-pub(super) use self::query::ListQuery;
-use self::response::{not_modified, respond};
+use self::coding::{COMPRESSION_MIN, Coding};
+pub(super) use self::query::{ListQuery, PlantQuery};
+use self::response::{NEGOTIATED, not_modified, respond};
+pub(super) use self::single::read_plant;
 use self::streamed::{FirstChunk, StreamedList};
 use super::collections::ReadableCollections;
 use super::error::ApiError;
@@ -54,11 +58,14 @@ fn without_reading(
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
     readable.check(versions)?;
-    let tag = readable.tag(versions);
-    if query.if_none_match.as_ref().is_some_and(|condition| condition.matches(tag)) {
-        return Ok(Some(not_modified(tag)));
+    if let Some(condition) = &query.if_none_match {
+        let tag = readable.tag(versions);
+        if condition.matches(tag) {
+            // The list is not read, and may be one that is compressed for some clients.
+            return Ok(Some(not_modified(tag, NEGOTIATED)));
+        }
     }
-    Ok(api.lists.get(tag, &query.view).map(CachedList::respond))
+    Ok(api.lists.get(readable.state(versions), &query.view).map(CachedList::respond))
 }
 
 /// Reads a list from the store.
@@ -82,23 +89,45 @@ async fn read(
     let mut chunk = JsonChunk::new(readable.collections(), query.view.include, b'[', CHUNK_BYTES);
     let listed = api.store.list(&mut ranges, most, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
     readable.check(&listed.versions)?;
-    let tag = readable.tag(known.as_ref().unwrap_or(&listed.versions));
+    let mut more = listed.more;
+    // A step of a list of several owners may be short, and the size decides on compression.
+    while query.accepts_gzip && more && chunk.count < most && chunk.bytes.len() < COMPRESSION_MIN {
+        tokio::task::yield_now().await;
+        for (range, version) in ranges.iter_mut().zip(&listed.versions) {
+            *range = range.as_of(*version);
+        }
+        let rest = most - chunk.count;
+        let step = api.store.list(&mut ranges, rest, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+        // The plants of a deleted user are being removed, so the list would be incomplete.
+        if listed.versions.iter().zip(&step.versions).any(|(before, now)| before.is_some() && now.is_none()) {
+            return Err(ApiError::Unavailable("a user was deleted during a list".to_owned()));
+        }
+        more = step.more;
+    }
+    let versions = known.as_ref().unwrap_or(&listed.versions);
+    let tag = readable.tag(versions);
 
     let (density, size) = (chunk.density(), chunk.bytes.len());
-    if listed.more && chunk.count < most {
-        let (count, bytes) = (chunk.count, chunk.bytes);
-        let first = query.buffers.try_take().map(|permit| FirstChunk { bytes: permit.hold(bytes), count, ranges });
-        return StreamedList::new(api, readable, query, listed.versions, density).respond(first, tag).await;
+    if more && chunk.count < most {
+        let (count, mut coding) = (chunk.count, Coding::negotiated(query.accepts_gzip));
+        let first = match query.buffers.try_take() {
+            Some(permit) => {
+                let bytes = coding.encode(chunk.bytes, false).map_err(|error| ApiError::Internal(error.to_string()))?;
+                Some(FirstChunk { bytes: permit.hold(bytes), count, ranges })
+            }
+            None => None,
+        };
+        return StreamedList::new(api, readable, query, listed.versions, density, coding).respond(first, tag).await;
     }
-    let next = chunk.last.filter(|_| listed.more).and_then(|last| query.view.next(&readable, last));
+    let next = chunk.last.filter(|_| more).and_then(|last| query.view.next(&readable, last));
     if api.lists.has_room_for(size) {
         let list = CachedList { body: api.lists.share(chunk.finish()), next, tag: tag.header() };
-        api.lists.insert(tag, query.view, &list);
+        api.lists.insert(readable.state(versions), query.view, &list);
         return Ok(list.respond());
     }
     let permit = if size <= SMALL_CHUNK_BYTES { Some(BufferPermit::default()) } else { query.buffers.try_take() };
     if let Some(permit) = permit {
         return Ok(respond(Body::from(permit.hold(chunk.finish())), next, tag.header()));
     }
-    StreamedList::new(api, readable, query, listed.versions, density).respond(None, tag).await
+    StreamedList::new(api, readable, query, listed.versions, density, Coding::Fixed).respond(None, tag).await
 }

@@ -10,6 +10,7 @@ mod parameters;
 mod parts;
 mod responses;
 mod schemas;
+mod self_service;
 
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -17,13 +18,20 @@ use utoipa::openapi::{Components, Info, License, OpenApi, RefOr, Server, Tag};
 use utoipa::{PartialSchema as _, ToSchema as _};
 
 pub(crate) use self::parameters::{
-    DeleteParameters, ListParameters, OpenapiParameters, ReadParameters, WriteParameters,
+    DeleteParameters, ListParameters, OpenapiParameters, ReadParameters, ReadPlantParameters, RevokeTokenParameters,
+    ShareParameters, WriteParameters,
 };
 pub(crate) use self::responses::{
-    CreateResponses, DeleteResponses, ListResponses, LiveResponses, OpenapiResponses, ReadyResponses,
+    CreateResponses, DeleteResponses, ListResponses, LiveResponses, OpenapiResponses, ReadPlantResponses,
+    ReadyResponses,
 };
 pub(crate) use self::schemas::NewPlantSchema;
 use self::schemas::{ErrorSchema, PlantSchema};
+pub(crate) use self::self_service::{
+    CreateTokenResponses, GrantShareResponses, ListSharesResponses, ListTokensResponses, MeResponses, NewShareSchema,
+    NewTokenSchema, RevokeShareResponses, RevokeTokenResponses,
+};
+use self::self_service::{CreatedTokenSchema, MeSchema, SharesSchema, TokenSchema};
 
 /// Version of the API, not of the program: it changes when clients have to change.
 const INTERFACE_VERSION: &str = "1.0.0";
@@ -31,6 +39,7 @@ const INTERFACE_VERSION: &str = "1.0.0";
 const BEARER: &str = "bearer";
 /// Tags of operations.
 pub(crate) const PLANTS: &str = "plants";
+pub(crate) const SELF_SERVICE: &str = "self-service";
 pub(crate) const SERVICE: &str = "service";
 
 /// Completes the document that is generated from the annotations of the handlers.
@@ -38,7 +47,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = info();
     document.servers = Some(vec![Server::builder().url("/").description(Some("The server of this document")).build()]);
     document.tags = Some(vec![
-        Tag::builder().name(PLANTS).description(Some("Create, list and delete plants.")).build(),
+        Tag::builder().name(PLANTS).description(Some("Create, list, read and delete plants.")).build(),
+        Tag::builder().name(SELF_SERVICE).description(Some("Your own tokens and shares.")).build(),
         Tag::builder().name(SERVICE).description(Some("About the service itself; no token is needed.")).build(),
     ]);
     add_components(document.components.get_or_insert_default());
@@ -74,13 +84,19 @@ fn add_components(components: &mut Components) {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
-            "An access token of the operator, or one of the OpenID Connect issuer that the service trusts.",
+            "An access token of this service, or one of the OpenID Connect issuer that the service trusts.",
         ))
         .build();
     components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
     components.schemas.extend([
         (PlantSchema::name().into_owned(), PlantSchema::schema()),
         (NewPlantSchema::name().into_owned(), NewPlantSchema::schema()),
+        (MeSchema::name().into_owned(), MeSchema::schema()),
+        (TokenSchema::name().into_owned(), TokenSchema::schema()),
+        (NewTokenSchema::name().into_owned(), NewTokenSchema::schema()),
+        (CreatedTokenSchema::name().into_owned(), CreatedTokenSchema::schema()),
+        (SharesSchema::name().into_owned(), SharesSchema::schema()),
+        (NewShareSchema::name().into_owned(), NewShareSchema::schema()),
         (ErrorSchema::name().into_owned(), ErrorSchema::schema()),
     ]);
     components.headers.extend(headers::all());
@@ -89,7 +105,7 @@ fn add_components(components: &mut Components) {
 
 /// Adds `security: []` to the operations that need no token: without it, tools cannot tell "public" from "forgotten".
 fn mark_public(item: &mut PathItem) {
-    for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+    for operation in [&mut item.get, &mut item.post, &mut item.put, &mut item.delete].into_iter().flatten() {
         operation.security.get_or_insert_default();
     }
 }

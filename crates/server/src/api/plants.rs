@@ -1,4 +1,4 @@
-//! The three operations on plants. The order of a handler's arguments is the order of checks: the caller, the idempotency key,
+//! The operations on plants. The order of a handler's arguments is the order of checks: the caller, the idempotency key,
 //! the capacity, then the body.
 
 use axum::body::Body;
@@ -8,14 +8,14 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 
 use super::capacity::{ReadCapacity, WriteCapacity};
-use super::collections::{OwnerName, WriteAccess, readable};
+use super::collections::{OwnerName, WriteAccess, one_readable, readable};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::idempotency::{self, RequestKey};
-use super::listing::{ListQuery, list_plants};
+use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
 use super::openapi::{
     CreateResponses, DeleteParameters, DeleteResponses, ListParameters, ListResponses, NewPlantSchema, PLANTS,
-    WriteParameters,
+    ReadPlantParameters, ReadPlantResponses, WriteParameters,
 };
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
@@ -78,7 +78,8 @@ fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
     operation_id = "listPlants",
     tag = PLANTS,
     summary = "List plants",
-    description = "Returns all plants that you have access to; with `limit` a page of them.",
+    description = "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed for clients that \
+                   accept gzip (`Accept-Encoding`).",
     params(ListParameters),
     responses(ListResponses),
     security(("bearer" = ["plants:read"])),
@@ -90,6 +91,28 @@ pub(crate) async fn list(
     query: ListQuery,
 ) -> Result<Response, ApiError> {
     list_plants(api, readable(&caller, query.owner())?, query).await
+}
+
+/// `GET /plants/{id}`
+#[utoipa::path(
+    get,
+    path = "/plants/{id}",
+    operation_id = "readPlant",
+    tag = PLANTS,
+    summary = "Read a plant",
+    description = "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
+    params(ReadPlantParameters),
+    responses(ReadPlantResponses),
+    security(("bearer" = ["plants:read"])),
+)]
+pub(crate) async fn read(
+    State(api): State<&'static Api>,
+    caller: Caller<Read>,
+    _: ReadCapacity,
+    query: PlantQuery,
+    PathId(id): PathId,
+) -> Result<Response, ApiError> {
+    read_plant(api, one_readable(&caller, &query.owner)?, query, id?).await
 }
 
 /// `DELETE /plants/{id}`

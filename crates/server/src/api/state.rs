@@ -50,6 +50,14 @@ impl Api {
         error.into()
     }
 
+    /// Maps an error of a change of tokens or shares.
+    pub(super) fn change_error(&self, error: StoreError) -> ApiError {
+        match error {
+            StoreError::OutcomeUnknown(_) => ApiError::ChangeUnknown(error.to_string()),
+            error => self.write_error(error),
+        }
+    }
+
     /// Maps a rejection by the transport.
     pub(crate) fn rejection(&self, rejection: Rejection) -> ApiError {
         match rejection {

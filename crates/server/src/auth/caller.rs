@@ -29,6 +29,10 @@ pub(crate) struct Read;
 pub(crate) struct Write;
 /// Requires `plants:delete`.
 pub(crate) struct Delete;
+/// Requires `tokens:manage`.
+pub(crate) struct ManageTokens;
+/// Requires `shares:manage`.
+pub(crate) struct ManageShares;
 /// Requires a valid token with any scope.
 pub(crate) struct AnyScope;
 
@@ -40,6 +44,12 @@ impl RequiredScope for Write {
 }
 impl RequiredScope for Delete {
     const SCOPE: Option<Scope> = Some(Scope::Delete);
+}
+impl RequiredScope for ManageTokens {
+    const SCOPE: Option<Scope> = Some(Scope::ManageTokens);
+}
+impl RequiredScope for ManageShares {
+    const SCOPE: Option<Scope> = Some(Scope::ManageShares);
 }
 impl RequiredScope for AnyScope {
     const SCOPE: Option<Scope> = None;

@@ -109,6 +109,11 @@ impl TokenVerifier {
         verified
     }
 
+    /// Returns the URL of the issuer.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.expected.issuer
+    }
+
     /// Reports a bearer token that is neither a token of this service nor a JWT.
     pub(crate) fn report_opaque(&self) {
         self.reports.report(&TokenError::Malformed, &self.expected);

@@ -16,8 +16,8 @@ use quick_cache::Weighter;
 use super::error::AuthError;
 use super::oidc::{Cacheable, Issuer, KeySet, TokenVerifier, VerifyError};
 use crate::observe::Identity;
-use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, is_jwt_shaped};
-use plantstore_model::user::{Role, UserId};
+use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, TokenLabel, is_jwt_shaped};
+use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::cache::{BoundedCache, bounded_cache, weighted_cache};
 use plantstore_store::{Collection, Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
@@ -31,6 +31,8 @@ const COLLECTIONS_MAX: u64 = 100_000;
 const SESSIONS_USUAL: usize = 10_000;
 /// Capacity of the cache of rejected tokens.
 const REJECTED_MAX: usize = 10_000;
+/// Number of changes that a concurrent look-up is compared with.
+const ENDED_MAX: usize = 1_000;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A bearer token, classified by its form.
@@ -56,6 +58,9 @@ impl<'a> BearerToken<'a> {
 pub(crate) struct Session {
     pub(crate) identity: Arc<Identity>,
     pub(crate) scopes: Scopes,
+    pub(crate) credential: Credential,
+    /// Expiry time of the token; `None` for one that never expires.
+    pub(crate) expires: Option<Timestamp>,
     /// Collections that the user may read, including the user's own, sorted by the owners' names.
     pub(crate) collections: Vec<Collection>,
     proof: Proof,
@@ -63,13 +68,40 @@ pub(crate) struct Session {
     until: Instant,
 }
 
+/// The token that a session was opened with.
+pub(crate) enum Credential {
+    Token { id: TokenId, label: TokenLabel },
+    Issuer { url: String },
+}
+
+/// The sessions that a change affects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Affected {
+    /// Those of a token that was revoked.
+    Token(TokenId),
+    /// Those of a user who can read other collections than before.
+    User(UserName),
+}
+
+impl Affected {
+    fn includes(&self, identity: &Identity) -> bool {
+        match self {
+            Self::Token(token) => identity.token == Some(*token),
+            Self::User(user) => identity.user == *user,
+        }
+    }
+}
+
 /// The user and the attributes of a valid token.
 struct Holder {
     identity: Identity,
     scopes: Scopes,
+    credential: Credential,
     /// False if no other user shares plants with this one.
     shared_with: bool,
     expires: Option<Timestamp>,
+    /// Time until which the token is accepted.
+    accepted_until: Option<Timestamp>,
     proof: Proof,
 }
 
@@ -110,6 +142,8 @@ impl Weighter<TokenHash, Arc<Session>> for ByCollections {
 pub(crate) struct Sessions {
     valid: BoundedCache<TokenHash, Arc<Session>, ByCollections>,
     rejected: BoundedCache<TokenHash, RejectedToken>,
+    /// Times of the latest changes for which sessions were ended.
+    ended: BoundedCache<Affected, Instant>,
     verifier: Option<TokenVerifier>,
     cache_hits: Striped<Counter>,
     cache_misses: Counter,
@@ -119,8 +153,8 @@ impl Sessions {
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let verifier = issuer.map(TokenVerifier::start);
         let valid = weighted_cache(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        let rejected = bounded_cache(REJECTED_MAX);
-        Self { valid, rejected, verifier, cache_hits: Striped::default(), cache_misses: Counter::default() }
+        let (rejected, ended) = (bounded_cache(REJECTED_MAX), bounded_cache(ENDED_MAX));
+        Self { valid, rejected, ended, verifier, cache_hits: Striped::default(), cache_misses: Counter::default() }
     }
 
     /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified.
@@ -146,6 +180,10 @@ impl Sessions {
             Ok(session) => {
                 let session = Arc::new(session);
                 self.valid.insert(hash, Arc::clone(&session));
+                // The look-up may have preceded the change, and the insertion may have followed it.
+                if self.has_ended_since(&session.identity, now) {
+                    self.valid.remove(&hash);
+                }
                 Ok(Some(session))
             }
             Err(SessionError::Rejected(cacheable)) => {
@@ -154,6 +192,18 @@ impl Sessions {
             }
             Err(SessionError::Failed(error)) => Err(error),
         }
+    }
+
+    /// Ends the cached sessions that a change affects. A look-up that began before is not cached.
+    pub(super) fn end(&self, affected: &Affected) {
+        self.ended.insert(affected.clone(), Instant::now());
+        self.valid.retain(|_, session| !affected.includes(&session.identity));
+    }
+
+    fn has_ended_since(&self, identity: &Identity, start: Instant) -> bool {
+        let token = identity.token.map(Affected::Token);
+        let mut affected = token.into_iter().chain([Affected::User(identity.user.clone())]);
+        affected.any(|affected| self.ended.get(&affected).is_some_and(|ended| ended >= start))
     }
 
     pub(crate) fn write_metrics(&self, page: &mut Page) {
@@ -192,14 +242,14 @@ impl Sessions {
             BearerToken::Jwt(text) => self.verify_signed(store, text).await?,
         };
         let now = Timestamp::now();
-        if holder.expires.is_some_and(|expires| expires <= now) {
+        if holder.accepted_until.is_some_and(|end| end <= now) {
             return Err(SessionError::Rejected(Cacheable::Always));
         }
         let collections = collections(store, &holder).await?;
         holder.record_use(store, self.valid.get(hash).as_deref(), now);
         let until = checked + holder.validity_from(now);
-        let Holder { identity, scopes, proof, .. } = holder;
-        Ok(Session { identity: Arc::new(identity), scopes, collections, proof, until })
+        let Holder { identity, scopes, credential, expires, proof, .. } = holder;
+        Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, proof, until })
     }
 
     /// Verifies a token of the issuer, and creates its user at the first use.
@@ -226,8 +276,10 @@ impl Sessions {
         Ok(Holder {
             identity: Identity { user: token.claims.user, user_id, token: None },
             scopes: token.claims.scopes,
+            credential: Credential::Issuer { url: verifier.issuer().to_owned() },
             shared_with: true,
             expires: Some(token.claims.expires),
+            accepted_until: Some(token.claims.accepted_until),
             proof: Proof::Signed(token.keys),
         })
     }
@@ -270,9 +322,11 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Holder, Sess
     let recorded_day = token.last_used.map_or(i64::MIN, Timestamp::as_second);
     Ok(Holder {
         identity: Identity { user: token.user.into_valid()?, user_id: token.user_id, token: Some(token.id) },
-        scopes: token.grant.scopes,
+        scopes: token.attributes.scopes,
+        credential: Credential::Token { id: token.id, label: token.attributes.label },
         shared_with: token.shared_with,
-        expires: token.grant.expires,
+        expires: token.attributes.expires,
+        accepted_until: token.attributes.expires,
         proof: Proof::Stored { token: token.id, recorded_day },
     })
 }
@@ -319,7 +373,7 @@ impl Holder {
     /// the token is recorded for each day.
     fn validity_from(&self, now: Timestamp) -> Duration {
         let tomorrow = timestamp(day_of(now) + SECONDS_PER_DAY, Timestamp::MAX);
-        let end = self.expires.map_or(tomorrow, |expires| expires.min(tomorrow));
+        let end = self.accepted_until.map_or(tomorrow, |end| end.min(tomorrow));
         Duration::try_from(end.duration_since(now)).unwrap_or_default().min(CACHE_TTL)
     }
 }

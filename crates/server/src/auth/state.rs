@@ -8,7 +8,7 @@ use plantstore_telemetry::metrics::{Counter, Page};
 use super::limits::AuthLimits;
 use super::oidc::Issuer;
 use super::rate_limit::RateLimiter;
-use super::sessions::Sessions;
+use super::sessions::{Affected, Sessions};
 use super::user_quota::UserQuota;
 use crate::transport::ClientAddress;
 
@@ -31,6 +31,11 @@ impl Auth {
             failures: Counter::default(),
             limited_addresses: Counter::default(),
         }
+    }
+
+    /// Ends the cached sessions of this node that a change affects. Other nodes notice it when their sessions expire.
+    pub(crate) fn end_sessions(&self, affected: &Affected) {
+        self.sessions.end(affected);
     }
 
     pub(crate) fn write_failure_metrics(&self, page: &mut Page) {

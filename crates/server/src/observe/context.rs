@@ -12,6 +12,7 @@ use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::spans::SpanRecorder;
 
+use super::address_text::AddressText;
 use super::request_id::request_id;
 use super::request_metrics::EndedRequest;
 use super::state::Observe;
@@ -116,7 +117,7 @@ impl Context {
         tracing::info!(
             request_id = self.id(),
             trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
-            client = %self.client,
+            client = AddressText::of(self.client).as_str(),
             http_version = version_number(self.version),
             method = method.map(Method::as_str),
             route,

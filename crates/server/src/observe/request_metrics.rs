@@ -10,7 +10,7 @@ use hyper::{Method, StatusCode};
 
 use plantstore_telemetry::metrics::{Counter, Exemplar, Histogram, LabelValue, Page, Striped, TIMES};
 
-const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
 /// For bytes that never became a request.
 const NO_METHOD: &str = "-";
 /// Possible statuses, after one index for a request without a response.

@@ -50,7 +50,7 @@ pub(super) async fn drive<H: Handler>(
     // Without it, Nagle's algorithm would delay small responses.
     let _ = stream.set_nodelay(true);
     let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
-    let _open = OpenEvent::new(&*handler);
+    let _open = OpenConnectionGuard::new(&*handler);
     let socket = Socket::new(stream, transport.limits.write_timeout);
     let http2 = match tls {
         None => drive_http1(Stream::Plain(socket), true, client, transport, &handler, phase.clone()).await,
@@ -69,16 +69,16 @@ pub(super) async fn drive<H: Handler>(
 }
 
 /// Reports a connection as accepted and, when dropped, as closed.
-struct OpenEvent<'a, H: Handler>(&'a H);
+struct OpenConnectionGuard<'a, H: Handler>(&'a H);
 
-impl<'a, H: Handler> OpenEvent<'a, H> {
+impl<'a, H: Handler> OpenConnectionGuard<'a, H> {
     fn new(handler: &'a H) -> Self {
         handler.observe(ConnectionEvent::Accepted);
         Self(handler)
     }
 }
 
-impl<H: Handler> Drop for OpenEvent<'_, H> {
+impl<H: Handler> Drop for OpenConnectionGuard<'_, H> {
     fn drop(&mut self) {
         self.0.observe(ConnectionEvent::Closed);
     }
@@ -137,13 +137,13 @@ async fn drive_http1<H: Handler>(
     };
 
     let mut http = http1::Builder::new();
-    // The stream enforces the deadlines instead, because the library has the same timeout for idle connections and for heads.
+    // The stream enforces the deadlines instead, because hyper has the same timeout for idle connections and for heads.
     http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
     // The service adds the field (see `date`).
     http.auto_date_header(false);
     http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
     if transport.has_own_field_limit {
-        // Only if configured, because the library then allocates memory for every request.
+        // Only if configured, because hyper then allocates memory for every request.
         http.max_headers(limits.max_headers);
     }
     let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
@@ -189,10 +189,11 @@ async fn respond<H: Handler>(
     let in_flight = InFlightRequest::begin(&transport.requests, Some(&state));
     let rejection = check_transfer_encoding(request.headers());
     let (has_body, takes_body) = (!request.body().is_end_stream(), request.method() == Method::POST);
+    let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
     let response = handler.handle(request.map(Body::new), info).await;
     if has_body && !(takes_body && response.status().is_success()) {
-        state.expect_unread();
+        state.linger_on_close();
     }
     response
 }
@@ -202,6 +203,6 @@ fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReas
     if stream.write_timed_out() {
         return Some(CloseReason::Stalled);
     }
-    // The library closes without a response for some errors, for example another version of HTTP.
+    // Hyper closes without a response for some errors, for example another version of HTTP.
     error.is_parse().then_some(CloseReason::Malformed)
 }

@@ -34,7 +34,7 @@ pub(crate) enum CloseReason {
     Idle,
     HeadTimeout,
     HeadTooLarge,
-    /// The announced body has more bytes than the HTTP library can count.
+    /// The announced body has more bytes than hyper can count.
     BodyTooLarge,
     Malformed,
     /// The client did not read its response for too long.
@@ -57,8 +57,8 @@ impl CloseReason {
         }
     }
 
-    /// Distinguishes the two causes of the library's status 431 by the bytes left in its buffer. A head that is too large is
-    /// still there; a head that announces a body of more bytes than the library can count was consumed.
+    /// Distinguishes the two causes of hyper's status 431 by the bytes left in its buffer. A head that is too large is
+    /// still there; a head that announces a body of more bytes than hyper can count was consumed.
     pub(super) fn with_unparsed(self, unparsed: &[u8], limits: &TransportLimits) -> Self {
         let is_method = unparsed.first().is_some_and(u8::is_ascii_alphabetic);
         let lines = unparsed.split(|byte| *byte == b'\n').count();
@@ -108,7 +108,7 @@ impl ConnectionState {
     }
 
     /// Records that the client may still be sending a body that is not read.
-    pub(super) fn expect_unread(&self) {
+    pub(super) fn linger_on_close(&self) {
         self.state().lingers = true;
     }
 

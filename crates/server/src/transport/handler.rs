@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use bytes::Bytes;
+use hyper::header::HeaderName;
 use hyper::{Request, Response};
 
 use super::connection_limit::Exceeded;
@@ -14,9 +15,9 @@ use super::connection_state::CloseReason;
 use super::in_flight::InFlightRequest;
 use super::rejection::Rejection;
 
-/// Header field that every response of a handler has. Responses that the HTTP library generates lack it, and are recognised by
+/// Header field that every response of a handler has. Responses that hyper generates lack it, and are recognised by
 /// that.
-pub(crate) const REQUEST_ID: &str = "x-request-id";
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Handles the requests of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -46,6 +47,7 @@ pub(crate) trait ResponseBody:
 
 /// Properties of a request that its connection knows.
 pub(crate) struct RequestInfo {
+    /// The address of the connection, or the one that a trusted proxy names.
     pub(crate) client: IpAddr,
     pub(crate) in_flight: InFlightRequest,
     /// The reason to reject it without routing.

@@ -2,7 +2,7 @@
 //!
 //! The HTTP library reads and writes through an [`Http1Stream`], which knows from the [`ConnectionState`] whether a request is
 //! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. It also holds back the
-//! responses that the library would give on its own to requests it cannot parse: the handler renders those. And it detects
+//! responses that hyper would give on its own to requests it cannot parse: the handler renders those. And it detects
 //! the first bytes of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison.
 
 use std::io;
@@ -156,24 +156,24 @@ impl AsyncWrite for Http1Stream {
     }
 }
 
-/// Finds a response of the library's own in `bytes`: where it starts, and its cause. The library responds by itself only when it
+/// Finds a response of hyper's own in `bytes`: where it starts, and its cause. Hyper responds by itself only when it
 /// cannot parse a request; such a response is the last thing it writes, has no body, and lacks the header field that all of
 /// the handler's have. A text inside a body cannot look like one: JSON has no line breaks within strings.
 fn library_response(bytes: &[u8]) -> Option<(usize, CloseReason)> {
-    /// The library takes the minor version of the previous request.
+    /// Hyper takes the minor version of the previous request.
     const STATUSES: [&[u8]; 2] = [b"HTTP/1.1 4", b"HTTP/1.0 4"];
     const NO_BODY: &[u8] = b"\r\ncontent-length: 0\r\n";
     if !bytes.ends_with(b"\r\n\r\n") {
         return None;
     }
     let starts = |(place, byte): &(usize, &u8)| {
-        // The first byte alone first: responses without a body are common, and those of the library are not.
+        // The first byte alone first: responses without a body are common, and those of hyper are not.
         **byte == b'H' && STATUSES.iter().any(|status| bytes[*place..].starts_with(status))
     };
     let (start, _) = bytes.iter().enumerate().rev().find(starts)?;
     let head = &bytes[start..];
     let holds = |text: &[u8]| head.windows(text.len()).any(|window| window == text);
-    if holds(REQUEST_ID.as_bytes()) || !holds(NO_BODY) {
+    if holds(REQUEST_ID.as_str().as_bytes()) || !holds(NO_BODY) {
         return None;
     }
     let too_large = head[b"HTTP/1.1 ".len()..].starts_with(b"431");

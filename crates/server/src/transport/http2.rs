@@ -1,6 +1,6 @@
 //! HTTP/2: concurrent requests on one connection, under the same limits as HTTP/1.1.
 //!
-//! The library has no deadlines, so they are enforced here: an idle connection is closed, a head must arrive in time
+//! The crate `h2` has no deadlines, so they are enforced here: an idle connection is closed, a head must arrive in time
 //! ([`frames`]), control frames are limited ([`control`]), and a response is abandoned if the client opens its flow-control
 //! window too slowly ([`sending`]).
 
@@ -50,9 +50,9 @@ const RECEIVE_WINDOW: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 4 * 1024;
 /// Maximum number of requests that the client resets before they are accepted; beyond it, the connection is closed.
 const PENDING_RESETS_MAX: usize = 20;
-/// Maximum number of requests that the library resets as invalid or excessive; beyond it, the connection is closed.
+/// Maximum number of requests that `h2` resets as invalid or excessive; beyond it, the connection is closed.
 const ERROR_RESETS_MAX: usize = 500;
-/// Factor by which a head may exceed the limit and still be rejected by the handler. The library rejects larger ones.
+/// Factor by which a head may exceed the limit and still be rejected by the handler. `h2` rejects larger ones.
 const HEAD_TOLERANCE: usize = 4;
 /// Overhead that HTTP/2 counts for each header field in bytes (RFC 9113, 6.5.2).
 const FIELD_WEIGHT: usize = 32;
@@ -223,6 +223,7 @@ async fn serve_request<H: Handler>(
     parts.extensions.insert(streams.buffers.clone());
     let body = Body::new(RequestBody { left: announced_length(&parts.headers), stream: body });
     let in_flight = InFlightRequest::begin(&transport.requests, None);
+    let client = transport.trusted_proxies.client_of(client, &parts.headers);
     let info = RequestInfo { client, in_flight, rejection: rejection(&parts, &transport.limits, &streams) };
     let response = handler.handle(Request::from_parts(parts, body), info);
     let response = tokio::select! {

@@ -44,19 +44,21 @@ pub(crate) async fn serve<H: Handler>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, client)) => match transport.connections.open(client.ip(), &transport.limits) {
-                Ok(open) => {
-                    let handler = handler.for_connection();
-                    let connection = drive(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
-                    tokio::spawn(async move {
-                        connection.await;
-                        drop(open);
-                    });
+            Ok((stream, client)) => {
+                match transport.connections.open(client.ip(), transport.connections_from(client.ip())) {
+                    Ok(open) => {
+                        let handler = handler.for_connection();
+                        let connection = drive(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
+                        tokio::spawn(async move {
+                            connection.await;
+                            drop(open);
+                        });
+                    }
+                    // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
+                    Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
+                    Err(exceeded) => reject(stream, client.ip(), exceeded, transport, &handler, &rejections),
                 }
-                // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
-                Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
-                Err(exceeded) => reject(stream, client.ip(), exceeded, transport, &handler, &rejections),
-            },
+            }
             Err(error) => pause_after(&error).await,
         }
     }

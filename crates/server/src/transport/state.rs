@@ -1,13 +1,17 @@
 //! The state shared by the connections of a listener.
 
+use std::net::IpAddr;
+
 use plantstore_telemetry::metrics::Page;
 
 use super::connection_limit::ConnectionLimit;
 use super::in_flight::RequestTracker;
 use super::limits::TransportLimits;
+use super::trusted_proxies::TrustedProxies;
 
 pub(crate) struct Transport {
     pub(super) limits: TransportLimits,
+    pub(super) trusted_proxies: TrustedProxies,
     pub(super) connections: ConnectionLimit,
     pub(super) requests: RequestTracker,
     /// The configured number of header fields differs from the HTTP library's own limit.
@@ -15,10 +19,20 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    pub(crate) fn new(limits: TransportLimits) -> Self {
+    pub(crate) fn new(limits: TransportLimits, trusted_proxies: TrustedProxies) -> Self {
         let has_own_field_limit = limits.max_headers != TransportLimits::default().max_headers;
         let connections = ConnectionLimit::new(&limits);
-        Self { limits, connections, requests: RequestTracker::default(), has_own_field_limit }
+        Self { limits, trusted_proxies, connections, requests: RequestTracker::default(), has_own_field_limit }
+    }
+
+    /// Returns the maximum number of connections of this address. Those of a trusted proxy are limited in total only, because
+    /// they carry the requests of many clients.
+    pub(super) fn connections_from(&self, address: IpAddr) -> usize {
+        if self.trusted_proxies.contain(address) {
+            self.limits.max_connections
+        } else {
+            self.limits.connections_from(address)
+        }
     }
 
     /// Returns true once the shutdown has begun.

@@ -7,13 +7,15 @@ use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 
+use super::sign_in::SignIn;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile, add_policy};
 use crate::api::{ApiError, accepts_html};
 
 /// Content security policy: scripts and styles only from this server and never inline, and no text is parsed as HTML.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
-                      trusted-types 'none'";
+/// [`policy`] adds the origins that scripts may connect to.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'; connect-src 'self'";
 
 const PICTURE: &str = "image/svg+xml";
 const ICON: &str = "image/x-icon";
@@ -31,8 +33,8 @@ macro_rules! asset {
     };
 }
 
-/// Returns the routes of the console's files.
-pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
+/// Returns the routes of the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
+pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn>) -> Router<App> {
     let assets = [
         asset!("index.html", HTML, "/"),
         asset!("style.css", STYLE),
@@ -41,7 +43,14 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
         asset!("theme.js", SCRIPT),
         asset!("app.js", SCRIPT),
         asset!("address.js", SCRIPT),
+        asset!("access.js", SCRIPT),
+        asset!("access-dialogs.js", SCRIPT),
+        asset!("controls.js", SCRIPT),
+        asset!("drafts.js", SCRIPT),
+        asset!("scopes.js", SCRIPT),
         asset!("sign-in.js", SCRIPT),
+        asset!("oidc.js", SCRIPT),
+        ("/console/settings.js", StaticFile::new(settings_module(sign_in), SCRIPT)),
         asset!("token.js", SCRIPT),
         asset!("permissions.js", SCRIPT),
         asset!("overview.js", SCRIPT),
@@ -56,7 +65,20 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
         asset!("api.js", SCRIPT),
         asset!("json.js", SCRIPT),
     ];
-    static_files::routes(assets, POLICY)
+    static_files::routes(assets, &policy(sign_in))
+}
+
+/// Returns a script module with the settings of the server that the console needs. None of them is secret.
+fn settings_module(sign_in: Option<&SignIn>) -> String {
+    let sign_in = sign_in.map(|SignIn { issuer, client_id, resource }| {
+        serde_json::json!({ "issuer": issuer.as_str(), "clientId": client_id, "resource": resource })
+    });
+    format!("// The settings of this server.\n\nexport const signIn = {};\n", serde_json::json!(sign_in))
+}
+
+fn policy(sign_in: Option<&SignIn>) -> HeaderValue {
+    let issuer = sign_in.map_or(String::new(), |SignIn { issuer, .. }| format!(" {}", issuer.origin()));
+    HeaderValue::try_from(format!("{POLICY}{issuer}")).expect("an origin has only visible ASCII characters")
 }
 
 /// Checks that a person opens a URL in a browser, without a token. Programs and the console's own scripts do not ask for HTML.
@@ -73,6 +95,6 @@ pub(crate) fn not_found() -> Response {
     *response.body_mut() = Body::from(MISSING);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(HTML));
-    add_policy(headers, POLICY);
+    add_policy(headers, HeaderValue::from_static(POLICY));
     response
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use hyper::HeaderMap;
+use hyper::header::{HeaderMap, HeaderValue};
 
 use super::state::Web;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
@@ -45,7 +45,7 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
         ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),
         ("/docs/favicon-32x32.png", swagger_file("favicon-32x32.png", "image/png")),
     ];
-    static_files::routes(files, POLICY)
+    static_files::routes(files, &HeaderValue::from_static(POLICY))
 }
 
 /// Returns a file of Swagger UI.

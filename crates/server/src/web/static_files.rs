@@ -90,10 +90,10 @@ fn compress(bytes: &[u8]) -> Option<Representation> {
 /// Returns the routes of a page and its files, with this content security policy. They contain no secret and need no token.
 pub(super) fn routes<App: Clone + Send + Sync + 'static>(
     files: impl IntoIterator<Item = (&'static str, StaticFile)>,
-    policy: &'static str,
+    policy: &HeaderValue,
 ) -> Router<App> {
     files.into_iter().fold(Router::new(), |router, (path, file)| {
-        let file = Arc::new(file);
+        let (file, policy) = (Arc::new(file), policy.clone());
         let serve = async move |_: Public, request: HeaderMap| {
             let mut response = file.respond(&request).await;
             add_policy(response.headers_mut(), policy);
@@ -104,9 +104,9 @@ pub(super) fn routes<App: Clone + Send + Sync + 'static>(
 }
 
 /// Adds the header fields that restrict what a browser lets the page do.
-pub(super) fn add_policy(headers: &mut HeaderMap, policy: &'static str) {
+pub(super) fn add_policy(headers: &mut HeaderMap, policy: HeaderValue) {
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, policy),
         (header::REFERRER_POLICY, "no-referrer"),
         (HeaderName::from_static("permissions-policy"), PERMISSIONS),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),

@@ -1,6 +1,6 @@
 //! Cache of encoded lists.
 //!
-//! The key contains the [`EntityTag`], which never recurs after a change. So a cached list is never stale: after a change it is
+//! The key contains the [`ListState`], which never recurs after a change. So a cached list is never stale: after a change it is
 //! not requested any more.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use quick_cache::Weighter;
 
 use super::response::respond;
 use super::view::View;
-use crate::api::entity_tag::EntityTag;
+use crate::api::collections::ListState;
 use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Page, Striped};
 
@@ -40,15 +40,15 @@ impl CachedList {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<(EntityTag, View), CachedList> for ByBytes {
-    fn weight(&self, (_, view): &(EntityTag, View), list: &CachedList) -> u64 {
+impl Weighter<(ListState, View), CachedList> for ByBytes {
+    fn weight(&self, (_, view): &(ListState, View), list: &CachedList) -> u64 {
         (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + view.bytes() + ENTRY_BYTES) as u64
     }
 }
 
 /// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
-    lists: Option<BoundedCache<(EntityTag, View), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(ListState, View), CachedList, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -80,8 +80,8 @@ impl ListCache {
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
-    pub(super) fn get(&self, tag: EntityTag, view: &View) -> Option<CachedList> {
-        let found = self.lists.as_ref()?.get(&(tag, view.clone()));
+    pub(super) fn get(&self, state: ListState, view: &View) -> Option<CachedList> {
+        let found = self.lists.as_ref()?.get(&(state, view.clone()));
         found.inspect(|_| self.hits.count())
     }
 
@@ -103,9 +103,9 @@ impl ListCache {
         Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
-    pub(super) fn insert(&self, tag: EntityTag, view: View, list: &CachedList) {
+    pub(super) fn insert(&self, state: ListState, view: View, list: &CachedList) {
         if let Some(cache) = &self.lists {
-            cache.insert((tag, view), list.clone());
+            cache.insert((state, view), list.clone());
         }
     }
 

@@ -10,6 +10,7 @@ use super::view::{BAD_INCLUDE, Include, View, parse_limit};
 use crate::api::collections::OwnerName;
 use crate::api::entity_tag::IfNoneMatch;
 use crate::api::error::ApiError;
+use crate::api::negotiation::accepts_gzip;
 use crate::observe::Context;
 use crate::transport::BufferBudget;
 
@@ -17,6 +18,7 @@ use crate::transport::BufferBudget;
 pub(crate) struct ListQuery {
     pub(super) view: View,
     pub(super) if_none_match: Option<IfNoneMatch>,
+    pub(super) accepts_gzip: bool,
     pub(super) context: Arc<Context>,
     pub(super) buffers: BufferBudget,
 }
@@ -42,12 +44,38 @@ impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
         view.include = include.unwrap_or_default();
         let if_none_match = IfNoneMatch::of(&parts.headers);
         let buffers = parts.extensions.get::<BufferBudget>().cloned().unwrap_or_default();
-        Ok(Self { view, if_none_match, context: Context::of(parts), buffers })
+        let accepts_gzip = accepts_gzip(&parts.headers);
+        Ok(Self { view, if_none_match, accepts_gzip, context: Context::of(parts), buffers })
     }
 }
 
 impl ListQuery {
     pub(crate) fn owner(&self) -> &OwnerName {
         &self.view.owner
+    }
+}
+
+/// A request for one plant: its parameters except for the id.
+pub(crate) struct PlantQuery {
+    pub(crate) owner: OwnerName,
+    pub(super) include: Include,
+    pub(super) if_none_match: Option<IfNoneMatch>,
+}
+
+impl<App: Send + Sync> FromRequestParts<App> for PlantQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let (mut owner, mut include) = (OwnerName::default(), None);
+        for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+            match &*name {
+                "include" if include.is_some() => return Err(BAD_INCLUDE),
+                "include" => include = Some(Include::parse(&value)?),
+                "owner" => owner.set(&value)?,
+                _ => {}
+            }
+        }
+        let if_none_match = IfNoneMatch::of(&parts.headers);
+        Ok(Self { owner, include: include.unwrap_or_default(), if_none_match })
     }
 }

@@ -7,12 +7,14 @@ use std::task::{Context as TaskContext, Poll, ready};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use flate2::CompressError;
 use futures_util::{Stream, stream};
 use http_body::Frame;
 
 use super::chunk::{CHUNK_BYTES, Density, JsonChunk, SMALL_CHUNK_BYTES};
+use super::coding::Coding;
 use super::query::ListQuery;
-use super::response::respond;
+use super::response::respond_encoded;
 use super::view::View;
 use crate::api::collections::ReadableCollections;
 use crate::api::entity_tag::EntityTag;
@@ -36,6 +38,7 @@ pub(super) struct StreamedList {
     buffers: BufferBudget,
     context: Arc<Context>,
     first: Option<Bytes>,
+    coding: Coding,
     _counted: GaugeGuard<'static>,
 }
 
@@ -58,6 +61,7 @@ impl StreamedList {
         query: ListQuery,
         versions: Vec<Option<Version>>,
         density: Density,
+        coding: Coding,
     ) -> Self {
         let ListQuery { view, context, buffers, .. } = query;
         Self {
@@ -71,6 +75,7 @@ impl StreamedList {
             buffers,
             context,
             first: None,
+            coding,
             _counted: api.lists_streaming.hold(),
         }
     }
@@ -93,8 +98,9 @@ impl StreamedList {
                 next = self.view.next(&self.readable, end);
             }
         }
+        let response = respond_encoded(Body::empty(), &self.coding, next, tag.header());
         let chunks = Box::pin(stream::try_unfold(Some(self), Self::next_chunk));
-        Ok(respond(Body::new(ChunkedBody { chunks, ended: false }), next, tag.header()))
+        Ok(response.map(|_| Body::new(ChunkedBody { chunks, ended: false })))
     }
 
     /// Returns the next chunk. An error aborts the response, so that the client does not take half a list for the whole.
@@ -123,7 +129,7 @@ impl StreamedList {
         }
         let (density, is_last) = (chunk.density(), !listed.more);
         let bytes = if is_last { chunk.finish() } else { chunk.bytes };
-        let bytes = permit.unwrap_or_default().hold(bytes);
+        let bytes = permit.unwrap_or_default().hold(self.coding.encode(bytes, is_last)?);
         (self.density, self.separator) = (density, b',');
         Ok(Some(((bytes, is_last), (!is_last).then_some(self))))
     }
@@ -133,6 +139,8 @@ impl StreamedList {
 enum StreamError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Compress(#[from] CompressError),
     #[error("a user was deleted")]
     UserDeleted,
 }

@@ -40,11 +40,15 @@ pub(super) fn common_errors() -> impl Iterator<Item = ApiError> {
 
 /// Errors of requests that require this scope.
 pub(super) fn caller_errors(scope: Scope) -> impl Iterator<Item = ApiError> {
+    any_caller_errors().chain([ApiError::ScopeMissing(scope)])
+}
+
+/// Errors of requests that require a token with any scope.
+pub(super) fn any_caller_errors() -> impl Iterator<Item = ApiError> {
     // The last two, because a user of an issuer is created at the first request.
     common_errors().chain([
         ApiError::NoToken,
         ApiError::InvalidToken,
-        ApiError::ScopeMissing(scope),
         ApiError::TooManyFailures(1),
         ApiError::TooManyRequests(1),
         ApiError::NoIssuerKeys,

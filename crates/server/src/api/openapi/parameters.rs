@@ -13,6 +13,12 @@ pub(crate) struct ListParameters;
 pub(crate) struct WriteParameters;
 /// Of `DELETE /plants/{id}`.
 pub(crate) struct DeleteParameters;
+/// Of `GET /plants/{id}`.
+pub(crate) struct ReadPlantParameters;
+/// Of `DELETE /tokens/{id}`.
+pub(crate) struct RevokeTokenParameters;
+/// Of `PUT /shares/{user}` and `DELETE /shares/{user}`.
+pub(crate) struct ShareParameters;
 /// Of `GET /openapi.json`.
 pub(crate) struct OpenapiParameters;
 /// Of all other reads.
@@ -39,7 +45,26 @@ impl IntoParams for WriteParameters {
 
 impl IntoParams for DeleteParameters {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![path_id(), owner(OWNER_OF_WRITES), idempotency_key(), request_id()]
+        vec![path_id(PLANT_ID), owner(OWNER_OF_WRITES), idempotency_key(), request_id()]
+    }
+}
+
+impl IntoParams for ReadPlantParameters {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let owner = owner("Owner of the plant; you unless given");
+        vec![path_id(PLANT_ID), include(), owner, if_none_match(), request_id()]
+    }
+}
+
+impl IntoParams for RevokeTokenParameters {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![path_id("The id of the token"), request_id()]
+    }
+}
+
+impl IntoParams for ShareParameters {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        vec![path_user(), request_id()]
     }
 }
 
@@ -55,6 +80,7 @@ impl IntoParams for ReadParameters {
     }
 }
 
+const PLANT_ID: &str = "The id of the plant";
 const OWNER_OF_WRITES: &str =
     "Owner of the plant; you unless given. Another owner must have granted you the role `editor`";
 
@@ -91,13 +117,23 @@ fn include() -> Parameter {
 }
 
 fn owner(description: &str) -> Parameter {
-    let schema = text().format(Some(SchemaFormat::Custom("user-name".to_owned())));
+    let schema = text().format(Some(user_name_format()));
     optional(ParameterIn::Query, "owner", description, schema).build()
 }
 
-fn path_id() -> Parameter {
+fn user_name_format() -> SchemaFormat {
+    SchemaFormat::Custom("user-name".to_owned())
+}
+
+fn path_user() -> Parameter {
+    let parameter = ParameterBuilder::new().name("user").parameter_in(ParameterIn::Path).required(Required::True);
+    let description = "The name of the user who gets or loses access";
+    let schema = schemas::user_name().format(Some(user_name_format()));
+    parameter.description(Some(description)).schema(Some(schema)).example(Some(json!("bob"))).build()
+}
+
+fn path_id(description: &str) -> Parameter {
     let parameter = ParameterBuilder::new().name("id").parameter_in(ParameterIn::Path).required(Required::True);
-    let description = "The id of the plant";
     parameter.description(Some(description)).schema(Some(schemas::id(description))).example(Some(json!(1))).build()
 }
 

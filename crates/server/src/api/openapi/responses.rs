@@ -22,6 +22,8 @@ const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
 pub(crate) struct CreateResponses;
 /// Of `GET /plants`.
 pub(crate) struct ListResponses;
+/// Of `GET /plants/{id}`.
+pub(crate) struct ReadPlantResponses;
 /// Of `DELETE /plants/{id}`.
 pub(crate) struct DeleteResponses;
 /// Of `GET /livez`.
@@ -33,16 +35,17 @@ pub(crate) struct OpenapiResponses;
 
 impl IntoResponses for CreateResponses {
     fn responses() -> Responses {
-        let delete = LinkBuilder::new()
-            .operation_id("deletePlant")
-            .parameter("id", "$request.body#/id")
-            .description("Deletes the plant by the id that the client has chosen.");
+        let by_id = |operation: &str, description: &str| {
+            let link = LinkBuilder::new().operation_id(operation).parameter("id", "$request.body#/id");
+            link.description(description).build()
+        };
         let content = ContentBuilder::new().schema(Some(reference::<PlantSchema>()));
         let content = content.example(Some(json!({"name": "Monstera", "tag": "indoor"})));
         let created = ResponseBuilder::new()
             .description("The plant, as it was created; its id is in `Location`")
             .content(JSON, content.build())
-            .link("delete", delete.build());
+            .link("read", by_id("readPlant", "Reads the plant by the id that the client has chosen."))
+            .link("delete", by_id("deletePlant", "Deletes the plant by the id that the client has chosen."));
         let mut responses = error_responses(write_errors(Scope::Write).chain(body_errors()).chain([
             ApiError::Duplicate(PlantId::new(1)),
             ApiError::BodyUnreadable,
@@ -69,7 +72,25 @@ impl IntoResponses for ListResponses {
             ApiError::BadCursor,
             ApiError::NoCollection,
         ]));
-        responses.insert(code(StatusCode::OK), headers::with(listed, VALIDATORS.into_iter().chain(["Link"])).into());
+        responses.insert(
+            code(StatusCode::OK),
+            headers::with(listed, VALIDATORS.into_iter().chain(["Link", "Content-Encoding"])).into(),
+        );
+        responses.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
+        with_quota(responses)
+    }
+}
+
+impl IntoResponses for ReadPlantResponses {
+    fn responses() -> Responses {
+        let content = ContentBuilder::new().schema(Some(reference::<PlantSchema>()));
+        let content = content.example(Some(json!({"name": "Monstera", "tag": "indoor"})));
+        let found = ResponseBuilder::new().description("The plant").content(JSON, content.build());
+        let unchanged =
+            ResponseBuilder::new().description("Not modified: the entity tag in `If-None-Match` is current");
+        let own_errors = [ApiError::BadPathId(PlantIdError::NotAnInteger), ApiError::NoPlant, ApiError::NoCollection];
+        let mut responses = error_responses(caller_errors(Scope::Read).chain(own_errors));
+        responses.insert(code(StatusCode::OK), headers::with(found, VALIDATORS).into());
         responses.insert(code(StatusCode::NOT_MODIFIED), headers::with(unchanged, VALIDATORS).into());
         with_quota(responses)
     }
@@ -149,7 +170,7 @@ fn mark_replayed(responses: &mut Responses, success: StatusCode, error: &ApiErro
 }
 
 /// Adds `RateLimit`, which an authenticated caller gets with errors, too.
-fn with_quota(mut responses: Responses) -> Responses {
+pub(super) fn with_quota(mut responses: Responses) -> Responses {
     for response in responses.values_mut() {
         if let RefOr::T(response) = response {
             headers::add(response, "RateLimit");

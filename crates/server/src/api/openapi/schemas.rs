@@ -11,7 +11,7 @@ use plantstore_model::plant::{NAME_MAX_CHARS, TAG_MAX_CHARS};
 use plantstore_model::user::USER_NAME_MAX_CHARS;
 
 /// Excludes the Unicode category Cc, in a syntax that all dialects of regular expressions share.
-const NO_CONTROL_CHARACTERS: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
+pub(super) const NO_CONTROL_CHARACTERS: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
 
 /// Warning in the description of every id, which generated clients repeat.
 const INEXACT_IN_JAVASCRIPT: &str =
@@ -50,7 +50,7 @@ impl PartialSchema for PlantSchema {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
             .property("id", id("The id of the plant; present with `include=id`"))
-            .property("owner", owner().description(Some("The name of the owner; present with `include=owner`")))
+            .property("owner", user_name().description(Some("The name of the owner; present with `include=owner`")))
             .property("name", name())
             .property("tag", tag(Type::String))
             .required("name")
@@ -114,7 +114,7 @@ fn tag(schema_type: impl Into<SchemaType>) -> ObjectBuilder {
         .description(Some("Tag that specifies the type"))
 }
 
-fn owner() -> ObjectBuilder {
+pub(super) fn user_name() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(USER_NAME_MAX_CHARS))
 }
 

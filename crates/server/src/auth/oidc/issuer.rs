@@ -9,6 +9,9 @@ use plantstore_client::{Address, AddressError, Cleartext, Client, ClientError};
 /// Path of the issuer's configuration, relative to its URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
+/// Characters beside letters and digits in a host and port. No others, because the origin is part of a content security policy.
+const AUTHORITY_SIGNS: &[u8] = b"-._:[]";
+
 /// URL of an issuer, exactly as configured, because tokens name the issuer by it.
 #[derive(Clone, Debug)]
 pub struct IssuerUrl {
@@ -45,14 +48,23 @@ impl IssuerUrl {
         if text.contains(['?', '#']) {
             return Err(IssuerUrlError::QueryOrFragment);
         }
-        Address::parse(text, Cleartext::Loopback)?;
+        let address = Address::parse(text, Cleartext::Loopback)?;
+        if !address.authority().bytes().all(|byte| byte.is_ascii_alphanumeric() || AUTHORITY_SIGNS.contains(&byte)) {
+            return Err(IssuerUrlError::Malformed);
+        }
         let base = text.strip_suffix('/').unwrap_or(text);
         let discovery = Address::parse(&format!("{base}{DISCOVERY}"), Cleartext::Loopback)?;
         Ok(Self { text: text.to_owned(), discovery })
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Returns scheme, host and port, as a content security policy names them.
+    pub(crate) fn origin(&self) -> String {
+        let scheme = if self.discovery.is_encrypted() { "https" } else { "http" };
+        format!("{scheme}://{}", self.discovery.authority())
     }
 
     pub(super) fn discovery(&self) -> &Address {

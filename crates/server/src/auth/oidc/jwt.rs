@@ -77,8 +77,10 @@ pub(super) struct ExpectedClaims {
 pub(crate) struct Claims {
     pub(crate) user: UserName,
     pub(crate) scopes: Scopes,
-    /// Expiry time, with the leeway added.
+    /// The claim `exp`.
     pub(crate) expires: Timestamp,
+    /// Expiry time with the leeway added.
+    pub(crate) accepted_until: Timestamp,
 }
 
 impl<'a> Jwt<'a> {
@@ -119,8 +121,9 @@ impl<'a> Jwt<'a> {
         if !meant_for_us {
             return Err(TokenError::Audience(claims.get("aud").map(quoted_json)));
         }
-        let expires = timestamp(claims.seconds("exp")?.ok_or(TokenError::Time("exp"))? + LEEWAY);
-        if expires <= now {
+        let expires = claims.seconds("exp")?.ok_or(TokenError::Time("exp"))?;
+        let accepted_until = timestamp(expires + LEEWAY);
+        if accepted_until <= now {
             return Err(TokenError::Expired);
         }
         for name in ["nbf", "iat"] {
@@ -131,7 +134,7 @@ impl<'a> Jwt<'a> {
         let user =
             claims.text(&expected.user_claim).and_then(|name| UserName::parse(name).ok()).ok_or(TokenError::User)?;
         let scopes = Scopes::from_names(claims.text("scope").unwrap_or_default());
-        Ok(Claims { user, scopes, expires })
+        Ok(Claims { user, scopes, expires: timestamp(expires), accepted_until })
     }
 }
 

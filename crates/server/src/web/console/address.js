@@ -1,34 +1,44 @@
-// The URL and the history of the page. The filter is in the fragment of the URL, which browsers do not send to a server. An open
-// dialog has an entry in the history, so that the Back button closes it.
+// The URL and the history of the page. The fragment of the URL, which browsers do not send to a server, has the filter of the plants,
+// or `access` for the Access page. An open dialog has an entry in the history, so that the Back button closes it.
 
 /// Delay of URL changes in milliseconds. Browsers reject too many changes in a short time.
 const WRITE_DELAY = 200;
+const ACCESS = "#access";
 
 export class Address {
-  #onFilter;
+  #onNavigate;
   #unwritten = null;
   #timer;
   /// The page is going back in the history, because a dialog was closed.
   #isReturning = false;
 
-  /// `onFilter` is called with the filter when the user navigates to another URL of this page.
-  constructor(onFilter) {
-    this.#onFilter = onFilter;
+  /// `onNavigate` is called with the result of `read` when the user navigates to another URL of this page.
+  constructor(onNavigate) {
+    this.#onNavigate = onNavigate;
     addEventListener("popstate", () => this.#onPopState());
     // The page was reloaded with an open dialog.
     if (history.state?.isDialog) this.#return();
   }
 
-  /// Returns the filter in the URL.
+  /// Returns the page in the URL, `plants` or `access`, and the filter of the plants.
   read() {
+    if (location.hash === ACCESS) return { page: "access" };
     const fields = new URLSearchParams(location.hash.slice(1));
-    return { query: fields.get("q") ?? "", tag: fields.get("tag"), owner: fields.get("owner") };
+    return { page: "plants", filter: { query: fields.get("q") ?? "", tag: fields.get("tag"), owner: fields.get("owner") } };
   }
 
   write(filter) {
     this.#unwritten = filter;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.flush(), WRITE_DELAY);
+  }
+
+  /// Goes to the plants that match the filter, or to the Access page without one.
+  go(filter = null) {
+    this.flush();
+    const hash = filter ? fragmentOf(filter) : ACCESS;
+    if (location.hash !== hash) history.pushState(null, "", location.pathname + location.search + hash);
+    this.#onNavigate(this.read());
   }
 
   /// Opens a dialog that the Back button closes.
@@ -41,11 +51,8 @@ export class Address {
   /// Writes a delayed change at once.
   flush() {
     if (!this.#unwritten || this.#isReturning) return;
-    const { query, tag, owner } = this.#unwritten;
+    const hash = fragmentOf(this.#unwritten);
     this.#unwritten = null;
-    const fields = new URLSearchParams();
-    for (const [name, value] of [["q", query || null], ["tag", tag], ["owner", owner]]) if (value !== null) fields.set(name, value);
-    const hash = fields.size > 0 ? `#${fields}` : "";
     if (location.hash !== hash) history.replaceState(history.state, "", location.pathname + location.search + hash);
   }
 
@@ -74,8 +81,14 @@ export class Address {
       return;
     }
     if (!history.state?.isDialog) dialog?.close();
-    this.#onFilter(this.read());
+    this.#onNavigate(this.read());
   }
+}
+
+function fragmentOf({ query, tag, owner }) {
+  const fields = new URLSearchParams();
+  for (const [name, value] of [["q", query || null], ["tag", tag], ["owner", owner]]) if (value !== null) fields.set(name, value);
+  return fields.size > 0 ? `#${fields}` : "";
 }
 
 function openDialog() {

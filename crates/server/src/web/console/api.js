@@ -14,6 +14,8 @@ const WRITE_ATTEMPTS = 5;
 /// Longest `Retry-After` that is waited for, in milliseconds. A longer one is shown as a failure.
 const RETRY_PAUSE_MAX = 60_000;
 
+const JSON_BODY = { "Content-Type": "application/json" };
+
 /// Statuses of transient failures: no response (0), too many requests, or an unavailable server or proxy.
 const TRANSIENT_STATUSES = [0, 429, 502, 503, 504];
 
@@ -87,8 +89,38 @@ export class Api {
     }
   }
 
+  async me() {
+    return parseExactly((await this.#sendWithRetries("GET", "/me", { headers: {}, attempts: Infinity })).text);
+  }
+
+  async tokens() {
+    return parseExactly((await this.#sendWithRetries("GET", "/tokens", { headers: {} })).text);
+  }
+
+  async shares() {
+    return parseExactly((await this.#sendWithRetries("GET", "/shares", { headers: {} })).text);
+  }
+
+  /// Creates a token and returns it with its secret. It is not retried, because a token whose response is lost would stay valid.
+  async createToken(token) {
+    const options = { headers: JSON_BODY, body: JSON.stringify(token), attempts: 1 };
+    return parseExactly((await this.#sendWithRetries("POST", "/tokens", options)).text);
+  }
+
+  revokeToken(id) {
+    return this.#sendWithRetries("DELETE", `/tokens/${id}`, { headers: {} });
+  }
+
+  grantShare(user, role) {
+    return this.#sendWithRetries("PUT", sharePath(user), { headers: JSON_BODY, body: JSON.stringify({ role }) });
+  }
+
+  revokeShare(user) {
+    return this.#sendWithRetries("DELETE", sharePath(user), { headers: {} });
+  }
+
   create(plant, key) {
-    const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
+    const headers = { ...JSON_BODY, "Idempotency-Key": key };
     return this.#sendWithRetries("POST", `/plants${ownerParameter(plant)}`, { headers, body: plantBody(plant) });
   }
 
@@ -174,6 +206,10 @@ export class Api {
 /// Returns the query for the plants of another owner; "" for the user's own.
 function ownerParameter({ owner }) {
   return owner === undefined ? "" : `?owner=${encodeURIComponent(owner)}`;
+}
+
+function sharePath(user) {
+  return `/shares/${encodeURIComponent(user)}`;
 }
 
 function plantPath(plant) {

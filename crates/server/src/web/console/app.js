@@ -1,10 +1,14 @@
 // The console: signs in, reads the plants, and shows the results of the user's actions.
 
+import { AccessPage } from "./access.js";
 import { Address } from "./address.js";
 import { Api } from "./api.js";
+import { listen, showPage } from "./controls.js";
 import { AddDialog, KeysDialog, PlantDialog, newKey } from "./dialogs.js";
+import { forgetDraft, restoreDraft, storeDraft, takeDraft } from "./drafts.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
+import { takeResponse } from "./oidc.js";
 import { Overview } from "./overview.js";
 import { Permissions } from "./permissions.js";
 import { SignIn } from "./sign-in.js";
@@ -39,19 +43,23 @@ class Console {
   #pendingDeletions = new Map();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
+  /// The page that is shown, `plants` or `access`.
+  #page = "plants";
+  /// The token is being checked.
+  #isEntering = false;
   #permissions = new Permissions();
 
-  #address = new Address((filter) => this.#apply(filter));
+  #address = new Address((place) => this.#navigate(place));
   #signIn = new SignIn((token) => this.#useToken(token));
   #overview = new Overview({
     onFilter: (change) => this.#changeFilter(change),
-    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#read(), leave: () => this.#signOut() },
+    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#enter(), leave: () => this.#signOut() },
   });
   #list = new PlantList(byId("plants"), {
     onOpen: (plant) => this.#plantDialog.open(plant, { canDelete: this.#permissions.canDelete(plant) }),
     onDelete: (plant) => this.#delete(plant),
   });
-  #toasts = new Toasts(byId("toasts"), () => this.#focusPlants());
+  #toasts = new Toasts(byId("toasts"), () => this.#focusContent());
   #addDialog = new AddDialog({
     open: (dialog) => this.#address.open(dialog),
     onSubmit: (plant, key, close) => this.#add(plant, key, close),
@@ -60,62 +68,43 @@ class Console {
   });
   #plantDialog = new PlantDialog({ open: (dialog) => this.#address.open(dialog), onDelete: (plant) => this.#delete(plant) });
   #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
+  #access = new AccessPage(this.#permissions, {
+    open: (dialog) => this.#address.open(dialog),
+    say: (text) => this.#toasts.show(text),
+    onFailure: (failure) => this.#isRejected(failure),
+    onShares: (received) => this.#learnRoles(received),
+    onOwner: (owner) => this.#address.go({ query: "", tag: null, owner }),
+    onOwnTokenRevoked: () => this.#signOut("You have revoked the token that you were signed in with."),
+  });
 
   start() {
     this.#loadView();
-    this.#apply(this.#address.read());
+    // First, because it changes the URL.
+    const response = takeResponse();
+    this.#navigate(this.#address.read());
     this.#listen();
-    this.#signIn.start();
+    this.#signIn.start(response);
   }
 
   #listen() {
-    const onClick = (id, action) => byId(id).addEventListener("click", action);
-    onClick("add", () => this.#openAdd());
-    onClick("refresh", () => this.#refresh());
-    onClick("keys", () => this.#keysDialog.open());
-    onClick("sign-out", () => this.#signOut());
-    onClick("try-now", () => this.#api.tryNow());
-    onClick("as-cards", () => this.#setView("cards"));
-    onClick("as-table", () => this.#setView("table"));
-    onClick("skip", (event) => {
-      // The fragment of the URL is used for the filter.
-      event.preventDefault();
-      this.#focusPlants();
+    listen({
+      add: () => this.#openAdd(),
+      refresh: () => this.#refresh(),
+      keys: () => this.#keysDialog.open(),
+      signOut: () => this.#signOut(),
+      tryNow: () => this.#api?.tryNow(),
+      view: (view) => this.#setView(view),
+      filter: (change) => this.#changeFilter(change),
+      clearSearch: () => this.#clearSearch(),
+      undo: () => this.#toasts.undoLast(),
+      go: (page) => this.#address.go(page === "access" ? null : this.#filter),
+      focusContent: () => this.#focusContent(),
+      return: () => this.#refreshIfStale(),
+      // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
+      leave: () => this.#sendDeletions(),
+      restore: () => this.#api && this.#resume(),
+      canAdd: () => this.#permissions.canAdd,
     });
-    byId("query").addEventListener("input", ({ target }) => this.#changeFilter({ query: target.value }));
-    byId("sort").addEventListener("change", ({ target }) => this.#changeFilter({ sort: target.value }));
-    byId("owner").addEventListener("change", ({ target }) => this.#changeFilter({ owner: target.value || null }));
-    byId("add-dialog").addEventListener("close", () => {
-      // The button that opened it may have been hidden meanwhile.
-      const { activeElement } = document;
-      if (activeElement === document.body || !activeElement.checkVisibility()) this.#focusPlants();
-    });
-    addEventListener("keydown", (event) => this.#onKey(event));
-    addEventListener("online", () => this.#api?.tryNow());
-    document.addEventListener("visibilitychange", () => this.#refreshIfStale());
-    addEventListener("focus", () => this.#refreshIfStale());
-    const controls = document.querySelector(".controls");
-    const onStuck = ([{ intersectionRatio }]) => controls.classList.toggle("stuck", intersectionRatio < 1);
-    new IntersectionObserver(onStuck, { threshold: 1, rootMargin: "-1px 0px 0px" }).observe(controls);
-    // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
-    addEventListener("pagehide", () => this.#sendDeletions());
-    addEventListener("pageshow", ({ persisted }) => {
-      if (persisted && this.#api) this.#resume();
-    });
-  }
-
-  #onKey(event) {
-    const typing = event.target.closest("input, select, textarea, dialog");
-    if (byId("garden").hidden || event.altKey) return;
-    if (event.key === "Escape" && event.target === byId("query")) return this.#clearSearch();
-    if (typing) return;
-    const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);
-    if (isUndo ? !this.#toasts.undoLast() : event.ctrlKey || event.metaKey) return;
-    if (event.key === "/") byId("query").focus();
-    else if (event.key === "?") this.#keysDialog.open();
-    else if (event.key === "n" && this.#permissions.canAdd) this.#openAdd();
-    else if (!isUndo) return;
-    event.preventDefault();
   }
 
   #clearSearch() {
@@ -123,34 +112,69 @@ class Console {
     this.#changeFilter({ query: "" });
   }
 
-  #focusPlants() {
-    byId(byId("plants").hidden ? "nothing-action" : "plants").focus();
+  #focusContent() {
+    const plants = byId("plants").hidden ? "nothing-action" : "plants";
+    byId(this.#page === "access" ? "access-title" : plants).focus();
   }
 
   // Signing in and out
 
   #useToken(token) {
     this.#api = new Api(token, (retry) => this.#showRetry(retry));
-    const read = this.#read();
+    return this.#enter();
+  }
+
+  /// Reads the identity of the token, then everything else.
+  async #enter() {
+    const api = this.#api;
+    this.#isEntering = true;
+    this.#failure = null;
     // The token of this tab is in use: the page is shown before the first response.
     if (byId("sign-in").hidden) this.#show();
-    return read;
+    try {
+      const me = await api.me();
+      if (api !== this.#api) return;
+      this.#permissions.learn(me);
+    } catch (failure) {
+      if (api === this.#api && !this.#isRejected(failure)) this.#failure = failure;
+    }
+    if (api !== this.#api) return;
+    this.#isEntering = false;
+    if (this.#failure) return this.#show();
+    this.#readRoles(api);
+    if (this.#page === "access") this.#access.show(this.#api);
+    await this.#read();
+    if (api === this.#api) this.#resumeDraft();
+  }
+
+  /// Opens the dialog that was open when the same user's last token ended.
+  #resumeDraft() {
+    const draft = takeDraft(this.#permissions.user);
+    if (!draft) return;
+    if (draft.form === "add-form") this.#openAdd();
+    else this.#access.openForm(draft.form);
+    restoreDraft(draft);
   }
 
   /// Signs out: sends the deletions that could still be undone, and clears all state.
-  #signOut() {
+  #signOut(reason = "") {
     this.#sendDeletions();
     this.#clearState();
-    this.#apply({ query: "", tag: null, owner: null });
+    forgetDraft();
+    this.#navigate({ page: "plants", filter: { query: "", tag: null, owner: null } });
     this.#address.write(this.#filter);
     this.#address.flush();
-    this.#signIn.show();
+    this.#signIn.leave(reason);
   }
 
-  /// Asks for another token after the server has rejected this one. Pending deletions are dropped, because they would fail.
-  #reject() {
+  /// Asks for another token if the server has rejected this one, and returns true. Pending deletions are dropped, because they
+  /// would fail.
+  #isRejected({ status }) {
+    if (status !== 401) return false;
+    storeDraft(this.#permissions.user);
     this.#clearState();
     this.#signIn.reject();
+    return true;
   }
 
   #clearState() {
@@ -162,7 +186,8 @@ class Console {
     this.#permissions.forget();
     this.#list.clear();
     this.#overview.reset();
-    this.#isOutdated = false;
+    this.#access.clear();
+    this.#isOutdated = this.#isEntering = false;
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
     byId("garden").hidden = true;
     this.#render();
@@ -210,14 +235,10 @@ class Console {
   }
 
   #replace(garden, etag) {
-    const [added, focused] = [this.#garden.unlisted(), this.#garden.get(this.#list.focusedKey)];
     [this.#garden, this.#etag, this.#notLoaded] = [garden, etag, null];
-    this.#learnUser(added);
     // The server still has the plants whose deletion can be undone.
-    for (const { plant } of this.#pendingDeletions.values()) this.#garden.remove(this.#listed(plant).key);
+    for (const { plant } of this.#pendingDeletions.values()) this.#garden.remove(plant.key);
     this.#show();
-    const place = focused && !this.#garden.get(focused.key) ? this.#list.indexOf(this.#listed(focused)) : -1;
-    if (place >= 0) this.#list.focusAt(place);
   }
 
   /// Counts the plants that are not loaded, starting with this page of the list.
@@ -232,24 +253,21 @@ class Console {
     }
   }
 
-  /// Determines the user's name from plants that were added without an owner and are now in the list.
-  #learnUser(added) {
-    if (this.#permissions.user !== null) return;
-    for (const { number, name } of added) {
-      const [plant, ...others] = this.#garden.withId(number);
-      if (others.length === 0 && plant?.name === name && plant.owner) return this.#permissions.learnUser(plant.owner);
-    }
+  /// Reads the user's roles, if the token may. Without them, rejected writes show what is not allowed.
+  async #readRoles(api) {
+    if (!this.#permissions.has("shares:manage")) return;
+    const shares = await api.shares().catch(() => null);
+    if (shares && api === this.#api) this.#learnRoles(shares.received);
   }
 
-  /// Returns the plant with its owner's name, if that is known.
-  #listed(plant) {
-    const { user } = this.#permissions;
-    return plant.owner === undefined && user !== null ? plantOf({ ...plant, owner: user }) : plant;
+  #learnRoles(received) {
+    this.#permissions.learnRoles(received);
+    this.#render();
   }
 
   #onReadFailure(failure) {
-    if (failure.status === 401) this.#reject();
-    else if (this.#garden.size === 0) this.#failure = failure;
+    if (this.#isRejected(failure)) return;
+    if (this.#garden.size === 0) this.#failure = failure;
     else this.#toasts.show(`This may be out of date. ${failure.message}`, { isError: true });
   }
 
@@ -264,19 +282,17 @@ class Console {
     if (isEntering) byId("garden").focus();
   }
 
+  /// Reads the list again if it is old, after all pending deletions: until then, the server's list still has the deleted plants.
   #refreshIfStale() {
-    if (!this.#api || document.visibilityState !== "visible" || Date.now() - this.#readAt < STALE_AFTER) return;
-    this.#readWhenSettled();
-  }
-
-  /// Reads the list again, after all pending deletions: until then, the server's list still has the deleted plants.
-  #readWhenSettled() {
+    if (!this.#api || this.#isEntering || document.visibilityState !== "visible" || Date.now() - this.#readAt < STALE_AFTER) return;
     this.#isOutdated = true;
     if (this.#pendingDeletions.size === 0) this.#read();
   }
 
   async #refresh() {
     this.#permissions.forgetRoles();
+    this.#readRoles(this.#api);
+    if (this.#page === "access") this.#access.show(this.#api);
     const [before, readBefore] = [this.#etag, this.#readAt];
     await this.#read();
     if (this.#readAt === readBefore) return;
@@ -295,13 +311,13 @@ class Console {
   #openAdd() {
     const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
     const leaving = [...this.#pendingDeletions.values()].map(({ plant }) => plant);
-    const { user } = this.#permissions;
-    const owners = this.#garden.owners().filter((name) => name !== user);
+    const owners = new Set([...this.#garden.owners(), ...this.#permissions.owners]);
+    owners.delete(this.#permissions.user);
     this.#addDialog.open({
       id: this.#garden.freeId(leaving),
       tag: this.#filter.tag,
       tags,
-      owners: owners.map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
+      owners: [...owners].sort().map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
       owner: this.#filter.owner,
     });
   }
@@ -316,16 +332,13 @@ class Console {
     }
     // Signed out meanwhile.
     if (api !== this.#api) return;
-    const added = this.#listed(plantOf(plant));
-    const isListKnown = this.#failure === null;
+    const added = plantOf({ ...plant, owner: plant.owner ?? this.#permissions.user });
     this.#garden.add(added);
     this.#isOutdated ||= this.#reader !== null;
     this.#failure = null;
     close();
     this.#render();
     this.#showAddition(added, plant.owner);
-    // The list has the owner's name.
-    if (added.owner === undefined && isListKnown) this.#readWhenSettled();
   }
 
   #showAddition(plant, owner) {
@@ -345,14 +358,13 @@ class Console {
   }
 
   #onWriteFailure(failure, { owner }) {
-    if (failure.status === 401) return this.#reject();
+    if (this.#isRejected(failure)) return;
     this.#permissions.learnRejection(failure, owner);
     this.#render();
   }
 
   /// Undoes an addition.
-  #undoAddition(added) {
-    const plant = this.#listed(added);
+  #undoAddition(plant) {
     const deletion = { plant, key: newKey(), done: null };
     this.#pendingDeletions.set(plant.key, deletion);
     this.#hidePlant(plant);
@@ -361,8 +373,7 @@ class Console {
 
   /// Removes a plant from the page at once, and from the server when the time to undo is over. So undoing needs no request and
   /// cannot fail.
-  #delete(known) {
-    const plant = this.#listed(known);
+  #delete(plant) {
     if (!this.#garden.get(plant.key) || !this.#permissions.canDelete(plant)) return;
     const deletion = { plant, key: newKey(), done: null };
     this.#pendingDeletions.set(plant.key, deletion);
@@ -384,9 +395,9 @@ class Console {
 
   #undoDeletion(plant) {
     this.#pendingDeletions.delete(plant.key);
-    this.#garden.add(this.#listed(plant));
+    this.#garden.add(plant);
     this.#render();
-    this.#list.focusAt(Math.max(0, this.#list.indexOf(this.#listed(plant))));
+    this.#list.focusAt(Math.max(0, this.#list.indexOf(plant)));
   }
 
   async #finishDeletion({ plant, key }) {
@@ -418,11 +429,14 @@ class Console {
 
   // Showing
 
-  /// Applies the filter of a URL.
-  #apply(filter) {
+  /// Shows the page of a URL; `filter` is that of the plants.
+  #navigate({ page, filter = {} }) {
+    const isEntered = page === "access" && this.#page !== "access";
+    this.#page = page;
     Object.assign(this.#filter, filter);
     byId("query").value = this.#filter.query;
     this.#render();
+    if (isEntered && this.#api && !this.#isEntering) this.#access.show(this.#api);
   }
 
   #changeFilter(change) {
@@ -456,7 +470,8 @@ class Console {
 
   #render() {
     const found = this.#garden.select(this.#filter);
-    const [isReading, isFirst, permissions] = [this.#reader !== null, this.#etag === null, this.#permissions];
+    const [isReading, isFirst, permissions] = [this.#reader !== null || this.#isEntering, this.#etag === null, this.#permissions];
+    showPage(this.#page, permissions.user ?? "");
     byId("plants").hidden = found.length === 0;
     const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#notLoaded };
     this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });

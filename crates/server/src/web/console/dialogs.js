@@ -20,11 +20,11 @@ export function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function closeOnDemand(dialog) {
+export function closeOnDemand(dialog) {
   for (const button of dialog.querySelectorAll("[data-close]")) button.addEventListener("click", () => dialog.close());
 }
 
-function closeOnBackdrop(dialog) {
+export function closeOnBackdrop(dialog) {
   dialog.addEventListener("click", ({ target }) => {
     if (target === dialog) dialog.close();
   });
@@ -182,7 +182,7 @@ export class PlantDialog {
     this.#dialog.style.setProperty("--tint", String(hueOf(plant.tag)));
     this.#dialog.querySelector(".drawing").replaceChildren(drawingOf(plant));
     byId("plant-name").textContent = plant.name;
-    const facts = [["Id", plant.id], ["Tag", plant.tag || "none"], ["Owner", plant.owner ?? "you"]];
+    const facts = [["Id", plant.id], ["Tag", plant.tag || "none"], ["Owner", plant.owner]];
     byId("plant-facts").replaceChildren(...facts.flatMap(([term, value]) => pair(term, value)));
     this.#open(this.#dialog);
   }

@@ -3,16 +3,16 @@
 const LARGEST_ID = 2n ** 63n - 1n;
 const byName = new Intl.Collator(undefined, { sensitivity: "base", numeric: true });
 
-/// Returns a plant with a key and a search text. `owner` is missing for one that was just added to the user's own.
+/// Returns a plant with a key and a search text.
 export function plantOf({ id, name, tag, owner }) {
   const text = `${name}\n${tag ?? ""}\n${id}`.toLowerCase();
   // Owner names have no spaces, so the key is unique.
-  return { id, number: BigInt(id), name, tag, owner, key: `${owner ?? ""} ${id}`, text };
+  return { id, number: BigInt(id), name, tag, owner, key: `${owner} ${id}`, text };
 }
 
 function inOrder(one, other) {
   if (one.number !== other.number) return one.number < other.number ? -1 : 1;
-  return (one.owner ?? "") < (other.owner ?? "") ? -1 : 1;
+  return one.owner < other.owner ? -1 : 1;
 }
 
 export class Garden {
@@ -26,16 +26,6 @@ export class Garden {
 
   get(key) {
     return this.#plants.get(key);
-  }
-
-  /// Returns the plants that were added here and have not been in a list of the server yet: their owner's name is unknown.
-  unlisted() {
-    return [...this.#plants.values()].filter(({ owner }) => owner === undefined);
-  }
-
-  /// Returns the plants with this id, of different owners.
-  withId(number) {
-    return [...this.#plants.values()].filter((plant) => plant.number === number);
   }
 
   /// Appends a page of the list.
@@ -88,7 +78,7 @@ export class Garden {
 
   owners() {
     const owners = new Set();
-    for (const { owner } of this.#plants.values()) if (owner !== undefined) owners.add(owner);
+    for (const { owner } of this.#plants.values()) owners.add(owner);
     return [...owners].sort(byName.compare);
   }
 

@@ -234,7 +234,7 @@ function itemOf(plant, template) {
   item.querySelector(".drawing").append(drawingOf(plant));
   item.querySelector(".name").textContent = plant.name;
   item.querySelector(".tag").textContent = plant.tag ?? "";
-  item.querySelector(".owner").textContent = plant.owner ?? "you";
+  item.querySelector(".owner").textContent = plant.owner;
   item.querySelector(".id").textContent = plant.id;
   item.querySelector(".delete").setAttribute("aria-label", `Delete ${plant.name}`);
   return item;

@@ -1,80 +1,79 @@
-// The permissions of the token, as far as responses have shown them: the API has no operation that lists them. Until a response
-// shows otherwise, everything is offered.
+// The permissions of the user: the scopes of the token, which `GET /me` returns, and the roles for the plants of other owners.
 
 import { load, remove, store } from "./storage.js";
 import { listed } from "./text.js";
 
-const KEY = "plantstore-permissions";
+const KEY = "plantstore-me";
 
 export class Permissions {
-  /// Scopes that the token lacks. They never change, so they are stored with the token.
-  #missingScopes = new Set();
-  /// Owners whose plants the user can read but not change. The operator can change that at any time.
-  #readOnlyOwners = new Set();
-  /// The name of the user; `null` until a list has shown it.
-  #user = null;
+  /// The response of `GET /me`. It is stored with the token, so that a reload shows it at once.
+  #me = JSON.parse(load(KEY) ?? "null");
+  /// Roles by owner, as far as they are known: from `GET /shares` if the token may read that, and from rejected writes.
+  #roles = new Map();
 
-  constructor() {
-    const { missingScopes = [], user = null } = JSON.parse(load(KEY) ?? "{}");
-    this.#missingScopes = new Set(missingScopes);
-    this.#user = user;
+  learn(me) {
+    this.#me = me;
+    store(KEY, JSON.stringify(me));
   }
 
-  get user() {
-    return this.#user;
+  /// Replaces the roles by those of `GET /shares`.
+  learnRoles(received) {
+    this.#roles = new Map(received.map(({ owner, role }) => [owner, role]));
   }
 
-  learnUser(name) {
-    this.#user = name;
-    this.#store();
-  }
-
-  /// Records that a write was rejected for lack of a scope, or of the role `editor` for this owner.
+  /// Records that a write was rejected because the user is only a reader of this owner's plants.
   learnRejection({ status, scope }, owner) {
-    if (status !== 403) return;
-    if (scope !== null) this.#missingScopes.add(scope);
-    else if (owner !== undefined) this.#readOnlyOwners.add(owner);
-    this.#store();
+    if (status === 403 && scope === null && owner !== undefined) this.#roles.set(owner, "reader");
   }
 
-  /// Clears what the operator may have changed meanwhile.
+  /// Clears what the owners may have changed meanwhile.
   forgetRoles() {
-    this.#readOnlyOwners.clear();
+    this.#roles.clear();
   }
 
   forget() {
-    this.#missingScopes.clear();
-    this.#readOnlyOwners.clear();
-    this.#user = null;
+    this.#me = null;
+    this.#roles.clear();
     remove(KEY);
   }
 
-  get canAdd() {
-    return !this.#missingScopes.has("plants:write");
+  /// The name of the user; `null` before `learn`.
+  get user() {
+    return this.#me?.user ?? null;
   }
 
-  get hasScopeToDelete() {
-    return !this.#missingScopes.has("plants:delete");
+  get token() {
+    return this.#me?.token ?? { scopes: [] };
+  }
+
+  /// Owners whose role is known.
+  get owners() {
+    return [...this.#roles.keys()];
+  }
+
+  has(scope) {
+    return this.token.scopes.includes(scope);
+  }
+
+  get canAdd() {
+    return this.has("plants:write");
   }
 
   canChange(owner) {
-    return !this.#readOnlyOwners.has(owner);
+    return owner === this.user || this.#roles.get(owner) !== "reader";
   }
 
   canDelete({ owner }) {
-    return this.hasScopeToDelete && this.canChange(owner);
+    return this.has("plants:delete") && this.canChange(owner);
   }
 
   /// Returns a sentence about what is not allowed; "" if nothing is known to be forbidden.
   describe() {
-    const verbs = [[this.canAdd, "add"], [this.hasScopeToDelete, "delete"]].filter(([allowed]) => !allowed).map(([, verb]) => verb);
+    if (this.#me === null) return "";
+    const verbs = [[this.canAdd, "add"], [this.has("plants:delete"), "delete"]].filter(([allowed]) => !allowed).map(([, verb]) => verb);
     const scopes = verbs.length === 2 ? "This token can neither add nor delete plants." : verbs.map((verb) => `This token cannot ${verb} plants.`).join("");
-    const owners = [...this.#readOnlyOwners].sort();
+    const owners = this.owners.filter((owner) => !this.canChange(owner)).sort();
     const roles = owners.length > 0 ? `You can read the plants of ${listed(owners)}, not change them.` : "";
     return [scopes, roles].filter(Boolean).join(" ");
-  }
-
-  #store() {
-    store(KEY, JSON.stringify({ missingScopes: [...this.#missingScopes], user: this.#user }));
   }
 }

@@ -1,7 +1,9 @@
-// Signing in with a token, which is stored for this tab and nowhere else.
+// Signing in, with the issuer's login page or with a pasted token. The token is stored for this tab and nowhere else.
 
 import { showMessage } from "./dialogs.js";
+import { hasDraft } from "./drafts.js";
 import { drawingOf } from "./drawing.js";
+import * as oidc from "./oidc.js";
 import { load, remove, store } from "./storage.js";
 import { tokenError, tokenIn } from "./token.js";
 
@@ -11,6 +13,9 @@ const BED = ["Monstera", "Saguaro", "Boston fern", "Pilea", "Dahlia", "Aloe", "L
 
 const REJECTED = "The server rejected this token: it is unknown there, or it has expired or was revoked.";
 const NO_LONGER_VALID = "Your token worked in this tab and no longer does: it has expired or was revoked. Ask the operator of this service for a new one.";
+const LOGIN_EXPIRED = "Your sign-in has expired. Sign in again to go on.";
+const DRAFT_KEPT = "What you had typed is kept until then.";
+const LOGIN_REJECTED = `${oidc.issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
 
 const byId = (id) => document.getElementById(id);
 
@@ -29,12 +34,21 @@ export class SignIn {
       event.preventDefault();
       this.#submit();
     });
+    if (oidc.issuerHost === null) return byId("paste").querySelector("summary").remove();
+    byId("issuer").hidden = false;
+    byId("paste").open = false;
+    byId("sign-in-button").classList.remove("primary");
+    byId("issuer-button").addEventListener("click", () => this.#begin());
+    // The user has come back from the issuer's page with the Back button.
+    addEventListener("pageshow", ({ persisted }) => persisted && this.#wait(false));
   }
 
-  /// Signs in with the stored token of this tab, if there is one.
-  start() {
+  /// Signs in with the issuer's response, if there is one, or with the stored token of this tab.
+  start(response) {
     const token = load(TOKEN_KEY);
-    if (token) this.#onToken(token);
+    // A response without a request does not end a sign-in: every page can link to one.
+    if (response && (response.request || !token)) this.#finish(response);
+    else if (token) this.#onToken(token);
     else this.show();
   }
 
@@ -42,15 +56,25 @@ export class SignIn {
   show(reason = "") {
     this.#submitted = null;
     remove(TOKEN_KEY);
+    oidc.forgetLogin();
     byId("token").value = "";
     this.#mark("");
     this.#reveal(false);
     this.#ask(reason);
   }
 
-  /// Asks again after the server has rejected the token. A token that was just entered stays in the field.
+  /// Signs out: removes the stored token, and goes to the issuer if that has a session to end.
+  leave(reason) {
+    const logout = oidc.logoutUrl();
+    this.show(reason);
+    if (logout) location.assign(logout);
+  }
+
+  /// Asks again after the server has rejected the token. A token that was just pasted stays in the field.
   reject() {
-    if (this.#submitted === null) return this.show(NO_LONGER_VALID);
+    const [isLogin, isNew] = [oidc.isLoggedIn(), this.#submitted !== null];
+    if (isLogin) return this.show(isNew ? LOGIN_REJECTED : withDraft(LOGIN_EXPIRED));
+    if (!isNew) return this.show(withDraft(NO_LONGER_VALID));
     this.#submitted = null;
     this.#mark(REJECTED);
     this.#ask("");
@@ -74,11 +98,11 @@ export class SignIn {
     this.#wait(false);
     showMessage(byId("sign-in-reason"), reason);
     byId("sign-in").hidden = false;
-    byId("token").focus();
+    byId(byId("paste").open ? "token" : "issuer-button").focus();
   }
 
   #mark(error) {
-    byId("token-error").textContent = error;
+    byId("paste-error").textContent = error;
     if (error) byId("token").setAttribute("aria-invalid", "true");
     else byId("token").removeAttribute("aria-invalid");
   }
@@ -89,12 +113,17 @@ export class SignIn {
   }
 
   #wait(waits) {
-    byId("sign-in-button").setAttribute("aria-disabled", String(waits));
+    for (const id of ["sign-in-button", "issuer-button"]) byId(id).setAttribute("aria-disabled", String(waits));
     byId("sign-in-button").textContent = waits ? "Looking for your plants…" : "Sign in";
+    byId("issuer-button").textContent = waits ? "Signing in…" : `Sign in with ${oidc.issuerHost}`;
+  }
+
+  get #isWaiting() {
+    return byId("sign-in-button").getAttribute("aria-disabled") === "true";
   }
 
   async #submit() {
-    if (byId("sign-in-button").getAttribute("aria-disabled") === "true") return;
+    if (this.#isWaiting) return;
     const token = tokenIn(byId("token").value);
     const error = tokenError(token);
     this.#mark(error);
@@ -104,4 +133,34 @@ export class SignIn {
     this.#submitted = token;
     await this.#onToken(token);
   }
+
+  /// Goes to the issuer's login page.
+  async #begin() {
+    if (this.#isWaiting) return;
+    showMessage(byId("sign-in-reason"), "");
+    this.#wait(true);
+    await oidc.begin().catch((error) => this.#showError(error));
+  }
+
+  /// Signs in with the issuer's response.
+  async #finish(response) {
+    this.show();
+    this.#wait(true);
+    try {
+      this.#submitted = await oidc.finish(response);
+    } catch (error) {
+      return this.#showError(error);
+    }
+    await this.#onToken(this.#submitted);
+  }
+
+  #showError(error) {
+    if (!(error instanceof oidc.SignInError)) throw error;
+    this.show(error.message);
+  }
+}
+
+/// Returns the message, and adds that nothing typed is lost, if that is the case.
+function withDraft(message) {
+  return hasDraft() ? `${message} ${DRAFT_KEPT}` : message;
 }

@@ -18,7 +18,7 @@ const DELAY_MAX: Duration = Duration::from_secs(4);
 
 /// The rejections on one connection.
 #[derive(Default)]
-pub(crate) struct RejectionDelay(Mutex<Option<Rejections>>);
+pub(crate) struct OverloadDelay(Mutex<Option<Rejections>>);
 
 #[derive(Clone, Copy)]
 struct Rejections {
@@ -28,7 +28,7 @@ struct Rejections {
     in_a_row: u32,
 }
 
-impl RejectionDelay {
+impl OverloadDelay {
     /// Counts the rejection of a request, and waits as long as its response is to be delayed.
     pub(crate) async fn wait(&self, arrived: Instant) {
         let in_a_row = self.next(arrived);
@@ -76,7 +76,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     /// Rejects a request that arrived at this time, and returns the delay of its response and when it was sent.
-    fn reject(delay: &RejectionDelay, arrived: Instant) -> (Duration, Instant) {
+    fn reject(delay: &OverloadDelay, arrived: Instant) -> (Duration, Instant) {
         let in_a_row = delay.next(arrived);
         let sent = arrived + delay_of(in_a_row);
         delay.set_sent(sent, in_a_row);
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn repeated_rejections_are_delayed_longer_and_longer() {
-        let (delay, mut time) = (RejectionDelay::default(), Instant::now());
+        let (delay, mut time) = (OverloadDelay::default(), Instant::now());
         let delays = [(); 4].map(|()| {
             let (delayed, sent) = reject(&delay, time);
             time = sent + MOMENT;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_client_that_honours_retry_after_is_never_delayed() {
-        let (delay, start) = (RejectionDelay::default(), Instant::now());
+        let (delay, start) = (OverloadDelay::default(), Instant::now());
         for attempt in 0..5 {
             assert_eq!(reject(&delay, start + attempt * RETRY_AFTER).0, Duration::ZERO);
         }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn concurrent_requests_are_not_retries_of_each_other() {
-        let (delay, start) = (RejectionDelay::default(), Instant::now());
+        let (delay, start) = (OverloadDelay::default(), Instant::now());
         reject(&delay, start + MOMENT);
         assert_eq!(reject(&delay, start).0, Duration::ZERO);
         // Both retries are delayed alike, although the first has not been sent when the second arrives.

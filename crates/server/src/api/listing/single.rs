@@ -1,0 +1,42 @@
+//! One plant of a collection. It has the entity tag of the collection, which changes at least as often as the plant.
+
+use std::ops::ControlFlow;
+
+use axum::body::Body;
+use axum::response::Response;
+use plantstore_model::plant::{Plant, PlantId};
+use plantstore_store::{Collection, PlantRange};
+
+use super::query::PlantQuery;
+use super::response::{NOT_NEGOTIATED, not_modified, respond};
+use crate::api::collections::ReadableCollections;
+use crate::api::error::ApiError;
+use crate::api::state::Api;
+
+/// Responds with the plant of this id in a single collection.
+pub(crate) async fn read_plant(
+    api: &'static Api,
+    readable: ReadableCollections,
+    query: PlantQuery,
+    id: PlantId,
+) -> Result<Response, ApiError> {
+    let [Collection { owner, owner_id, .. }] = readable.collections() else {
+        return Err(ApiError::Internal("a plant of several collections".to_owned()));
+    };
+    let _slot = api.admission.enter().await?;
+    let mut ranges = [PlantRange::all_of(*owner_id).starting_at(id).through(id)];
+    let (mut body, include) = (None, query.include);
+    let found = |_, id, name: &str, tag: Option<&str>| {
+        let plant = Plant { id: include.id.then_some(id), owner: include.owner.then(|| owner.as_str()), name, tag };
+        body = serde_json::to_vec(&plant).ok();
+        ControlFlow::Break(())
+    };
+    let listed = api.store.list(&mut ranges, 1, found).await?;
+    readable.check(&listed.versions)?;
+    let body = body.ok_or(ApiError::NoPlant)?;
+    let tag = readable.tag(&listed.versions);
+    if query.if_none_match.is_some_and(|condition| condition.matches(tag)) {
+        return Ok(not_modified(tag, NOT_NEGOTIATED));
+    }
+    Ok(respond(Body::from(body), None, tag.header()))
+}

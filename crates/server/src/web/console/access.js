@@ -1,0 +1,217 @@
+// The Access page: the user's tokens, and the shares that the user has granted and received.
+
+import { ConfirmDialog, ShareDialog, TokenDialog } from "./access-dialogs.js";
+import { RECEIVED_ROLES, ROLES, dateOf, dayOf, scopeWords } from "./scopes.js";
+import { called, count } from "./text.js";
+
+const byId = (id) => document.getElementById(id);
+
+export class AccessPage {
+  #permissions;
+  #actions;
+  #api = null;
+  #tokenDialog;
+  #shareDialog;
+  #confirmDialog;
+
+  /// `actions` are `open` (opens a dialog), `say` (shows a message), `onFailure` (gets every failure of a request first), `onShares`
+  /// (gets the shares that were read), `onOwner` (shows the plants of an owner) and `onOwnTokenRevoked`.
+  constructor(permissions, actions) {
+    this.#permissions = permissions;
+    this.#actions = actions;
+    const { open } = actions;
+    this.#tokenDialog = new TokenDialog({
+      open,
+      onCreate: (token) => this.#createToken(token),
+      onUnseen: ({ id, label }) => actions.say(`${called({ name: label || `Token ${id}` })} was made, but its secret was not shown. Revoke it.`),
+    });
+    this.#shareDialog = new ShareDialog({ open, onGrant: (user, role) => this.#grant(user, role) });
+    this.#confirmDialog = new ConfirmDialog({ open });
+    byId("new-token").addEventListener("click", () => this.openForm("token-form"));
+    byId("new-share").addEventListener("click", () => this.openForm("share-form"));
+    byId("tokens-again").addEventListener("click", () => this.#readTokens());
+    byId("shares-again").addEventListener("click", () => this.#readShares());
+  }
+
+  /// Shows the page, and reads what it shows.
+  show(api) {
+    this.#api = api;
+    const permissions = this.#permissions;
+    byId("access-identity").textContent = identityOf(permissions);
+    for (const [part, what] of [["tokens", "list, make or revoke tokens"], ["shares", "see or change what is shared"]]) {
+      const isAllowed = permissions.has(`${part}:manage`);
+      byId(`${part}-allowed`).hidden = !isAllowed;
+      byId(`${part}-forbidden`).hidden = isAllowed;
+      byId(`${part}-forbidden`).textContent = `This token lacks the scope ${part}:manage, so it cannot ${what}.`;
+    }
+    byId("new-token").hidden = !permissions.has("tokens:manage");
+    byId("new-share").hidden = !permissions.has("shares:manage");
+    return Promise.all([this.#readTokens(), this.#readShares()]);
+  }
+
+  /// Removes everything that was shown.
+  clear() {
+    this.#api = null;
+    for (const id of ["tokens", "ended-tokens", "granted", "received"]) byId(id).replaceChildren();
+    byId("access-identity").textContent = "";
+  }
+
+  /// Opens the dialog with this form.
+  openForm(id) {
+    if (id === "token-form" && this.#permissions.has("tokens:manage")) this.#tokenDialog.open(this.#permissions.token);
+    if (id === "share-form" && this.#permissions.has("shares:manage")) this.#shareDialog.open();
+  }
+
+  async #readTokens() {
+    if (!this.#permissions.has("tokens:manage")) return;
+    const tokens = await this.#read("tokens", (api) => api.tokens());
+    if (!tokens) return;
+    const isActive = ({ state }) => state === "active";
+    const inOrder = tokens.sort((one, other) => other.current - one.current || (one.created_at < other.created_at ? 1 : -1));
+    const ended = inOrder.filter((token) => !isActive(token));
+    byId("tokens").replaceChildren(...inOrder.filter(isActive).map((token) => this.#tokenEntry(token)));
+    byId("ended-tokens").replaceChildren(...ended.map((token) => this.#tokenEntry(token)));
+    byId("ended").hidden = ended.length === 0;
+    byId("ended-count").textContent = `${count(ended.length, "token")} that ${ended.length === 1 ? "has" : "have"} ended`;
+  }
+
+  async #readShares() {
+    if (!this.#permissions.has("shares:manage")) return;
+    const shares = await this.#read("shares", (api) => api.shares());
+    if (!shares) return;
+    const { granted, received } = shares;
+    byId("granted").replaceChildren(...granted.map((share) => this.#grantedEntry(share)));
+    byId("granted-none").hidden = granted.length > 0;
+    byId("received").replaceChildren(...received.map((share) => this.#receivedEntry(share)));
+    byId("received-none").hidden = received.length > 0;
+    this.#actions.onShares(received);
+  }
+
+  /// Reads a part of the page; `null` if that fails or the user has signed out meanwhile.
+  async #read(part, request) {
+    const api = this.#api;
+    byId(`${part}-failure`).hidden = true;
+    try {
+      const read = await request(api);
+      return api === this.#api ? read : null;
+    } catch (failure) {
+      if (api !== this.#api || this.#actions.onFailure(failure)) return null;
+      byId(`${part}-failure-text`).textContent = failure.message;
+      byId(`${part}-failure`).hidden = false;
+      return null;
+    }
+  }
+
+  /// Sends a change. A failure is shown by the dialog that asked for it.
+  async #change(request) {
+    const api = this.#api;
+    try {
+      return await request(api);
+    } catch (failure) {
+      if (api === this.#api) this.#actions.onFailure(failure);
+      throw failure;
+    }
+  }
+
+  async #createToken(token) {
+    try {
+      const created = await this.#change((api) => api.createToken(token));
+      this.#readTokens();
+      return created;
+    } catch (failure) {
+      if (failure.status !== 0 || !this.#api) throw failure;
+      this.#readTokens();
+      throw new Error(`${failure.message} If the new token is in the list, revoke it: its secret is lost.`);
+    }
+  }
+
+  async #grant(user, role) {
+    await this.#change((api) => api.grantShare(user, role));
+    this.#actions.say(`${user} ${ROLES[role]}.`);
+    await this.#readShares();
+  }
+
+  #tokenEntry(token) {
+    const { id, label, scopes, created_at, expires_at, last_used_at, state, current } = token;
+    const name = label || `Token ${id}`;
+    const end = expires_at ? `${state === "active" ? "ends" : "ended"} ${dateOf(expires_at)}` : "never ends";
+    const facts = [`Made ${dateOf(created_at)}`, state === "revoked" ? "revoked" : end, last_used_at ? `last used ${dayOf(last_used_at)}` : "never used"];
+    const badge = current ? "In use here" : state === "active" ? "" : state;
+    const entry = entryOf({ name, badge, chips: scopes, facts: facts.join(" · ") });
+    if (state !== "active") return entry;
+    const warning = current ? " It is the one that you are signed in with: you will be signed out." : "";
+    const onConfirm = async () => {
+      await this.#revoke((api) => api.revokeToken(id));
+      if (current) return this.#actions.onOwnTokenRevoked();
+      this.#actions.say(`${called({ name })} revoked.`);
+      await this.#readTokens();
+    };
+    const text = `Programs that use it stop working within seconds. This cannot be undone.${warning}`;
+    entry.append(this.#revokeButton(name, { title: `Revoke ${called({ name })}?`, text, onConfirm }));
+    return entry;
+  }
+
+  #grantedEntry({ user, role, created_at }) {
+    const entry = entryOf({ name: user, badge: role, facts: `${user} ${ROLES[role] ?? role} · since ${dateOf(created_at)}` });
+    const onConfirm = async () => {
+      await this.#revoke((api) => api.revokeShare(user));
+      this.#actions.say(`Your plants are no longer shared with ${user}.`);
+      await this.#readShares();
+    };
+    const text = `${user} will no longer see your plants. You can share them again at any time.`;
+    entry.append(this.#revokeButton(user, { title: `Stop sharing with ${user}?`, text, onConfirm }));
+    return entry;
+  }
+
+  #receivedEntry({ owner, role }) {
+    const entry = entryOf({ name: owner, badge: role, facts: RECEIVED_ROLES[role] ?? role });
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "See plants";
+    button.setAttribute("aria-label", `See plants of ${owner}`);
+    button.addEventListener("click", () => this.#actions.onOwner(owner));
+    entry.append(button);
+    return entry;
+  }
+
+  #revokeButton(name, question) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "danger";
+    button.textContent = "Revoke";
+    button.setAttribute("aria-label", `Revoke ${name}`);
+    button.addEventListener("click", () => this.#confirmDialog.open(question));
+    return button;
+  }
+
+  /// Sends a revocation; one that another client has done already counts as done.
+  #revoke(request) {
+    return this.#change(request).catch((failure) => {
+      if (failure.status !== 404) throw failure;
+    });
+  }
+}
+
+/// Returns a sentence about the token that the user is signed in with.
+function identityOf({ user, token: { label, id, issuer, expires_at } }) {
+  const name = label ? `the token ${called({ name: label })}` : `token ${id}`;
+  const means = issuer === undefined ? name : `your account at ${new URL(issuer).host}`;
+  const end = expires_at ? `until ${dateOf(expires_at)}` : "without an end";
+  return `You are ${user}, signed in with ${means}, ${end}.`;
+}
+
+function entryOf({ name, badge, chips = [], facts }) {
+  const entry = document.getElementById("entry-template").content.firstElementChild.cloneNode(true);
+  entry.querySelector("h3").textContent = name;
+  entry.querySelector(".badge").textContent = badge;
+  entry.querySelector(".scopes").replaceChildren(...chips.map(chipOf));
+  entry.querySelector(".hint").textContent = facts;
+  return entry;
+}
+
+function chipOf(scope) {
+  const chip = document.createElement("li");
+  chip.textContent = scopeWords(scope);
+  chip.title = scope;
+  return chip;
+}

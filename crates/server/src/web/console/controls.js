@@ -1,0 +1,74 @@
+// The controls of the page: their events, the keyboard shortcuts, and the choice between the plants and the Access page.
+
+const PAGES = ["plants", "access"];
+
+const byId = (id) => document.getElementById(id);
+
+/// Shows one of the pages, for the user with this name.
+export function showPage(page, user) {
+  for (const other of PAGES) byId(`${other}-page`).hidden = other !== page;
+  const isAccess = page === "access";
+  byId("skip").textContent = isAccess ? "Skip to the content" : "Skip to the plants";
+  document.title = isAccess ? "Access · plantstore" : "plantstore";
+  byId("user").textContent = user;
+  byId("to-access").setAttribute("aria-label", `Access, signed in as ${user}`);
+  if (isAccess) byId("to-access").setAttribute("aria-current", "page");
+  else byId("to-access").removeAttribute("aria-current");
+}
+
+/// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant.
+export function listen(actions) {
+  const onClick = (id, action) => byId(id).addEventListener("click", action);
+  for (const [id, action] of Object.entries({ add: "add", refresh: "refresh", keys: "keys", "sign-out": "signOut", "try-now": "tryNow" })) {
+    onClick(id, () => actions[action]());
+  }
+  for (const view of ["cards", "table"]) onClick(`as-${view}`, () => actions.view(view));
+  const onLink = (id, action) => {
+    onClick(id, (event) => {
+      // The fragment of the URL has the page and the filter.
+      event.preventDefault();
+      action();
+    });
+  };
+  onLink("skip", () => actions.focusContent());
+  for (const page of PAGES) {
+    onLink(`to-${page}`, () => {
+      actions.go(page);
+      byId(`${page}-title`).focus();
+    });
+  }
+  byId("query").addEventListener("input", ({ target }) => actions.filter({ query: target.value }));
+  byId("sort").addEventListener("change", ({ target }) => actions.filter({ sort: target.value }));
+  byId("owner").addEventListener("change", ({ target }) => actions.filter({ owner: target.value || null }));
+  for (const dialog of document.querySelectorAll("dialog")) {
+    dialog.addEventListener("close", () => {
+      // The button that opened it may have been hidden or replaced meanwhile.
+      const { activeElement } = document;
+      if (!byId("garden").hidden && (activeElement === document.body || !activeElement.checkVisibility())) actions.focusContent();
+    });
+  }
+  addEventListener("keydown", (event) => onKey(event, actions));
+  addEventListener("online", () => actions.tryNow());
+  document.addEventListener("visibilitychange", () => actions.return());
+  addEventListener("focus", () => actions.return());
+  addEventListener("pagehide", () => actions.leave());
+  addEventListener("pageshow", ({ persisted }) => persisted && actions.restore());
+  const controls = document.querySelector(".controls");
+  const onStuck = ([{ intersectionRatio }]) => controls.classList.toggle("stuck", intersectionRatio < 1);
+  new IntersectionObserver(onStuck, { threshold: 1, rootMargin: "-1px 0px 0px" }).observe(controls);
+}
+
+function onKey(event, actions) {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (byId("garden").hidden || event.altKey) return;
+  if (event.key === "Escape" && event.target === byId("query")) return actions.clearSearch();
+  if (typing) return;
+  const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);
+  if (isUndo ? !actions.undo() : event.ctrlKey || event.metaKey) return;
+  const isPlants = !byId("plants-page").hidden;
+  if (event.key === "?") actions.keys();
+  else if (event.key === "/" && isPlants) byId("query").focus();
+  else if (event.key === "n" && isPlants && actions.canAdd()) actions.add();
+  else if (!isUndo) return;
+  event.preventDefault();
+}

@@ -1,0 +1,37 @@
+// What the user had typed into a dialog when the token ended. It is stored for this tab, until the same user has signed in again.
+
+import { load, remove, store } from "./storage.js";
+
+const KEY = "plantstore-draft";
+
+/// Stores the fields of the open form.
+export function storeDraft(user) {
+  const form = document.querySelector("dialog[open] form:not([hidden])");
+  // Not the property `id`, which a field of that name hides.
+  if (form) store(KEY, JSON.stringify({ user, form: form.getAttribute("id"), fields: [...new FormData(form)] }));
+}
+
+/// Returns the stored form (`form`, `fields`) of this user, and removes it; `null` if there is none.
+export function takeDraft(user) {
+  const draft = JSON.parse(load(KEY) ?? "null");
+  forgetDraft();
+  return draft?.user === user ? draft : null;
+}
+
+export function hasDraft() {
+  return load(KEY) !== null;
+}
+
+export function forgetDraft() {
+  remove(KEY);
+}
+
+/// Fills in the form again.
+export function restoreDraft({ form, fields }) {
+  for (const control of document.getElementById(form).elements) {
+    const values = fields.filter(([name]) => name === control.name).map(([, value]) => value);
+    if (["checkbox", "radio"].includes(control.type)) control.checked = !control.disabled && values.includes(control.value);
+    else if (control.tagName === "SELECT" && ![...control.options].some(({ value }) => value === values[0])) continue;
+    else if (values.length > 0) [control.value] = values;
+  }
+}
