@@ -11,16 +11,14 @@ mod history;
 mod response;
 #[path = "../../tests/it/support/stop.rs"]
 mod stop;
+#[path = "../../tests/it/support/wait.rs"]
+mod wait;
 #[path = "../../tests/it/support/workload.rs"]
 mod workload;
-
-use std::time::Duration;
 
 pub(crate) use client::{Client, Connection};
 pub(crate) use history::{History, Summary};
 pub(crate) use response::Response;
 pub(crate) use stop::StopOnDrop;
+use wait::{Stopwatch, TIMEOUT};
 pub(crate) use workload::{Report, Workload};
-
-/// Timeout of a client for a response.
-const TIMEOUT: Duration = Duration::from_secs(30);

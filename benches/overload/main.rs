@@ -1,4 +1,4 @@
-//! Open-loop overload benchmark: `scripts/overload [--control PROGRAM]`.
+//! Open-loop overload benchmark: `scripts/bench overload [--control PROGRAM]`.
 //!
 //! For each workload (lists, creates, and both in equal parts) it measures the peak with a few connections in a closed
 //! loop, and right after it offers a multiple of that peak over many connections in an open loop: requests are due by the

@@ -1,0 +1,15 @@
+"""Parts of the benchmark. Each module has a TITLE and a function `run(context)` that adds measurements to the result."""
+
+from parts import connections, embedded, micro, overload, postgresql, sizes, transfer
+
+ALL = {
+    "embedded": embedded,
+    "connections": connections,
+    "sizes": sizes,
+    "postgresql": postgresql,
+    "transfer": transfer,
+    "overload": overload,
+    "micro": micro,
+}
+# Parts of a quick run: those with targets, and the connections.
+QUICK = ("embedded", "connections", "sizes", "postgresql")

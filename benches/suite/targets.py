@@ -1,0 +1,102 @@
+"""The targets of the project, each stated once, and their evaluation against a result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from figures import Figure, Result
+
+MET = "met"
+# The median misses the bound, by no more than the spread of the rounds.
+WITHIN_SPREAD = "within spread"
+MISSED = "missed"
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    figure: Callable[[Result], Figure | None]
+    # One of the two is None.
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = ""
+
+    def bound(self):
+        sign, value = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
+        return f"{sign} {value:g}{self.unit}" if value < 1_000 else f"{sign} {value:,}{self.unit}"
+
+    def verdict(self, figure):
+        if figure is None:
+            return NOT_MEASURED
+        shortfall = self.at_least - figure.median if self.at_least is not None else figure.median - self.at_most
+        if shortfall <= 0:
+            return MET
+        return WITHIN_SPREAD if shortfall <= figure.spread else MISSED
+
+
+def ratio(name, other, field="rate"):
+    return lambda result: result.ratio(name, other, field)
+
+
+def value(name, field):
+    return lambda result: result.figure(name, field)
+
+
+def cost(name, without):
+    """The part of the throughput that a feature costs, in percent."""
+
+    def percent(result):
+        found = result.ratio(name, without)
+        return found and Figure(tuple(100 * (1 - entry) for entry in found.rounds))
+
+    return percent
+
+
+def largest_store(operation):
+    """The throughput of the largest store of the run against that of the store with 100,000 plants."""
+
+    def compare(result):
+        sizes = result.facts.get("settings", {}).get("sizes", [])
+        return result.ratio(f"plantstore/{operation}/plants={max(sizes)}", f"plantstore/{operation}/plants=100000") if sizes else None
+
+    return compare
+
+
+TARGETS = (
+    Target("list of 20, unchanged ÷ bare, access log on", ratio("plantstore/list", "bare/list"), at_least=0.85),
+    Target("list of 20, unchanged ÷ bare, access log off", ratio("plantstore/list, no log", "bare/list"), at_least=0.90),
+    Target("list of 20, another user each time ÷ bare", ratio("plantstore/list, other users", "bare/list"), at_least=0.75),
+    Target("the same with no list cache ÷ bare", ratio("plantstore/list, no cache", "bare/list"), at_least=0.50),
+    Target("304 on a matching ETag ÷ bare", ratio("plantstore/list, 304", "bare/list"), at_least=0.85),
+    Target("cost of the access log", cost("plantstore/list", "plantstore/list, no log"), at_most=5, unit=" %"),
+    Target("durable create, random ids ÷ SQLite alone", ratio("plantstore/create", "sqlite/insert"), at_least=0.90),
+    Target("durable create, ascending ids ÷ SQLite alone", ratio("plantstore/create, ascending", "sqlite/insert, ascending"), at_least=0.90),
+    Target("create p99 ÷ bare p99", ratio("plantstore/create", "bare/create", "p99"), at_most=4),
+    Target("slowest create of a round", value("plantstore/create", "max"), at_most=50, unit=" ms"),
+    Target("list ÷ PocketBase", ratio("plantstore/list, other users", "pocketbase/list"), at_least=40),
+    Target("create ÷ PocketBase", ratio("plantstore/create", "pocketbase/create"), at_least=12),
+    Target("list ÷ Fastify + better-sqlite3", ratio("plantstore/list, other users", "fastify/list"), at_least=6),
+    Target("create ÷ Fastify + better-sqlite3", ratio("plantstore/create", "fastify/create"), at_least=4),
+    Target("list, largest store ÷ 100,000 plants", largest_store("list"), at_least=0.95),
+    Target("create, largest store ÷ 100,000 plants", largest_store("create"), at_least=0.80),
+    Target("peak memory, largest store, under load", value("plantstore/memory", "peak_mb"), at_most=80, unit=" MB"),
+    Target("whole list, streamed", value("plantstore/stream", "rate"), at_least=1_000_000, unit=" plants/s"),
+    Target("memory that a whole list adds", value("plantstore/stream", "added_mb"), at_most=16, unit=" MB"),
+    Target("start to ready, largest store", value("plantstore/start", "ms"), at_most=100, unit=" ms"),
+    Target("PostgreSQL: database CPU per create ÷ per single-row insert", ratio("postgresql/create", "pgbench/insert", "database_us"), at_most=0.25),
+    Target("PostgreSQL: database CPU per unchanged list ÷ per select of 20", ratio("postgresql/list", "pgbench/select", "database_us"), at_most=0.50),
+    Target("PostgreSQL: list of 20 ÷ pgbench with the same select", ratio("postgresql/list", "pgbench/select"), at_least=0.6),
+    Target("PostgreSQL: creates over two nodes ÷ over one", ratio("postgresql/create, two nodes", "postgresql/create"), at_least=1.0),
+)
+
+
+def evaluate(result):
+    """Returns the outcome of every target as plain data for the result file."""
+    outcomes = []
+    for target in TARGETS:
+        figure = target.figure(result)
+        outcome = {"name": target.name, "bound": target.bound(), "unit": target.unit, "verdict": target.verdict(figure)}
+        if figure is not None:
+            outcome |= {"median": figure.median, "spread": figure.spread, "rounds": list(figure.rounds)}
+        outcomes.append(outcome)
+    return outcomes
