@@ -13,8 +13,8 @@ export const BASE_URL = process.env.BASE_URL;
 export const TOKEN = process.env.TOKEN;
 export const OUTPUT = process.env.OUTPUT;
 
-/// Timeout for every expected event; the same as in tests/it.
-const TIMEOUT = 30_000;
+/// Timeout for every expected event, on a machine that is busy with other tests.
+const TIMEOUT = 120_000;
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
 mkdirSync(OUTPUT, { recursive: true });
@@ -32,9 +32,9 @@ function find(program) {
   throw new Error(`${program} is missing: scripts/test installs it`);
 }
 
-/// Runs a test with a browser of its own, which ends with it.
+/// Runs a test with a new browser, which is closed afterwards.
 export async function withBrowser(test) {
-  // The sandbox needs rights that root in a container does not have; what is shown here is our own.
+  // The sandbox needs privileges that root in a container does not have. All pages are our own.
   // Without a GPU, software compositing takes a fifth less processor time than an emulated GPU.
   const args = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"];
   const browser = await chromium.launch({ executablePath: find("chromium"), args, timeout: 2 * TIMEOUT });
@@ -45,10 +45,12 @@ export async function withBrowser(test) {
   }
 }
 
-/// A page in a context of its own, and its errors: errors and warnings on the console, exceptions, dialogs, and requests to
-/// other servers. `check` throws if there was any; `tolerate` names those that are expected.
+/// Opens a page in a new context and collects its errors: errors and warnings on the console, exceptions, dialogs, and
+/// requests to other servers. `check` throws if there was any; `tolerate` takes patterns of expected errors.
 export async function openPage(browser, options = {}) {
-  const context = await browser.newContext({ baseURL: BASE_URL, viewport: { width: 1280, height: 800 }, ...options });
+  // Animations delay every click, because it waits until the element rests.
+  const defaults = { baseURL: BASE_URL, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce" };
+  const context = await browser.newContext({ ...defaults, ...options });
   context.setDefaultTimeout(TIMEOUT);
   const page = await context.newPage();
   const faults = [];
@@ -77,12 +79,12 @@ export async function openPage(browser, options = {}) {
 
 /// Throws if axe-core finds a violation on the page as it is now.
 export async function checkAccessibility(page, state) {
-  // Through the debugger, to which no Content-Security-Policy applies.
+  // Evaluated by the debugger, to which no Content-Security-Policy applies.
   if (!(await page.evaluate("typeof window.axe === 'object'"))) {
     await page.evaluate(await source(AXE));
   }
   const violations = await page.evaluate(async () => {
-    // Elements have no contrast while they fade in. Endless animations go on.
+    // Elements have no contrast while they fade in. Endless animations are not finished.
     for (const animation of document.getAnimations()) {
       if (animation.effect.getComputedTiming().endTime !== Infinity) animation.finish();
     }
@@ -99,14 +101,14 @@ async function source(path) {
   return readFile(path, "utf8");
 }
 
-/// A picture in the output directory, for people to look at.
+/// Saves a screenshot in the output directory, for manual review.
 export async function picture(page, name, options = {}) {
   await page.screenshot({ path: join(OUTPUT, `${name}.png`), animations: "disabled", ...options });
 }
 
 const responses = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
-/// Asks the test that runs this script to do something with the server, and waits until it is done.
+/// Sends a command about the server to the test that runs this script, and waits for its result.
 export async function ask(what) {
   process.stdout.write(`ask ${what}\n`);
   const { value, done } = await responses.next();
@@ -114,7 +116,7 @@ export async function ask(what) {
   return value;
 }
 
-/// Runs the script's body and ends the process: an open standard input would prevent that.
+/// Runs the script's body and exits explicitly, because an open standard input keeps the process running.
 export function main(body) {
   body().then(
     () => process.exit(0),

@@ -1,5 +1,5 @@
-// The address and the history: filters that survive a reload, dialogs that Back closes, and the ways to the documentation and
-// the keys.
+// The address and the history: filters survive a reload, Back closes dialogs, and links lead to the documentation and the
+// keyboard shortcuts.
 
 import assert from "node:assert/strict";
 import { BASE_URL, TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -14,7 +14,7 @@ const fragment = (page) => new URL(page.url()).hash;
 async function filters(browser) {
   for (const [id, name, tag] of [[1, "Ivy", "wall & roof"], [2, "Moss", "wall & roof"], [3, "Oak", ""]]) await plant(id, name, tag);
   await ask("share editor");
-  await until("the share", async () => (await stored(BOB)).includes("Moss"));
+  await until("the grant to take effect", async () => (await stored(BOB)).includes("Moss"));
   await call("POST", "/plants", { token: BOB, body: '{"id":4,"name":"Ivory palm","tag":"wall & roof"}' });
   const page = await signedIn(browser, { token: BOB });
   await page.getByRole("searchbox").fill("iv");
@@ -30,23 +30,23 @@ async function filters(browser) {
   assert.equal(await page.getByRole("button", { name: "wall & roof" }).getAttribute("aria-pressed"), "true");
   assert.equal(await page.getByLabel("Owner").inputValue(), "ada");
   const everything = [page.url(), await page.evaluate("JSON.stringify(history.state)"), ...requests].join("\n");
-  assert.ok(!everything.includes(BOB), "no token in an address");
-  assert.ok(!requests.some((url) => url.includes("q=iv")), "the server does not learn what is searched");
+  assert.ok(!everything.includes(BOB), "no address contains a token");
+  assert.ok(!requests.some((url) => url.includes("q=iv")), "the search is not sent to the server");
 
-  // The same address in another tab, after signing in.
+  // The same address in another tab shows the same plants after signing in.
   const other = await openPage(browser);
   await other.goto(page.url());
   await signIn(other, BOB);
   await shows(other, ["Ivy"]);
   other.check();
 
-  // An address that is changed by hand takes effect at once; plants without a tag have one, too.
+  // A changed address takes effect without a reload. An empty tag selects plants without a tag.
   await page.evaluate("location.hash = '#tag='");
   await shows(page, ["Oak"]);
   assert.equal(await page.getByRole("searchbox").inputValue(), "");
   await page.goBack();
   await shows(page, ["Ivy"]);
-  // The way to the plants does not touch the filter.
+  // The link "Skip to the plants" does not change the filter.
   await page.locator("#skip").focus();
   await page.keyboard.press("Enter");
   await page.keyboard.press("Tab");
@@ -63,7 +63,7 @@ async function filters(browser) {
 async function back(browser) {
   await plant(1, "Ivy", "wall");
   const page = await openPage(browser);
-  // Chromium looks for an icon by itself.
+  // Chromium requests an icon on its own.
   page.tolerate(/status of 401/);
   await page.goto("/livez");
   await page.goto("/");
@@ -73,12 +73,12 @@ async function back(browser) {
   await until("the filter in the address", () => fragment(page) === "#q=ivy");
   await page.getByRole("searchbox").blur();
   const dialog = page.locator("dialog[open]");
-  const ways = [
+  const actions = [
     () => page.getByRole("button", { name: "Add a plant" }).click(),
     () => page.getByRole("button", { name: "Ivy", exact: true }).click(),
     () => page.keyboard.press("?"),
   ];
-  for (const open of ways) {
+  for (const open of actions) {
     await open();
     await dialog.waitFor();
     await page.goBack();
@@ -86,8 +86,8 @@ async function back(browser) {
     await shows(page, ["Ivy"]);
     assert.equal(fragment(page), "#q=ivy");
   }
-  // A closed dialog leaves no history entry, even if the next one is opened at once.
-  for (const open of [...ways, ...ways]) {
+  // A closed dialog leaves no history entry, even if the next one is opened immediately.
+  for (const open of [...actions, ...actions]) {
     await open();
     await dialog.waitFor();
     await page.keyboard.press("Escape");
@@ -97,15 +97,15 @@ async function back(browser) {
   await dialog.getByLabel("Name").fill("Ivy geranium");
   await page.keyboard.press("Enter");
   await shown(page, "Ivy geranium").waitFor();
-  // A reload with an open dialog is a page without one.
+  // A reload closes an open dialog.
   await page.getByRole("button", { name: "Ivy geranium", exact: true }).click();
   await dialog.waitFor();
   await page.reload();
   await shown(page, "Ivy geranium").waitFor();
-  await until("the entry of the page", () => page.evaluate("history.state === null"));
+  await until("the history entry of the dialog to be removed", () => page.evaluate("history.state === null"));
   assert.equal(await dialog.count(), 0);
   await page.goBack();
-  await until("the page before", () => page.url() === `${BASE_URL}/livez`);
+  await until("the previous page", () => page.url() === `${BASE_URL}/livez`);
   page.check();
 }
 
@@ -123,7 +123,7 @@ async function help(browser) {
     await page.keyboard.press("Escape");
     await keys.waitFor({ state: "hidden" });
   }
-  // In a text field it is a character.
+  // In a text field, `?` is a character.
   await page.getByRole("searchbox").press("?");
   assert.equal(await page.getByRole("searchbox").inputValue(), "?");
   assert.equal(await page.locator("dialog[open]").count(), 0);

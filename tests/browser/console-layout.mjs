@@ -7,8 +7,8 @@ import { call, plant, shown, signedIn, stored, until } from "./garden.mjs";
 const { BOB, PART } = process.env;
 const SCREENS = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 }, narrow: { width: 320, height: 640 } };
 
-/// The ids that are cut off.
-const cutIds = (page) => page.locator("[data-key] .id").evaluateAll((ids) => ids.filter((id) => id.scrollWidth > id.clientWidth).map((id) => id.textContent));
+/// Returns the ids that are truncated.
+const truncatedIds = (page) => page.locator("[data-key] .id").evaluateAll((ids) => ids.filter((id) => id.scrollWidth > id.clientWidth).map((id) => id.textContent));
 
 async function tags(browser) {
   await plant(1_234_567, "Ivy", "a tag as long as ".repeat(12).slice(0, 200));
@@ -19,30 +19,31 @@ async function tags(browser) {
     for (const view of ["Cards", "Table"]) {
       await page.getByRole("button", { name: view }).click();
       await page.locator("[data-key]").nth(2).waitFor();
-      assert.deepEqual(await cutIds(page), [], `${view} on the ${name}`);
+      assert.deepEqual(await truncatedIds(page), [], `${view} on the ${name}`);
       await picture(page, `tags-${name}-${view.toLowerCase()}`);
     }
     page.check();
   }
-  // With the names of their owners beside them, too.
+  // The same with the names of owners.
   await ask("share editor");
-  await until("the share", async () => (await stored(BOB)).includes("Moss"));
+  await until("the grant to take effect", async () => (await stored(BOB)).includes("Moss"));
   await call("POST", "/plants", { token: BOB, body: '{"id":1234567,"name":"Fern","tag":"another tag that has many words"}' });
   for (const [name, viewport] of Object.entries(SCREENS)) {
     const page = await signedIn(browser, { viewport, token: BOB });
     for (const view of ["Cards", "Table"]) {
       await page.getByRole("button", { name: view }).click();
       await page.locator("[data-key]").nth(3).waitFor();
-      assert.deepEqual(await cutIds(page), [], `${view} with owners on the ${name}`);
+      assert.deepEqual(await truncatedIds(page), [], `${view} with owners on the ${name}`);
       await picture(page, `tags-owners-${name}-${view.toLowerCase()}`);
     }
     page.check();
   }
 }
 
-/// The first place, from the beginning of the page to its end, where the button that adds a plant lies upon one that deletes.
-async function firstCoveredPlace() {
-  for (let top = 0; top <= document.documentElement.scrollHeight - innerHeight; top += 20) {
+/// Scrolls through the page and returns the first position at which the add button covers a delete button, or null.
+async function firstCoveredPosition() {
+  // The buttons are higher than a step.
+  for (let top = 0; top <= document.documentElement.scrollHeight - innerHeight; top += 40) {
     scrollTo(0, top);
     await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
     if (coversDelete()) return top;
@@ -54,7 +55,7 @@ async function firstCoveredPlace() {
     const controls = document.querySelector(".controls").getBoundingClientRect();
     return [...document.querySelectorAll("[data-key] .delete")].some((button) => {
       const { left, right, top, bottom } = button.getBoundingClientRect();
-      // What has scrolled under the bar at the upper edge is out of sight as a whole.
+      // A button that has scrolled below the bar at the top is not visible.
       const isVisible = bottom > controls.bottom && top < innerHeight;
       return isVisible && left < add.right && right > add.left && top < add.bottom && bottom > add.top;
     });
@@ -67,15 +68,15 @@ async function adding(browser) {
     const page = await signedIn(browser, { viewport: SCREENS[name], isMobile: true, hasTouch: true });
     for (const view of ["Cards", "Table"]) {
       await page.getByRole("button", { name: view }).click();
-      assert.equal(await page.evaluate(firstCoveredPlace), null, `${view} on the ${name}`);
-      // It is still at hand at the end of the list.
+      assert.equal(await page.evaluate(firstCoveredPosition), null, `${view} on the ${name}`);
+      // The button is also visible at the end of the list.
       await page.evaluate("scrollTo(0, document.documentElement.scrollHeight)");
       await shown(page, "Plant 40").waitFor();
       await picture(page, `end-${name}-${view.toLowerCase()}`);
       await page.getByRole("button", { name: "Delete Plant 40" }).click();
       await page.getByRole("button", { name: "Undo" }).click();
       await page.getByRole("button", { name: "Add a plant" }).click();
-      await until("the form", () => page.getByRole("dialog", { name: "Add a plant" }).isVisible());
+      await until("the form to open", () => page.getByRole("dialog", { name: "Add a plant" }).isVisible());
       await page.keyboard.press("Escape");
     }
     page.check();

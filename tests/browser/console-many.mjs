@@ -1,4 +1,4 @@
-// Thousands of plants: all are found, counted and reached, and the page holds a few of them at a time.
+// Thousands of plants: all can be searched, counted and reached, and the page has elements only for the visible ones.
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
@@ -8,23 +8,23 @@ const MANY = 5_000;
 /// Returns true if plants fill the visible part of the list.
 function isFull() {
   const list = document.querySelector(".canvas").getBoundingClientRect();
-  // A card's distance from the next one is no hole.
+  // The gap between two cards does not count.
   const gap = 1.5 * parseFloat(getComputedStyle(document.documentElement).fontSize);
-  const places = [...document.querySelectorAll("[data-key]")].map((item) => item.getBoundingClientRect());
+  const boxes = [...document.querySelectorAll("[data-key]")].map((item) => item.getBoundingClientRect());
   let reached = Math.max(0, list.top);
-  for (const { top, bottom } of places.sort((one, other) => one.top - other.top)) {
+  for (const { top, bottom } of boxes.sort((one, other) => one.top - other.top)) {
     if (top <= reached + gap) reached = Math.max(reached, bottom);
   }
   return reached >= Math.min(innerHeight, list.bottom) - gap;
 }
 
 /// Returns true if the focused element is visible and not covered.
-function isFocusInSight() {
+function isFocusVisible() {
   const { left, top, width, height } = document.activeElement.getBoundingClientRect();
   return document.activeElement.contains(document.elementFromPoint(left + width / 2, top + height / 2));
 }
 
-/// More elements than this would mean that plants out of sight stay on the page.
+/// With more elements, the page would have elements for invisible plants.
 const MOST_ELEMENTS = 2_500;
 
 main(() =>
@@ -39,7 +39,7 @@ main(() =>
     };
     await bounded("at first");
 
-    // The server's numbers: every tenth plant has the tag `tenth`, every hundredth besides is `hundredth`.
+    // Every hundredth plant has the tag `hundredth`, every other tenth plant the tag `tenth`.
     const chip = (name) => page.getByRole("button", { name });
     await chip("ordinary 4,500").waitFor();
     await chip("tenth 450").click();
@@ -49,7 +49,7 @@ main(() =>
     await page.getByText("50 of 5,000 plants", { exact: true }).waitFor();
     await chip("hundredth 50").click();
 
-    // Each by its id or name, wherever it stands in the list.
+    // The search finds plants at any position of the list.
     const search = page.getByRole("searchbox");
     for (const number of [1, 2, 999, 1_000, 1_001, 2_500, 4_001, MANY]) {
       await search.fill(`number-${String(number).padStart(4, "0")}`);
@@ -63,24 +63,24 @@ main(() =>
 
     for (const view of ["Cards", "Table"]) {
       await page.getByRole("button", { name: view }).click();
-      // By the wheel, step by step: wherever it stands, the page is full, and the keyboard stays where it was.
+      // Scrolling: at each position plants fill the page, and the focus does not move.
       const height = await page.evaluate("document.documentElement.scrollHeight");
       const focused = () => page.evaluate("document.activeElement.textContent");
       await page.getByRole("button", { name: "Plant number-0001", exact: true }).focus();
       for (let step = 0; step <= 20; step += 1) {
         await page.evaluate(`scrollTo(0, ${(height * step) / 20})`);
-        await until(`plants in sight (${view}, step ${step})`, () => page.evaluate(isFull));
+        await until(`visible plants (${view}, step ${step})`, () => page.evaluate(isFull));
         assert.equal(await focused(), "Plant number-0001", `${view}, step ${step}`);
         await bounded(`in the ${view} at step ${step}`);
       }
       await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
-      // From there it goes on, and what it goes to is in sight.
+      // The arrow keys continue from the focused plant, and the new focus is visible.
       await page.keyboard.press("ArrowDown");
       assert.notEqual(await focused(), "Plant number-0001");
-      assert.ok(await page.evaluate(isFocusInSight));
+      assert.ok(await page.evaluate(isFocusVisible));
       await page.keyboard.press("ArrowUp");
       assert.equal(await focused(), "Plant number-0001");
-      // By the keyboard, from one end to the other.
+      // Home and End reach both ends of the list.
       await page.keyboard.press("End");
       assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-5000");
       await page.keyboard.press("ArrowUp");
@@ -89,13 +89,13 @@ main(() =>
       await page.keyboard.press("Home");
       assert.equal(await page.evaluate("document.activeElement.textContent"), "Plant number-0001");
     }
-    // On a phone, too, where more sticks to the upper edge.
+    // The focus is also visible on a phone, where the sticky bar is higher.
     const desk = page.viewportSize();
     await page.setViewportSize({ width: 390, height: 700 });
     await page.keyboard.press("End");
     for (let step = 0; step < 20; step += 1) {
       await page.keyboard.press("ArrowUp");
-      assert.ok(await page.evaluate(isFocusInSight), `${step} steps up`);
+      assert.ok(await page.evaluate(isFocusVisible), `${step} steps up`);
     }
     await page.setViewportSize(desk);
     await page.keyboard.press("Home");
@@ -103,7 +103,7 @@ main(() =>
     await page.locator("[data-key]", { hasText: "number-5000" }).waitFor();
     await picture(page, "many-table");
 
-    // What is deleted while the list is read again does not come back with it.
+    // A plant that is deleted during a refresh does not reappear with the refreshed list.
     await call("DELETE", "/plants/4999");
     let release;
     const held = new Promise((resolve) => (release = resolve));
@@ -117,11 +117,11 @@ main(() =>
     release();
     await page.getByText("4,998 plants", { exact: true }).waitFor();
     await dismiss(page, "“Plant number-5000” deleted.");
-    await until("the deletion", async () => !(await call("GET", "/plants")).includes("number-5000"));
+    await until("the plant to be deleted", async () => !(await call("GET", "/plants")).includes("number-5000"));
     await page.locator("#progress").waitFor({ state: "hidden" });
     await page.getByText("4,998 plants", { exact: true }).waitFor();
 
-    // The page reports that it does not hold all plants.
+    // The page reports that it has not loaded all plants.
     await ask("grow");
     await page.getByRole("button", { name: "Look again" }).click();
     await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();

@@ -34,13 +34,13 @@ async function pasting(browser) {
   page.check();
 }
 
-/// The field has the error, in words and for a screen reader, and the keyboard.
+/// Asserts that the field shows the error, also to a screen reader, and has the focus.
 async function fails(page, words) {
-  await page.locator("#token-error").getByText(words).waitFor();
+  await page.locator("#paste-error").getByText(words).waitFor();
   const field = page.getByLabel("Access token");
-  await until("the keyboard at the field", () => field.evaluate((element) => element === document.activeElement));
+  await until("the field to have the focus", () => field.evaluate((element) => element === document.activeElement));
   assert.equal(await field.getAttribute("aria-invalid"), "true", words);
-  assert.ok((await field.getAttribute("aria-describedby")).split(" ").includes("token-error"));
+  assert.ok((await field.getAttribute("aria-describedby")).split(" ").includes("paste-error"));
 }
 
 async function failing(browser) {
@@ -69,7 +69,7 @@ async function failing(browser) {
   await checkAccessibility(page, "a mistyped token");
   await picture(page, "mistyped");
 
-  // A token that the server rejects stays in the field, to be corrected.
+  // A token that the server rejects stays in the field, so that the user can correct it.
   await signIn(page, REVOKED);
   await fails(page, "The server rejected this token: it is unknown there, or it has expired or was revoked.");
   assert.equal(await field.inputValue(), REVOKED);
@@ -80,18 +80,18 @@ async function failing(browser) {
   await fails(page, "The server rejected this token");
   await field.press("End");
   await field.press("x");
-  assert.equal(await field.getAttribute("aria-invalid"), null, "a changed token is not wrong yet");
+  assert.equal(await field.getAttribute("aria-invalid"), null, "the error disappears when the token is changed");
   page.check();
 
-  // One that has worked in this tab has expired or was revoked, whether the page notices by itself or after a reload.
+  // A token that has worked in this tab is reported as expired or revoked, both on refresh and after a reload.
   const pages = [await signedIn(browser), await signedIn(browser)];
   for (const tab of pages) tab.tolerate(/status of 401/);
   await ask("revoke first");
-  const [looking, reloading] = pages;
+  const [refreshing, reloading] = pages;
   const ended = "Your token worked in this tab and no longer does: it has expired or was revoked.";
-  await until("the end of the token", async () => {
-    await looking.evaluate("document.getElementById('refresh').click()");
-    return looking.getByText(ended).isVisible();
+  await until("the token to be rejected", async () => {
+    await refreshing.evaluate("document.getElementById('refresh').click()");
+    return refreshing.getByText(ended).isVisible();
   });
   await reloading.reload();
   await reloading.getByText(ended).waitFor();

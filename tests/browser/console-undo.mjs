@@ -22,8 +22,8 @@ const remove = (page, name) => page.getByRole("button", { name: `Delete ${name}`
 const undo = (page, label) => page.locator(".toast").getByRole("button", { name: label, exact: true });
 const names = (page) => page.locator("[data-key] .name").allTextContents();
 
-/// Moves the pointer and the keyboard away from the messages, which would stop their time.
-async function lookAway(page) {
+/// Moves the pointer and the focus away from the messages, because they pause the timeout.
+async function leaveMessages(page) {
   await page.mouse.move(5, 5);
   await page.evaluate("document.activeElement.blur()");
 }
@@ -33,35 +33,35 @@ async function undoingAll(page, all) {
   page.on("request", (request) => (requests += request.method() === "DELETE" ? 1 : 0));
   for (const name of NAMES) await remove(page, name);
   await toast(page, "6 plants deleted.").waitFor();
-  assert.equal(await page.locator(".toast").count(), 1, "they share a message");
+  assert.equal(await page.locator(".toast").count(), 1, "all deletions share one message");
   await picture(page, "several-deleted");
-  await lookAway(page);
+  await leaveMessages(page);
   await page.clock.runFor(9_000);
-  // Looking for changes ends nothing.
+  // A refresh does not send pending deletions.
   await page.getByRole("button", { name: "Look again" }).click();
   await toast(page, "Nothing has changed.").waitFor();
   assert.equal(requests, 0);
   await undo(page, "Undo all").click();
-  await until("all of them", async () => (await names(page)).length === NAMES.length);
+  await until("all plants to be listed", async () => (await names(page)).length === NAMES.length);
   assert.deepEqual(await names(page), NAMES);
   await page.clock.runFor(30_000);
   assert.equal(await stored(), all);
-  assert.equal(requests, 0, "nothing was sent");
+  assert.equal(requests, 0, "no deletion was sent");
 }
 
-/// Each has its own time; the newest is undone first.
-async function timesOfTheirOwn(page) {
+/// Each deletion has its own timeout. The newest is undone first.
+async function separateTimeouts(page) {
   await remove(page, "Aloe");
-  await lookAway(page);
+  await leaveMessages(page);
   await page.clock.runFor(6_000);
   await remove(page, "Basil");
   await remove(page, "Cedar");
   await undo(page, "Undo all").waitFor();
-  await lookAway(page);
+  await leaveMessages(page);
   await page.clock.runFor(3_500);
-  assert.ok((await stored()).includes("Aloe"), "not before its time is over");
+  assert.ok((await stored()).includes("Aloe"), "the deletion is not sent before its timeout");
   await page.clock.runFor(1_000);
-  await until("the first deletion", async () => !(await stored()).includes("Aloe"));
+  await until("Aloe to be deleted", async () => !(await stored()).includes("Aloe"));
   await toast(page, "3 plants deleted.").waitFor();
   await undo(page, "Undo the last 2").waitFor();
   await page.keyboard.press("Control+z");
@@ -73,19 +73,19 @@ async function timesOfTheirOwn(page) {
   assert.deepEqual(await names(page), NAMES.slice(1));
 }
 
-/// The pointer at the message stops the time of all.
-async function attention(page) {
+/// A pointer over the message pauses all timeouts.
+async function pausing(page) {
   for (const name of ["Basil", "Cedar"]) await remove(page, name);
   await toast(page, "2 plants deleted.").hover();
   await page.evaluate("document.activeElement.blur()");
   await page.clock.runFor(60_000);
   await undo(page, "Undo all").waitFor();
   assert.ok((await stored()).includes("Basil"));
-  await lookAway(page);
+  await leaveMessages(page);
   await page.clock.runFor(9_000);
   assert.ok((await stored()).includes("Basil"));
   await page.clock.runFor(2_000);
-  await until("both deletions", async () => !/Basil|Cedar/.test(await stored()));
+  await until("Basil and Cedar to be deleted", async () => !/Basil|Cedar/.test(await stored()));
 }
 
 main(() =>
@@ -93,27 +93,27 @@ main(() =>
     const page = await planted(browser);
     const all = await stored();
     await undoingAll(page, all);
-    await timesOfTheirOwn(page);
-    await attention(page);
+    await separateTimeouts(page);
+    await pausing(page);
 
-    // Other messages end none of them. A key that is held down deletes one plant.
+    // Other messages do not replace the undo button. A key that is held down deletes one plant.
     await remove(page, "Dill");
     await page.locator("[data-key] .name").first().focus();
     for (const type of ["keydown", "keydown", "keydown"]) {
       await page.evaluate((name) => document.activeElement.dispatchEvent(new KeyboardEvent(name, { key: "Delete", repeat: true, bubbles: true })), type);
     }
     for (let time = 0; time < 5; time += 1) await page.getByRole("button", { name: "Look again" }).click();
-    await until("messages", async () => (await page.locator(".toast").count()) > 1);
+    await until("several messages", async () => (await page.locator(".toast").count()) > 1);
     assert.deepEqual(await names(page), ["Elm", "Fern"]);
     await undo(page, "Undo").click();
     await shown(page, "Dill").waitFor();
 
-    // Leaving the page sends them all.
+    // Leaving the page sends all pending deletions.
     for (const name of ["Dill", "Elm", "Fern"]) await remove(page, name);
     await toast(page, "3 plants deleted.").waitFor();
     assert.ok((await stored()).includes("Fern"));
     await page.goto("about:blank");
-    await until("the deletions of a page that was left", async () => (await stored()) === "[]");
+    await until("all plants to be deleted", async () => (await stored()) === "[]");
     page.check();
   }),
 );

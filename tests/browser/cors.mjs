@@ -1,4 +1,4 @@
-// Pages of other origins: an allowed origin uses the service as documented, another one sees nothing.
+// Pages of other origins: an allowed origin can use the service as documented, other origins cannot read anything.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
@@ -8,14 +8,15 @@ import { stored } from "./garden.mjs";
 /// Response header fields that CORS exposes to a page (docs/how-to/cors.md).
 const EXPOSED = ["ETag", "Link", "Location", "Idempotency-Replayed", "RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id"];
 
-/// An empty page on an origin of its own.
+/// Serves an empty page on a new origin, and returns the origin.
 async function elsewhere() {
   const server = createServer((_, response) => response.setHeader("Content-Type", "text/html").end("<!doctype html><title>Elsewhere</title>"));
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   return `http://127.0.0.1:${server.address().port}`;
 }
 
-/// A page on that origin, and a function that calls the service from it and returns the visible response or error.
+/// Opens a page of this origin. Returns it with a function that calls the service from the page and returns the response
+/// or error that the page sees.
 async function caller(browser, origin, service) {
   const page = await openPage(browser);
   page.tolerate(/foreign request/, /status of 4\d\d/);
@@ -56,7 +57,7 @@ async function allowed(browser, origin, service) {
   assert.match(list.seen.Link, /^<\/plants\?.*>; rel="next"$/);
   assert.match(list.seen.RateLimit, /^"user";r=\d+;t=\d+$/);
   assert.match(list.seen["RateLimit-Policy"], /^"user";q=\d+;w=\d+$/);
-  assert.ok(!list.all.includes("vary"), "it came, and only what is exposed can be read");
+  assert.ok(!list.all.includes("vary"), "a header field that is not exposed cannot be read");
   const same = await call("GET", "/plants?limit=1&include=id", { headers: { "If-None-Match": list.seen.ETag } });
   assert.deepEqual([same.status, same.text], [304, ""]);
 
@@ -73,14 +74,14 @@ async function allowed(browser, origin, service) {
   while (limited.status === 200);
   assert.equal(limited.status, 429);
   assert.match(limited.seen["Retry-After"], /^\d+$/);
-  // What is not listed cannot even be sent.
+  // The browser does not send header fields and methods that the preflight does not allow.
   page.tolerate(/blocked by CORS policy/, /ERR_FAILED/);
   assert.equal((await call("GET", "/plants", { headers: { "X-Other": "x" } })).fault, "TypeError");
-  assert.equal((await call("PUT", "/plants")).fault, "TypeError");
+  assert.equal((await call("PATCH", "/plants")).fault, "TypeError");
   page.check();
 }
 
-async function refused(browser, origin, service) {
+async function rejected(browser, origin, service) {
   const { page, call } = await caller(browser, origin, service);
   page.tolerate(/blocked by CORS policy/, /ERR_FAILED/);
   const body = '{"id":3,"name":"Weed"}';
@@ -94,7 +95,7 @@ async function refused(browser, origin, service) {
   for (const [method, path, options] of calls) {
     assert.deepEqual(await call(method, path, options), { fault: "TypeError" }, `${method} ${path} from ${origin}`);
   }
-  assert.equal(await stored(), '[{"id":9,"name":"Oak"}]', "nothing was done");
+  assert.equal(await stored(), '[{"id":9,"name":"Oak"}]', "the requests had no effect");
   page.check();
 }
 
@@ -102,9 +103,9 @@ main(() =>
   withBrowser(async (browser) => {
     const [origin, other] = [await elsewhere(), await elsewhere()];
     const service = await ask(`allow ${origin}`);
-    await refused(browser, other, service);
+    await rejected(browser, other, service);
     // A server without allowed origins.
-    await refused(browser, origin, BASE_URL);
+    await rejected(browser, origin, BASE_URL);
     await allowed(browser, origin, service);
   }),
 );

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
 
-/// Opens an operation, fills in what it needs, executes it and returns the response that the page shows.
+/// Opens an operation, fills in its parameters, executes it and returns the response that the page shows.
 async function tryOut(page, operation, fill) {
   const block = page.locator(`#operations-plants-${operation}`);
   await block.locator(".opblock-summary-control").click();

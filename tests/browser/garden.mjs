@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { BASE_URL, TOKEN, openPage } from "./browser.mjs";
 
-/// A call to the service that does not go through the page.
+/// Calls the service directly, without the page.
 export async function call(method, path, { token = TOKEN, body } = {}) {
   const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
   const response = await fetch(BASE_URL + path, { method, headers, body });
@@ -13,10 +13,10 @@ export async function call(method, path, { token = TOKEN, body } = {}) {
 
 export const plant = (id, name, tag) => call("POST", "/plants", { body: `{"id":${id},"name":${JSON.stringify(name)},"tag":${JSON.stringify(tag)}}` });
 
-/// The list as the server has it, as text: ids do not fit into numbers.
+/// Returns the server's list as text, because ids do not fit into JavaScript numbers.
 export const stored = (token = TOKEN) => call("GET", "/plants?include=id", { token });
 
-/// Waits until a condition holds.
+/// Waits until a condition is true. `what` completes "timed out waiting for …".
 export async function until(what, condition) {
   const start = Date.now();
   while (!(await condition())) {
@@ -25,7 +25,7 @@ export async function until(what, condition) {
   }
 }
 
-/// A page that is signed in.
+/// Opens a page and signs in.
 export async function signedIn(browser, { token = TOKEN, ...options } = {}) {
   const page = await openPage(browser, options);
   await page.goto("/");
@@ -47,7 +47,7 @@ export async function reload(page) {
   await page.reload();
 }
 
-/// Fills in the form for a new plant and sends it; without an id, with the one it suggests.
+/// Fills in the form for a new plant and submits it, with the suggested id if none is given.
 export async function add(page, { id, name, tag }) {
   await page.getByRole("button", { name: "Add a plant" }).first().click();
   const form = page.getByRole("dialog", { name: "Add a plant" });
@@ -58,10 +58,10 @@ export async function add(page, { id, name, tag }) {
   return form;
 }
 
-/// The part of the page that shows this plant.
+/// Locates the card or row of this plant.
 export const shown = (page, name) => page.locator("[data-key]").filter({ has: page.getByRole("button", { name, exact: true }) });
 
 export const toast = (page, text) => page.locator(".toast", { hasText: text });
 
-/// Ends the time in which a deletion can be undone.
+/// Dismisses the message with the undo button, so that the deletion is sent.
 export const dismiss = (page, text) => toast(page, text).getByRole("button", { name: "Dismiss" }).click();

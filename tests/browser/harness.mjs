@@ -6,7 +6,7 @@ import { BASE_URL, ask, main, openPage, picture, withBrowser } from "./browser.m
 main(() =>
   withBrowser(async (browser) => {
     const page = await openPage(browser);
-    // Chromium looks for an icon by itself.
+    // Chromium requests an icon on its own.
     page.tolerate(/status of 401/);
     await page.goto("/livez");
     assert.equal(await page.textContent("body"), process.env.EXPECTED ?? '{"status":"live"}');

@@ -7,7 +7,7 @@ import { plant, shown, signIn } from "./garden.mjs";
 const GARDEN = JSON.parse(readFileSync(new URL("garden.json", import.meta.url)));
 const COLOURS = ["#3b4252", "#f0846a", "#93d6ab", "#ebcb8b", "#88b4d8", "#c9a3d4", "#8fcfc9", "#e9f0e8"];
 
-/// The lines of a terminal as elements, with the colours and the weight that their escapes ask for.
+/// Parses the lines of a terminal into pieces of text, with the colour and weight of their escape sequences.
 function rendered(recorded) {
   return recorded.split("\n").map((line) => {
     let state = {};
@@ -55,7 +55,7 @@ async function garden(browser, name, colorScheme) {
   await page.goto("/");
   await signIn(page, TOKEN);
   await shown(page, GARDEN[0][0]).waitFor();
-  // Away from the cards, one of which would light up.
+  // Moves the pointer away from the cards, so that none is highlighted.
   await page.mouse.move(600, 5);
   await page.evaluate("document.fonts.ready");
   await picture(page, name);

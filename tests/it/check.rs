@@ -15,6 +15,7 @@ use crate::support::faulty_proxy::{FaultyProxy, ProxiedRequest, Reply, Upstream}
 use crate::support::issuer::Authority;
 use crate::support::tools::external;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
+use crate::tokens::ALL_SCOPES;
 
 /// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
 /// they are free.
@@ -60,7 +61,7 @@ fn names(words: &[&str]) -> BTreeSet<String> {
 
 /// Creates a user with plants of these ids, and returns a client.
 fn user_with_plants(site: &Site, server: &Server, user: &str, own: &[i64]) -> Client {
-    let client = server.client(&site.token(user, &[]));
+    let client = server.client(&site.token(user, &["--scope", ALL_SCOPES]));
     for id in own {
         client.plant(*id, &format!("own {id}"));
     }
@@ -133,7 +134,7 @@ fn token_with_few_scopes_runs_the_checks_they_allow(#[values(Engine::Sqlite, Eng
 fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+    let token = site.token("ada", &["--scope", ALL_SCOPES]);
     // More plants than a check reads.
     let all = 25_000;
     let columns = match site.engine {
@@ -190,6 +191,21 @@ fn proxy_without_a_fault_passes_every_check() {
     let proxy = FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
     let output = check(&site.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+/// Requests reach different nodes: a token that one has revoked is valid on the other for a moment.
+#[rstest]
+fn check_passes_with_two_nodes_behind_a_balancer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, other) = (site.serve(&[]), site.serve(&[]));
+    let ada = user_with_plants(site, &server, "ada", &OWN);
+    let other = Upstream::at(other.address());
+    let balancer = FaultyProxy::start(server.address(), move |request, server| {
+        let node = if request.is("GET", "/me") { other } else { server };
+        Reply::Response(node.send(request))
+    });
+    let output = check(token(&ada), &balancer.url(), &["--json"]);
+    assert_eq!(with_verdict(&output, "fails"), names(&[]), "{}", text(&output.stdout));
 }
 
 #[test]

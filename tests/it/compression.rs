@@ -112,5 +112,5 @@ fn accept_encoding_weights_are_respected() {
         "a compressed file format is not compressed again"
     );
     let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(get(&ada, "/plants", "gzip").header("content-encoding"), None, "plants are not compressed");
+    assert_eq!(get(&ada, "/plants", "gzip").header("content-encoding"), None, "small lists are not compressed");
 }

@@ -5,9 +5,9 @@ use insta::assert_snapshot;
 use crate::support::http2::Http2;
 use crate::support::{Engine, Server, Site, wait_for};
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
-                      require-trusted-types-for 'script'; trusted-types 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'; connect-src 'self'";
 
 /// The addresses that the page and its scripts name.
 fn addresses(site: &Site) -> Vec<String> {
@@ -44,7 +44,7 @@ fn console_page_is_public_and_has_a_strict_policy() {
     etag: (a tag)
     cache-control: no-cache
     vary: Accept-Encoding
-    content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'
+    content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'; connect-src 'self'
     referrer-policy: no-referrer
     permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
     cross-origin-opener-policy: same-origin
@@ -53,6 +53,39 @@ fn console_page_is_public_and_has_a_strict_policy() {
     x-content-type-options: nosniff
     date: (a date)
     ");
+}
+
+#[test]
+fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
+    let site = Site::new(Engine::Sqlite);
+    let issuer = "http://127.0.0.1:1/garden";
+    let of_issuer = ["--oidc-issuer", issuer, "--oidc-audience"];
+    let serve = |more: &[&str]| site.serve(&[&of_issuer, more].concat());
+    let settings = |server: &Server| server.anonymous().get("/console/settings.js").text().to_owned();
+
+    let server = serve(&["plants", "--oidc-client-id", "a \"client\""]);
+    let expected = format!(r#"{{"clientId":"a \"client\"","issuer":"{issuer}","resource":null}}"#);
+    assert!(settings(&server).contains(&format!("export const signIn = {expected};")), "{}", settings(&server));
+    let policy = format!("{POLICY} http://127.0.0.1:1");
+    for path in ["/", "/console/oidc.js", "/console/settings.js"] {
+        assert_eq!(server.anonymous().get(path).header("content-security-policy"), Some(&*policy), "{path}");
+    }
+    assert!(!server.anonymous().get("/docs").header("content-security-policy").is_some_and(|it| it.contains(":1")));
+    let server = serve(&["https://plants.example", "--oidc-client-id", "console"]);
+    assert!(settings(&server).contains(r#""resource":"https://plants.example""#), "{}", settings(&server));
+
+    for server in [serve(&["plants"]), site.serve(&[])] {
+        assert!(settings(&server).contains("export const signIn = null;"), "{}", settings(&server));
+        assert_eq!(server.anonymous().get("/").header("content-security-policy"), Some(POLICY));
+    }
+}
+
+#[test]
+fn client_id_without_an_issuer_is_a_usage_error() {
+    let site = Site::new(Engine::Sqlite);
+    let failed = site.run(&["serve", "--oidc-client-id", "console"]);
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("--oidc-issuer"));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine
     );
     assert_snapshot!(response.wire(), @r"
     204 No Content
-    access-control-allow-methods: GET, HEAD, POST, DELETE
+    access-control-allow-methods: GET, HEAD, POST, PUT, DELETE
     access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
     access-control-max-age: 7200
     x-request-id: (an id)

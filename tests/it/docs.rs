@@ -43,7 +43,7 @@ fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine:
         assert_eq!(anonymous.call("GET", path, &[("If-None-Match", tag)], None).status, 304, "{path}");
         assert!(anonymous.call("HEAD", path, &[], None).body.is_empty(), "{path}");
     }
-    assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "as at every unknown path");
+    assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "an unknown path needs a token");
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/docs/nothing").error(), 40401);
     assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);

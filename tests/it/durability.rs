@@ -11,8 +11,7 @@ use rstest::rstest;
 use crate::support::tools::external;
 use crate::support::{Client, Connection, Engine, JSON, Server, Site, StopOnDrop, wait_for};
 
-/// Options for tests that are not about timeouts: the machine may be busy with other tests.
-const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
+const QUIET: &[&str] = &["--log-level", "warn"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
 
@@ -105,7 +104,7 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
     for kill in 0..kills() {
-        let mut server = site.serve(LONG_TIMEOUT);
+        let mut server = site.serve(QUIET);
         let ada = server.client(&token);
         settle(&ada, &known);
         let stop = AtomicBool::new(false);
@@ -136,7 +135,7 @@ impl FaultInjector {
             .spawn()
             .expect("strace is missing: scripts/test installs it");
         let mut stderr = String::new();
-        BufReader::new(child.stderr.as_mut().expect("its output")).read_line(&mut stderr).expect("its first line");
+        BufReader::new(child.stderr.as_mut().expect("standard error is piped")).read_line(&mut stderr).expect("a line");
         assert!(stderr.contains("attached"), "{stderr}");
         Self(child)
     }

@@ -1,4 +1,4 @@
-//! One shape for every error, whichever layer reports it.
+//! Errors: all layers respond with the same shape.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)]
     404 Not Found
     content-type: application/json
     cache-control: no-store
-    content-length: 102
+    content-length: 95
     x-request-id: (an id)
     x-content-type-options: nosniff
     date: (a date)
 
-    {"error":40401,"message":"there is nothing at this address: the service has /plants and /plants/{id}"}
+    {"error":40401,"message":"there is nothing at this address: /openapi.json lists what there is"}
     "#);
     for path in ["/plants/", "/plants/1/2", "/Plants", "//plants", "/plantsx", "/livez/", "/%"] {
         for method in ["GET", "POST", "DELETE", "BREW"] {
@@ -36,7 +36,9 @@ fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::
     let ada = server.client(&site.token("ada", &[]));
     for (path, allow) in [
         ("/plants", "GET,HEAD,POST"),
-        ("/plants/1", "DELETE"),
+        ("/plants/1", "GET,HEAD,DELETE"),
+        ("/tokens", "GET,HEAD,POST"),
+        ("/me", "GET,HEAD"),
         ("/livez", "GET,HEAD"),
         ("/readyz", "GET,HEAD"),
         ("/", "GET,HEAD"),
@@ -49,7 +51,7 @@ fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::
             assert_eq!(response.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
         }
     }
-    assert_eq!(ada.get("/plants/1").error(), 40500, "a single plant cannot be read");
+    assert_eq!(ada.call("PUT", "/plants/1", &[], None).error(), 40500, "a plant cannot be changed");
     assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
     assert_eq!(ada.get("/nothing").header("allow"), None);
 }

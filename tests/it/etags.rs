@@ -32,7 +32,7 @@ fn matching_if_none_match_gets_304(#[values(Engine::Sqlite, Engine::Postgres)] e
     304 Not Modified
     etag: (a tag)
     cache-control: private, no-cache
-    vary: Authorization
+    vary: Authorization, Accept-Encoding
     x-request-id: (an id)
     x-content-type-options: nosniff
     date: (a date)
@@ -200,7 +200,7 @@ fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engi
     let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
     let history = History::new();
     workload.run(&history, || wait_for("writes", || (history.acknowledged() >= 400).then_some(())));
-    workload.look(&history);
+    workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
 }
@@ -263,7 +263,7 @@ fn list_cache_is_bounded() {
         }
     }
     let grown = server.resident().saturating_sub(before);
-    assert!(grown < 16 * 1024, "it grew by {grown} KiB");
+    assert!(grown < 16 * 1024, "the memory grew by {grown} KiB");
     let off = site.serve(&["--list-cache-bytes", "0"]);
     let ada = off.client(ada.token.as_deref().expect("a token"));
     (0..2).for_each(|_| assert_eq!(ada.ids().len(), 70));

@@ -1,4 +1,4 @@
-//! `plantstore export`: plants as lines of JSON, from one snapshot.
+//! `plantstore export`: writes plants as JSON lines, from one snapshot.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -47,7 +47,7 @@ fn every_plant_is_exported_as_a_line_unchanged(#[values(Engine::Sqlite, Engine::
     assert_eq!(String::from_utf8_lossy(&one.stdout), "{\"owner\":\"Zoe\",\"id\":1,\"name\":\"Zoe's\"}\n");
     assert!(stderr(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", stderr(&one));
     let none = site.run(&["export", "--user", "carl"]);
-    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "a user without plants");
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "the export of a user without plants is empty");
     let unknown = site.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", stderr(&unknown));
@@ -77,7 +77,7 @@ fn export_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Post
         "{}",
         stderr(&rejected)
     );
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "it is as it was");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "the file is unchanged");
     assert!(site.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
     let nowhere = site.run(&["export", "--output", "no/such/place"]);
@@ -149,7 +149,7 @@ fn file_that_is_no_store_is_rejected() {
     let missing = site.run(&["export"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("there is no store at sqlite:"), "{}", stderr(&missing));
-    assert!(!site.file().exists(), "and none is made");
+    assert!(!site.file().exists(), "no store is created");
     std::fs::write(site.file(), "not a database, but long enough to be looked at as if it were one").unwrap();
     let foreign = site.run(&["export"]);
     assert_eq!(foreign.status.code(), Some(1));

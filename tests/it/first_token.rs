@@ -9,6 +9,7 @@ use serde_json::Value;
 use rstest::rstest;
 
 use crate::support::{Engine, Server, Site, Terminal, TracedCommand};
+use crate::tokens::ALL_SCOPES;
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
 
@@ -16,7 +17,7 @@ fn file(site: &Site) -> PathBuf {
     site.directory().join("plants.db.first-token")
 }
 
-/// The token in the file, which must be there for its owner alone.
+/// Reads the token from its file, which only the owner may read.
 #[track_caller]
 fn stored_token(site: &Site) -> String {
     let token = std::fs::read_to_string(file(site)).expect("the file with the token");
@@ -38,9 +39,10 @@ fn new_embedded_store_gets_a_first_token() {
     server.client(&token).plant(1, "Monstera");
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("plants.db.first-token"), "the log names the file");
-    assert!(!server.log().contains("pst_"), "and never holds the token");
+    assert!(!server.log().contains("pst_"), "the log never has the token");
     let first = &tokens(&site)[0];
     assert_eq!(first["user"], "gardener");
+    assert_eq!(first["scopes"], serde_json::json!(ALL_SCOPES.split(',').collect::<Vec<_>>()));
     let [created, expires] =
         ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
     assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
@@ -86,14 +88,14 @@ fn a_first_token_that_cannot_be_written_is_not_issued() {
 
 #[rstest]
 #[case::requires_script()]
-fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
+fn first_token_is_shown_once_on_a_terminal() {
     let site = Site::new(Engine::Sqlite);
     let mut terminal = Terminal::serve(&site, &[]);
     let screen = terminal.screen();
     terminal.close();
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
-    assert_eq!(screen.matches("pst_").count(), 1, "shown once: {screen}");
+    assert_eq!(screen.matches("pst_").count(), 1, "the token is shown once: {screen}");
     assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
     assert_eq!(stored_token(&site), token);
     assert!(screen.contains("plants.db.first-token, which only its owner can read"), "{screen}");
@@ -102,10 +104,10 @@ fn on_a_terminal_the_token_is_shown_once_and_in_its_file() {
 }
 
 /// Kills the first start of a server at the given system call. Returns false if the server makes fewer of these calls.
-fn cut_short(site: &Site, call: &str, number: usize) -> bool {
+fn is_killed_at(site: &Site, call: &str, number: usize) -> bool {
     let mut traced = TracedCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
     let mut announced = String::new();
-    let output = traced.child().stdout.as_mut().expect("its output");
+    let output = traced.child().stdout.as_mut().expect("standard output is piped");
     BufReader::new(output).read_line(&mut announced).expect("the address, or the end");
     let started = announced.starts_with("Listening on");
     if started {
@@ -119,18 +121,18 @@ fn cut_short(site: &Site, call: &str, number: usize) -> bool {
 #[rstest]
 #[case::requires_strace()]
 fn interrupted_first_start_is_completed_by_the_next() {
-    let mut cuts = 0;
+    let mut kills = 0;
     for call in ["fsync", "fdatasync", "rename", "renameat2", "pwrite64", "unlink"] {
         for number in 1.. {
             let site = Site::new(Engine::Sqlite);
-            if !cut_short(&site, call, number) {
+            if !is_killed_at(&site, call, number) {
                 break;
             }
-            cuts += 1;
+            kills += 1;
             let server = Server::start(site.command(&SERVE));
             let response = server.client(&stored_token(&site)).get("/plants");
-            assert_eq!(response.status, 200, "after a cut at {call} {number}: {}", response.text());
+            assert_eq!(response.status, 200, "after a kill at {call} {number}: {}", response.text());
         }
     }
-    assert!(cuts > 5, "{cuts} cuts");
+    assert!(kills > 5, "{kills} kills");
 }

@@ -54,12 +54,12 @@ fn large_content_length_is_rejected_with_413_over_http2(#[values(Engine::Sqlite,
     let announce = |length| head(&ada, "POST", "/plants", &[JSON, ("content-length", length)]);
     connection.send(HEADERS, END_HEADERS, 1, &announce("9999999999999999999"));
     assert!(connection.body(1).contains("41300"));
-    // More digits are malformed to the library, which resets the stream.
+    // The library rejects more digits as malformed and resets the stream.
     connection.send(HEADERS, END_HEADERS, 3, &announce(LARGEST));
     let reset = std::iter::repeat_with(|| connection.next_of(RST_STREAM)).find(|reset| reset.stream == 3).unwrap();
     assert_eq!(reset.reason(), PROTOCOL_ERROR);
     connection.send(HEADERS, END_HEADERS | END_STREAM, 5, &head(&ada, "GET", "/plants", &[]));
-    assert_eq!(connection.body(5), "[]", "the connection goes on");
+    assert_eq!(connection.body(5), "[]", "the connection stays usable");
 }
 
 #[rstest]

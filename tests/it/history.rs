@@ -37,7 +37,7 @@ fn history(operations: &[Operation]) -> History {
 
 #[track_caller]
 fn accepts(operations: &[Operation]) {
-    history(operations).check().expect("there is an order that explains this");
+    history(operations).check().expect("a sequential order explains this");
 }
 
 /// Checks that the history is rejected because of its last operation.
@@ -71,12 +71,12 @@ fn sequential_history_is_accepted() {
 }
 
 #[test]
-fn overlapping_operations_may_happen_in_any_order() {
+fn overlapping_operations_may_take_effect_in_any_order() {
     for shown in [None, Some("a")] {
         accepts(&[create(0, 10, "a", Done), list(5, 6, shown), list(11, 12, Some("a"))]);
         accepts(&[create(0, 1, "a", Done), delete(2, 10, Done), list(3, 9, shown), list(11, 12, None)]);
     }
-    // Only one order is left: b, its delete, a.
+    // Only one order is possible: create b, delete, create a.
     accepts(&[
         create(0, 10, "a", Done),
         create(0, 10, "b", Done),
@@ -90,7 +90,7 @@ fn overlapping_operations_may_happen_in_any_order() {
 }
 
 #[test]
-fn an_unknown_write_may_have_happened_once_at_any_time_after_its_call_or_never() {
+fn unknown_write_takes_effect_once_after_its_call_or_never() {
     // An unknown create: a list shows it late or never, or only a conflict or a delete reveals it.
     accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), list(4, 5, Some("a")), create(6, 7, "b", Denied)]);
     accepts(&[create(0, 1, "a", Unknown), list(2, 3, None), create(4, 5, "b", Done), list(6, 7, Some("b"))]);
@@ -135,7 +135,7 @@ fn an_unknown_write_happens_once_at_the_most_and_not_before_its_call() {
 }
 
 #[test]
-fn an_unknown_write_does_not_happen_after_things_have_settled() {
+fn unknown_write_takes_no_effect_after_a_settled_moment() {
     let settled = |at: u64, operations: &[Operation]| {
         let history = history(operations);
         history.settle(Duration::from_millis(at));
@@ -143,19 +143,22 @@ fn an_unknown_write_does_not_happen_after_things_have_settled() {
     };
     // The unknown delete may explain a loss before the settled moment, but not after it.
     let lost = [delete(0, 1, Unknown), create(2, 3, "a", Done), list(6, 7, Some("a")), list(8, 9, None)];
-    settled(10, &lost).expect("the delete came between the lists");
-    settled(5, &lost).expect_err("it came too late");
-    settled(4, &[delete(0, 1, Unknown), create(2, 3, "a", Done), list(5, 6, None)]).expect("just before");
+    settled(10, &lost).expect("the delete took effect between the lists");
+    settled(5, &lost).expect_err("the plant was lost after the settled moment");
+    settled(4, &[delete(0, 1, Unknown), create(2, 3, "a", Done), list(5, 6, None)])
+        .expect("the delete took effect between the create and the settled moment");
     let shown = [create(0, 1, "a", Unknown), list(2, 3, None), list(6, 7, Some("a"))];
-    settled(5, &shown).expect("the create came between the lists");
-    settled(1, &shown).expect_err("it came too late");
-    settled(1, &[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), list(4, 5, Some("a"))]).expect("at once");
+    settled(5, &shown).expect("the create took effect between the lists");
+    settled(1, &shown).expect_err("the plant appeared after the settled moment");
+    settled(1, &[create(0, 1, "a", Unknown), create(2, 3, "b", Denied), list(4, 5, Some("a"))])
+        .expect("the create took effect before the settled moment");
     // Other operations may be in flight at that moment. Unknown writes that are called later are not settled.
-    settled(5, &[create(0, 9, "a", Done), delete(1, 2, Unknown), list(10, 11, None)]).expect("both before");
+    settled(5, &[create(0, 9, "a", Done), delete(1, 2, Unknown), list(10, 11, None)])
+        .expect("the create and the delete took effect before the settled moment");
     settled(5, &[create(0, 1, "a", Done), delete(5, 6, Unknown), list(7, 8, Some("a")), list(9, 10, None)])
-        .expect_err("called at that very moment, it is settled");
+        .expect_err("a delete called at the settled moment is settled");
     settled(5, &[create(0, 1, "a", Done), delete(6, 7, Unknown), list(8, 9, Some("a")), list(10, 11, None)])
-        .expect("called after it, it is not");
+        .expect("a delete called later is not settled");
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn last_write_is_certain_unless_another_may_follow() {
     assert_eq!(reported(&[create(0, 1, "x", Denied), list(2, 3, Some("x"))], &[]), None);
     // The two writes overlap, so their order is unknown.
     assert_eq!(reported(&[create(0, 3, "a", Done), delete(2, 5, Done)], &[]), None);
-    // An unknown write may have come later, unless all was settled before the last one was called.
+    // An unknown write may take effect later, unless it was settled before the last write was called.
     let unknown = [delete(0, 1, Unknown), create(4, 5, "a", Done)];
     assert_eq!(reported(&unknown, &[]), None);
     assert_eq!(reported(&unknown, &[6]), None);
@@ -203,7 +206,7 @@ fn lost_write_is_found() {
 fn stale_list_is_found() {
     catches(&[create(0, 1, "a", Done), delete(2, 3, Done), list(4, 5, Some("a"))]);
     catches(&[create(0, 1, "a", Done), list(2, 3, None)]);
-    // Two lists that overlap a create and not each other: the second may not be older.
+    // Both lists overlap the create, but not each other: the second must not be older than the first.
     catches(&[create(0, 10, "a", Done), list(1, 2, Some("a")), list(3, 4, None)]);
 }
 
@@ -257,7 +260,7 @@ fn plants_and_users_are_independent() {
     assert_eq!((violation.user, violation.id), (1, 9));
 }
 
-/// Tries every order, and every choice of the unknown writes.
+/// Tries all orders, with every subset of the unknown writes.
 fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -> bool {
     let unknown = |operation: &Operation| operation.action.outcome() == Some(Unknown);
     if left.iter().all(|operation| unknown(operation)) {
@@ -313,7 +316,7 @@ fn checker_agrees_with_exhaustive_search() {
     });
     result.unwrap_or_else(|error| panic!("{error}"));
     let [rejected, accepted] = verdicts.map(AtomicU64::into_inner);
-    assert!(rejected > 2_000 && accepted > 2_000, "{rejected} rejected, {accepted} accepted: both occurred");
+    assert!(rejected > 2_000 && accepted > 2_000, "{rejected} rejected, {accepted} accepted: too few of one kind");
 }
 
 /// A store behind a mutex, with clients whose requests and responses may be lost or delayed.
@@ -330,7 +333,7 @@ struct MutexStore {
 }
 
 impl MutexStore {
-    /// Creates with a name, deletes without.
+    /// Creates a plant if there is a name, deletes it otherwise.
     fn write(&mut self, user: usize, id: i64, name: Option<String>) -> Outcome {
         match (name, self.present.contains_key(&(user, id))) {
             (Some(name), false) => self.present.insert((user, id), name),
@@ -382,7 +385,7 @@ impl Simulated {
 
 const THREADS: u64 = 16;
 
-/// Runs this many operations on each thread; in the middle `fault` is applied to the store.
+/// Runs this many operations on each thread. After half of them, `fault` changes the store.
 fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut MutexStore)) -> Result<Summary, String> {
     let (store, history) = (Simulated::default(), History::new());
     let run = |seed: u64| {
@@ -402,7 +405,7 @@ fn simulate(operations: usize, unknown: bool, fault: impl FnOnce(&mut MutexStore
 
 #[test]
 fn long_history_of_a_correct_store_is_accepted() {
-    let summary = simulate(3_126, true, |_| {}).expect("it is right");
+    let summary = simulate(3_126, true, |_| {}).expect("the history of a correct store is accepted");
     assert_eq!(summary.operations, 50_016);
     assert!(summary.acknowledged > 10_000 && summary.unknown > 500 && summary.rejected > 500, "{summary:?}");
 }
@@ -428,7 +431,7 @@ fn service_is_linearizable_under_load() {
     let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
     let ((), report) = workload.run(&history, || {
         some(300);
-        // Clients that were connected to it do not know the outcome of their last request.
+        // The outcome of requests in flight on this node is unknown.
         one.kill();
         some(history.acknowledged() + 300);
     });

@@ -13,7 +13,7 @@ use crate::support::http2::{
 };
 use crate::support::{Engine, JSON, Server, Site, assert_snapshot, wait_for};
 
-/// The largest window there can be, and the one that a connection starts with.
+/// The largest flow-control window, and the initial window of a connection.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 const FIRST_WINDOW: u32 = 65_535;
 /// The whole head of a request without a body.
@@ -162,8 +162,8 @@ fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqli
     assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "a new stream is accepted");
 }
 
-// Over HTTP/1.1, a connection has one request in flight, so `--max-connections` also limits the requests. The same limit
-// applies to the requests in flight on all HTTP/2 connections together.
+// Over HTTP/1.1, a connection has one request in flight, so `--max-connections` also limits the requests. The same
+// limit applies to the requests in flight on all HTTP/2 connections together.
 #[rstest]
 fn requests_in_flight_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -196,9 +196,9 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
         }
     }
     let far_too_large = of_size(100_000);
-    assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library responds to it");
+    assert_eq!((far_too_large.status, far_too_large.text()), (431, ""), "the library responds without a body");
     let of_number = |number: usize| {
-        // The authority, which stands for Host, and Authorization are there already.
+        // The request also has `:authority`, which counts as Host, and Authorization.
         let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
         let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
         Http2::open(&ada).call("GET", "/plants", &headers, None)
@@ -231,7 +231,7 @@ fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
 #[rstest]
 fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "20s"]);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     let held = site.hold_writes();
@@ -240,13 +240,16 @@ fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/livez", &[]));
     assert!(connection.body(3).contains("live"), "the first request is in flight by now");
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
-    let line = wait_for("its line in the log", || {
+    let line = wait_for("the log line of the request", || {
         server.log().lines().find(|line| line.contains(r#""method":"POST""#)).map(str::to_owned)
     });
-    assert!(line.contains(r#""complete":false"#) && !line.contains("status"), "it gets no response: {line}");
+    assert!(
+        line.contains(r#""complete":false"#) && !line.contains("status"),
+        "a cancelled request has no status: {line}"
+    );
     drop(held);
     connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
-    assert!(connection.body(5).contains("live"), "and the connection goes on");
+    assert!(connection.body(5).contains("live"), "the connection stays usable");
 }
 
 #[rstest]
@@ -277,7 +280,8 @@ fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert!(ask(&[]).contains("40007"));
 }
 
-// The list is read from the store only as far as the client's flow-control window allows: unread lists use little memory.
+// The list is read from the store only as far as the client's flow-control window allows, so unread lists use little
+// memory.
 #[rstest]
 fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -288,12 +292,12 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
     let whole = ada.get("/plants").body;
     let before = server.resident();
     // Twenty lists whose bodies cannot be sent.
-    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
+    let mut unread = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
     for number in 0..20 {
-        lazy.send(HEADERS, WHOLE, 2 * number + 1, &head(&ada, "GET", "/plants", &[]));
+        unread.send(HEADERS, WHOLE, 2 * number + 1, &head(&ada, "GET", "/plants", &[]));
     }
     for _ in 0..20 {
-        assert_eq!(lazy.next_of(HEADERS).flags & END_STREAM, 0);
+        assert_eq!(unread.next_of(HEADERS).flags & END_STREAM, 0);
     }
     let listed = Http2::open(&ada).get("/plants");
     assert_eq!(listed.status, 200);
@@ -306,7 +310,7 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
 // The client opens the largest flow-control window and reads nothing. The memory for its responses is bounded, and the
 // connection is closed after `--write-timeout`.
 #[rstest]
-fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     site.plant_many(10_000, &"x".repeat(990));
@@ -315,43 +319,43 @@ fn a_client_that_reads_nothing_is_cut_off(#[values(Engine::Sqlite, Engine::Postg
     let ada = server.client(&token);
     let whole = ada.get("/plants").body.len() / 1024;
     let before = server.peak();
-    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, LARGEST_WINDOW)]);
-    lazy.send(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
+    let mut unread = Frames::open(server.address(), &[(INITIAL_WINDOW, LARGEST_WINDOW)]);
+    unread.send(WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - FIRST_WINDOW).to_be_bytes());
     let block = head(&ada, "GET", "/plants", &[]);
     let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
-    lazy.try_send(&requests).expect("all of them sent");
+    unread.try_send(&requests).expect("the requests are sent");
     let aborted = |reason| metrics.value("plantstore_http_connections_aborted_total", &[("reason", reason)]);
-    wait_for("the end of the connection", || (aborted("stalled") == 1).then_some(()));
+    wait_for("the connection to be aborted", || (aborted("stalled") == 1).then_some(()));
     metrics.wait_for("plantstore_http_responses_incomplete_total", &[], 20);
-    assert_eq!(aborted("header_timeout"), 0, "that is another fault");
+    assert_eq!(aborted("header_timeout"), 0, "the connection is not counted under another reason");
     let more = server.peak() - before;
-    // A step of each list, which has 64 KiB, is on its way.
+    // The server buffers one step of 64 KiB of each list.
     assert!(more < 6 * 1024, "{more} KiB more, of 20 lists with {whole} KiB each");
-    while let Some(frame) = lazy.next() {
-        assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "it did not get a whole list");
+    while let Some(frame) = unread.next() {
+        assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "a list is complete");
     }
     serves_others(&server);
 }
 
 #[rstest]
-fn response_blocked_by_flow_control_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&["--write-timeout", "1s"]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    let mut lazy = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
-    lazy.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
-    let reset = lazy.next_of(RST_STREAM);
+    let mut unread = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
+    unread.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
+    let reset = unread.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
     wait_for("the incomplete response in the log", || {
         server.log().contains(r#""bytes":0,"complete":false"#).then_some(())
     });
     // A client that opens the window byte by byte gets the whole response.
-    lazy.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
+    unread.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     let mut body = Vec::new();
     while body.len() < 17 {
-        lazy.send(WINDOW_UPDATE, 0, 3, &1_u32.to_be_bytes());
-        body.extend(lazy.next_of(DATA).payload);
+        unread.send(WINDOW_UPDATE, 0, 3, &1_u32.to_be_bytes());
+        body.extend(unread.next_of(DATA).payload);
     }
     assert_eq!(body, br#"[{"name":"Rose"}]"#);
 }
@@ -376,11 +380,11 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
     let last = connection.next_of(GOAWAY);
     assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "the last processed stream");
     connection.send(HEADERS, WHOLE, 7, &head(&ada, "GET", "/plants", &[]));
-    assert!(server.ended().is_none(), "it waits for the request in flight");
+    assert!(server.ended().is_none(), "the server waits for the request in flight");
     connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);
     assert_eq!(connection.body(1), r#"{"name":"in flight"}"#);
     while let Some(frame) = connection.next() {
-        assert_ne!(frame.stream, 7, "GOAWAY says that it was not processed");
+        assert_ne!(frame.stream, 7, "the stream is after the last one in GOAWAY, so it gets no response");
     }
     assert_eq!(server.wait().code(), Some(0));
     assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
@@ -390,28 +394,28 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
 fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
-    let mut stubborn = Frames::open(server.address(), &[]);
-    stubborn.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
-    assert!(stubborn.body(1).contains("live"));
+    let mut ignoring = Frames::open(server.address(), &[]);
+    ignoring.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
+    assert!(ignoring.body(1).contains("live"));
     let mut silent = Frames::open(server.address(), &[]);
     silent.next_of(SETTINGS);
-    assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
-    assert_eq!((stubborn.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
+    assert_eq!(server.stop().code(), Some(0), "the server ends before the grace period is over");
+    assert_eq!((ignoring.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
 }
 
-/// It never acknowledges the shutdown. Before the connection is closed, GOAWAY names the last processed stream.
+/// The client never acknowledges the shutdown. Before the connection is closed, GOAWAY names the last processed stream.
 #[test]
 fn client_that_ignores_goaway_learns_the_last_processed_stream() {
     let site = site();
     let mut server = site.serve(&["--shutdown-grace", "100d"]);
-    let mut stubborn = Frames::open(server.address(), &[]);
+    let mut ignoring = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
-        stubborn.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
-        assert!(stubborn.body(stream).contains("live"));
+        ignoring.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
+        assert!(ignoring.body(stream).contains("live"));
     }
     server.signal("TERM");
     let mut reported = Vec::new();
-    while let Some(frame) = stubborn.next() {
+    while let Some(frame) = ignoring.next() {
         if frame.kind == GOAWAY {
             reported.push((u32::from_be_bytes(frame.payload[..4].try_into().unwrap()), frame.reason()));
         }
@@ -420,7 +424,7 @@ fn client_that_ignores_goaway_learns_the_last_processed_stream() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Tests without a store.
+/// Returns a site for tests that do not depend on the engine.
 fn site() -> Site<'static> {
     Site::new(crate::support::Engine::Sqlite)
 }
@@ -433,7 +437,7 @@ fn protocol_is_detected_by_the_first_different_bytes() {
         stream.set_nodelay(true).unwrap();
         for piece in pieces {
             stream.write_all(piece).unwrap();
-            // The service takes each by itself, most of the time.
+            // Usually the server reads each piece separately.
             std::thread::yield_now();
         }
         let mut response = Vec::new();
@@ -452,7 +456,7 @@ fn protocol_is_detected_by_the_first_different_bytes() {
         assert!(response.starts_with("HTTP/1.1 401 "), "{pieces:?}: {response}");
     }
     assert!(ask(&[b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n"]).contains("40007"));
-    // The preface in pieces, with what follows in one piece with its end.
+    // The preface byte by byte. The next frames arrive together with its last byte.
     let client = server.anonymous();
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.set_nodelay(true).unwrap();

@@ -10,8 +10,7 @@ use rstest::rstest;
 
 use crate::support::{Client, Connection, Engine, JSON, Response, Site, assert_snapshot, wait_for};
 
-/// For requests that wait for a lock longer than a request should.
-const LONG_TIMEOUT: &[&str] = &["--store-timeout", "20s", "--log-level", "warn"];
+const QUIET: &[&str] = &["--log-level", "warn"];
 
 fn plant(id: i64, name: &str) -> String {
     format!(r#"{{"id":{id},"name":"{name}"}}"#)
@@ -34,7 +33,7 @@ fn is_replayed(response: &Response) -> bool {
     })
 }
 
-/// The same response, except for the header field of a replay.
+/// Asserts that `again` is `first` with the header field of a replay.
 #[track_caller]
 fn assert_replays(first: &Response, again: &Response) {
     assert!(!is_replayed(first), "{}", first.wire());
@@ -47,16 +46,16 @@ fn names(client: &Client) -> String {
     client.get("/plants").text().to_owned()
 }
 
-/// Sends the same bytes over two connections while writes are blocked: one is rejected because the other is in flight, and
-/// that other one is given back.
+/// Sends the same bytes over two connections while writes are blocked. One request is rejected because the other is in
+/// flight. Returns the connection of the other.
 fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -> Connection {
     let mut connections = [one, other].map(|client| {
         let mut connection = client.connect();
-        connection.stream().set_read_timeout(Some(Duration::from_millis(5))).expect("an impatient connection");
+        connection.stream().set_read_timeout(Some(Duration::from_millis(5))).expect("a read timeout of 5 ms");
         connection.send(bytes(client));
         connection
     });
-    let rejected = wait_for("the refusal of one of them", || {
+    let rejected = wait_for("one request to be rejected", || {
         connections.iter_mut().position(|connection| match connection.try_read_response(false) {
             Ok(response) => {
                 assert_eq!(response.error(), 40901, "{}", response.wire());
@@ -70,32 +69,32 @@ fn in_flight(one: &Client, other: &Client, bytes: impl Fn(&Client) -> Vec<u8>) -
         })
     });
     let [first, second] = connections;
-    let waits = if rejected == 0 { second } else { first };
-    waits.stream().set_read_timeout(Some(crate::support::TIMEOUT)).expect("a read timeout");
-    waits
+    let in_flight = if rejected == 0 { second } else { first };
+    in_flight.stream().set_read_timeout(Some(crate::support::TIMEOUT)).expect("a read timeout");
+    in_flight
 }
 
 fn create_bytes(key: &'static str, body: String) -> impl Fn(&Client) -> Vec<u8> {
     move |client| client.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()))
 }
 
-/// Waits until there is another response than that the first is in flight.
+/// Repeats a request while the response is that the first request with its key is in flight.
 #[track_caller]
-fn after_flight(call: impl Fn() -> Response) -> Response {
-    wait_for("the end of the first", || {
+fn retry_while_in_flight(call: impl Fn() -> Response) -> Response {
+    wait_for("the first request to end", || {
         Some(call()).filter(|response| response.status != 409 || response.error() != 40901)
     })
 }
 
-/// Waits until there is another response than that nothing was done.
+/// Repeats a request while the store is unavailable or the key is in flight.
 #[track_caller]
-fn once_well(call: impl Fn() -> Response) -> Response {
-    wait_for("the store", || {
+fn retry_while_unavailable(call: impl Fn() -> Response) -> Response {
+    wait_for("the store to be available", || {
         Some(call()).filter(|response| response.status < 400 || !matches!(response.error(), 40901 | 50300))
     })
 }
 
-/// One of many that meet on few plants: a delete of those that are there, a create of the others, three of four with a key.
+/// One of many requests for few plants: a delete of plants 0 to 2, a create of the others. Three of four have a key.
 struct KeyedRequest {
     id: i64,
     number: i64,
@@ -121,7 +120,8 @@ impl KeyedRequest {
 }
 
 const STORED_KEYS: &str = "SELECT count(*) FROM idempotency_keys";
-const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (
+/// Number of locks of keys. Citus has advisory locks of its own, whose `objsubid` is not 1.
+const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
                      SELECT oid FROM pg_database WHERE datname = current_database())";
 
 #[rstest]
@@ -146,11 +146,11 @@ fn a_create_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
 
     {"name":"Rose","tag":"red"}
     "#);
-    assert_eq!(ada.post(body).error(), 40900, "a request without a key is another one");
+    assert_eq!(ada.post(body).error(), 40900, "a request without a key is a new request");
     assert_eq!(ada.delete(5).status, 204);
     assert_replays(&first, &post(&ada, "k1", body));
-    assert_eq!(ada.ids(), [0_i64; 0], "what was deleted is not made again");
-    assert_eq!(post(&ada, "k2", body).status, 200, "with a new key it is");
+    assert_eq!(ada.ids(), [0_i64; 0], "a replay does not create the deleted plant again");
+    assert_eq!(post(&ada, "k2", body).status, 200, "a new key creates the plant");
     assert_eq!(site.rows(STORED_KEYS), [2]);
 }
 
@@ -173,7 +173,7 @@ fn a_delete_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     ");
     ada.plant(5, "Fern");
     assert_replays(&first, &delete(&ada, "k1", 5));
-    assert_eq!(names(&ada), r#"[{"name":"Fern"}]"#, "what came after it stays");
+    assert_eq!(names(&ada), r#"[{"name":"Fern"}]"#, "a replay does not delete the new plant");
     assert_eq!(delete(&ada, "k2", 5).status, 204);
 }
 
@@ -202,10 +202,10 @@ fn rejection_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
 
     {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
     "#);
-    assert_eq!(ada.ids(), [0_i64; 0], "though there is room for it now");
+    assert_eq!(ada.ids(), [0_i64; 0], "the rejection is replayed although the id is free now");
     ada.plant(1, "Ivy");
     assert_replays(&missing, &delete(&ada, "missing", 1));
-    assert_eq!(ada.ids(), [1], "though it could be deleted now");
+    assert_eq!(ada.ids(), [1], "the rejection is replayed although the plant exists now");
 }
 
 #[rstest]
@@ -309,7 +309,7 @@ fn keys_are_separate_for_each_user(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!(names(&bob), r#"[{"name":"Fern"}]"#);
 }
 
-// A request that is allowed the next time, or that finds the service available again, is served.
+// A retry with the same key succeeds when the client is authorized or the store is available again.
 #[rstest]
 fn transient_and_authentication_errors_are_not_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -319,14 +319,14 @@ fn transient_and_authentication_errors_are_not_stored(#[values(Engine::Sqlite, E
     assert_eq!(post(&server.anonymous(), "k1", &plant(1, "Rose")).error(), 40100);
     assert_eq!(post(&server.client("pst_nonsense"), "k1", &plant(1, "Rose")).error(), 40101);
     assert_eq!(post(&reader, "k1", &plant(1, "Rose")).error(), 40300);
-    assert_eq!(post(&ada, "k1", &"x".repeat(20_000)).error(), 41300, "what never arrived whole");
+    assert_eq!(post(&ada, "k1", &"x".repeat(20_000)).error(), 41300, "the body was not received completely");
     let held = site.hold_writes();
     let unavailable = post(&ada, "k1", &plant(1, "Rose"));
     assert_eq!(unavailable.error(), 50300);
-    assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "nor is it known what the key is for");
+    assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "the key cannot be looked up");
     drop(held);
     assert_eq!(site.rows(STORED_KEYS), [0]);
-    let first = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
+    let first = retry_while_unavailable(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(first.status == 200 && !is_replayed(&first), "{}", first.wire());
     assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
 }
@@ -362,7 +362,7 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
         assert_replays(&first, &post(&ada, quoted, &plant(id, "Rose")));
     }
     let first = post(&ada, "\" abc\"", &plant(100, "Rose"));
-    assert!(first.status == 200 && !is_replayed(&first), "white space within quotes counts");
+    assert!(first.status == 200 && !is_replayed(&first), "white space within quotes is part of the key");
 
     let before = ada.ids();
     let too_long = "x".repeat(256);
@@ -396,14 +396,14 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
     assert_eq!(
         ada.call("GET", "/plants?include=id", &[("Idempotency-Key", "")], None).ids(),
         before,
-        "a list has no use for it"
+        "a list ignores the key"
     );
 }
 
 #[rstest]
 fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(LONG_TIMEOUT);
+    let server = site.serve(QUIET);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.ids(), [0_i64; 0]);
     let held = site.hold_writes();
@@ -420,7 +420,7 @@ fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine:
 
     {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
     "#);
-    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "for any request");
+    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "also for another request with the key");
     assert_eq!(post(&ada, "k1", "nonsense").error(), 40901);
     assert_eq!(delete(&ada, "k1", 1).error(), 40901);
     drop(held);
@@ -433,28 +433,28 @@ fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine:
 #[rstest]
 fn client_that_disconnects_gets_its_response_on_retry(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(LONG_TIMEOUT);
+    let server = site.serve(QUIET);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
     let held = site.hold_writes();
     let first = in_flight(&ada, &ada, |client| client.bytes("DELETE", "/plants/1", &[("Idempotency-Key", "k1")], None));
     drop(first);
-    assert_eq!(delete(&ada, "k1", 1).error(), 40901, "it is still to be done");
+    assert_eq!(delete(&ada, "k1", 1).error(), 40901, "the delete is still in flight");
     drop(held);
-    let response = after_flight(|| delete(&ada, "k1", 1));
+    let response = retry_while_in_flight(|| delete(&ada, "k1", 1));
     assert_eq!(response.status, 204, "{}", response.wire());
     assert!(is_replayed(&response));
     assert_eq!(ada.ids(), [0_i64; 0]);
     if matches!(site.engine, Engine::Postgres) {
-        wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+        wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
     }
 }
 
-// With keys or without, in one commit: of all requests for one id exactly one wins, and every retry gets the same response.
+// Of all requests for one id exactly one succeeds, with or without a key. A retry with a key gets the same response.
 #[rstest]
 fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(LONG_TIMEOUT);
+    let server = site.serve(QUIET);
     let ada = server.client(&site.token("ada", &[]));
     (0..3).for_each(|id| ada.plant(id, "before"));
     let requests: Vec<KeyedRequest> = (0..24).map(|number| KeyedRequest { id: number % 6, number }).collect();
@@ -467,7 +467,7 @@ fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engin
             connection
         })
         .collect();
-    // By then the server has turned to all of them. Nothing below depends on it.
+    // Gives the server time to receive all requests before the commit. The assertions do not depend on it.
     for _ in &requests {
         assert_eq!(server.anonymous().get("/livez").status, 200);
     }
@@ -476,7 +476,7 @@ fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engin
     let done = |id: i64| {
         requests.iter().zip(&responses).filter(move |(request, response)| request.id == id && response.status < 300)
     };
-    assert!((0..6).all(|id| done(id).count() == 1), "each once");
+    assert!((0..6).all(|id| done(id).count() == 1), "exactly one request for each id succeeds");
     let created = (3..6).map(|id| done(id).next().unwrap().0.name()).collect::<Vec<_>>();
     let listed = ada.get("/plants").json();
     let listed: Vec<&str> = listed.as_array().unwrap().iter().map(|plant| plant["name"].as_str().unwrap()).collect();
@@ -492,16 +492,17 @@ fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engin
 #[rstest]
 fn exactly_one_of_many_requests_with_one_key_is_done(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(LONG_TIMEOUT);
+    let server = site.serve(QUIET);
     let ada = server.client(&site.token("ada", &[]));
     for round in 0..20 {
         let key = format!("round {round}");
         let fresh: usize = std::thread::scope(|scope| {
-            let racers: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| after_flight(|| post(&ada, &key, &plant(round, "Rose"))))).collect();
+            let racers: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| retry_while_in_flight(|| post(&ada, &key, &plant(round, "Rose")))))
+                .collect();
             racers
                 .into_iter()
-                .map(|racer| racer.join().expect("a racer"))
+                .map(|racer| racer.join().expect("a client thread"))
                 .filter(|response| {
                     assert_eq!(response.status, 200, "{}", response.wire());
                     !is_replayed(response)

@@ -1,4 +1,4 @@
-//! `plantstore import`: lines of JSON into a store, by the rules of `POST`, beside a server and with kills.
+//! `plantstore import`: imports JSON lines by the rules of `POST`, also beside a running server and after a kill.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ fn error_of(site: &Site, arguments: &[&str], input: &[u8]) -> String {
     stderr(&output)
 }
 
-/// The number of plants, 0 as long as there is no store.
+/// Returns the number of plants; 0 if there is no store.
 fn stored_if_any(site: &Site) -> usize {
     let output = site.run(&["export"]);
     String::from_utf8_lossy(&output.stdout).lines().count()
@@ -43,13 +43,25 @@ fn dash_means_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgre
 }
 
 #[rstest]
-fn empty_input_is_an_error(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn empty_input_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    assert!(import(site, &[], "").ends_with("stored 0 plants\n"));
+    assert_eq!(import(site, &["--check"], ""), "0 plants, no invalid lines; nothing was stored\n");
+    assert_eq!(import(site, &[], "\n \n"), "stored 0 plants\n", "blank lines are ignored");
+    assert_eq!(stored(site), 0);
+}
+
+#[rstest]
+fn from_line_after_the_end_and_a_directory_are_errors(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let text = lines(&["ada"], 3);
     let reported = error_of(site, &["--from-line", "5"], text.as_bytes());
     assert!(reported.contains("the input ends after 3 lines, before the one that --from-line names"), "{reported}");
     assert!(error_of(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
-    assert!(import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"), "all of it was stored before");
+    assert!(
+        import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"),
+        "the line after the last is a valid start"
+    );
     assert!(error_of(site, &["."], b"").contains("cannot read .: it is a directory"));
 }
 
@@ -70,12 +82,16 @@ fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres
         assert_eq!(export(&other), text);
         let server = other.serve(&[]);
         let ada = server.client(&other.token("ada", &[]));
-        assert_eq!(ada.get("/plants").json().as_array().map(Vec::len), Some(3_000), "their token comes apart from it");
+        assert_eq!(
+            ada.get("/plants").json().as_array().map(Vec::len),
+            Some(3_000),
+            "an export has no tokens, so the user gets a new one"
+        );
         assert_eq!(ada.get("/plants?limit=8").json()[7]["name"], r#"Rose "🌵" \"#);
     }
 }
 
-// Fields in any order, with white space, escapes and unknown fields; any line ending, and none.
+// Fields in any order, with white space, escapes and unknown fields; lines end with CRLF, LF or the end of the input.
 #[rstest]
 fn lines_follow_the_rules_of_bodies(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -90,7 +106,7 @@ fn lines_follow_the_rules_of_bodies(#[values(Engine::Sqlite, Engine::Postgres)] 
     );
 }
 
-// The last batch is not full, and waits for more lines: it is not stored.
+// The last batch is not full and waits for more lines, so it is not stored.
 #[rstest]
 fn interrupted_import_reports_its_progress_and_how_to_resume(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
@@ -162,7 +178,7 @@ fn a_byte_order_mark_at_the_start_is_accepted(#[values(Engine::Sqlite, Engine::P
     import(site, &[], &format!("\u{feff}{text}"));
     assert_eq!(export(site), text);
     let reported = error_of(site, &[], format!("\n\u{feff}{text}").as_bytes());
-    assert!(reported.contains("line 2: it is not JSON"), "only at the start: {reported}");
+    assert!(reported.contains("line 2: it is not JSON"), "a byte order mark is accepted only at the start: {reported}");
 }
 
 #[rstest]
@@ -241,7 +257,7 @@ fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine:
     let site = &Site::new(engine);
     import(site, &[], &lines(&["ada"], 5_000));
     let more = lines(&["ada"], 10_000);
-    // Those that are there stand in the middle of a batch, among new ones.
+    // The existing plants are in the middle of a batch with new ones.
     let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
     let reported = error_of(site, &[], turned.as_bytes());
     assert_eq!(
@@ -251,7 +267,7 @@ fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine:
     assert_eq!(export(site), more);
     let reported = import(site, &["--on-conflict", "skip"], &more);
     assert_eq!(reported, "stored 0 plants, skipped 10,000 that exist already\n");
-    // Another name, another tag, none, and one that is new.
+    // Another name, another tag, no tag, and a new plant, which is then repeated and changed.
     let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
 {"owner":"ada","id":2,"name":"plant 2","tag":"other"}
 {"owner":"ada","id":3,"name":"plant 3"}
@@ -274,7 +290,7 @@ stored 1 plant, skipped 1 that exist already, skipped 4 that exist with another 
     assert!(reported.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{reported}");
 }
 
-// Lines after the first conflict are in one batch with it, and some of them belong to a new user.
+// Lines after the first conflict are in the same batch, and some of them belong to a new user.
 #[rstest]
 fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -292,7 +308,7 @@ fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)
 
 #[rstest]
 fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let site = &Site::empty(engine);
     let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
     assert_eq!(
         (output.status.code(), stderr(&output).as_str()),
@@ -304,10 +320,10 @@ fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
         "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 invalid line; nothing was stored\n"
     );
     let users = site.run(&["user", "list"]);
-    assert!(stderr(&users).contains("there is no store"), "not even a store was made: {}", stderr(&users));
+    assert!(stderr(&users).contains("there is no store"), "no store is created: {}", stderr(&users));
 }
 
-// Committed batches stay; the rest is imported by the next run, and nothing twice.
+// Committed batches stay. The next run imports the rest and skips what is stored.
 #[rstest]
 fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -321,7 +337,7 @@ fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Post
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // It gets no more than a part, so it is not done when it is killed.
+        // The command gets only a part of the input, so it has not ended when it is killed.
         let part = text.len() * kill / 4;
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
@@ -340,7 +356,7 @@ fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Post
     assert_eq!(export(site), text);
 }
 
-// A server keeps writing, and its cached lists show the imported plants.
+// Clients continue to write through the server, and its cached lists are updated.
 #[rstest]
 fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -371,18 +387,18 @@ fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgr
         });
         import(site, &[], &lines(&["ada"], 30_000));
         let after = ada.get("/plants?include=id");
-        assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "at once");
+        assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "the list after the import is complete");
         assert_ne!(after.header("etag"), before.header("etag"));
         stop.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
     assert!(written > 0);
     assert_eq!(bob.ids(), (0..written).collect::<Vec<_>>());
-    assert_eq!(server.log(), "", "and nothing to complain about");
+    assert_eq!(server.log(), "", "the server logs no warning");
 }
 
-/// Lines before a conflict are stored by a second attempt. If another client takes one of their ids meanwhile, that is a
-/// conflict, too, and nothing after it is stored.
+/// After a conflict, a second transaction stores the lines before it. If another client creates one of their plants
+/// meanwhile, that is a conflict, too, and no line after it is stored.
 #[rstest]
 #[case::requires_postgres()]
 fn nothing_after_a_concurrent_conflict_is_stored() {
@@ -396,8 +412,8 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
     let slow = site.through(&proxy);
     std::thread::scope(|scope| {
         let importing = scope.spawn(|| error_of(&slow, &[], text.as_bytes()));
-        wait_for("the end of the first attempt", || proxy.is_frozen().then(|| proxy.heal()));
-        wait_for("the begin of the second", || proxy.is_frozen().then_some(()));
+        wait_for("the first attempt to end", || proxy.is_frozen().then(|| proxy.heal()));
+        wait_for("the second attempt to begin", || proxy.is_frozen().then_some(()));
         import(&site, &[], all[3]);
         proxy.heal();
         let reported = importing.join().unwrap();
@@ -418,7 +434,7 @@ fn endless_line_is_rejected_in_bounded_memory() {
     assert_eq!(stderr(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
 }
 
-/// After an import without a server, the one file is the whole store.
+/// After an import without a server, SQLite leaves no WAL files.
 #[test]
 fn an_import_leaves_one_file() {
     let site = Site::new(Engine::Sqlite);
@@ -427,18 +443,18 @@ fn an_import_leaves_one_file() {
     assert_eq!(files, ["plants.db"]);
 }
 
-/// Another process holds the write lock, and the first signal has to wait for the commit.
+/// Another process holds the write lock, so that the commit waits after the first signal.
 #[test]
-fn a_second_signal_ends_an_import_at_once() {
+fn a_second_signal_ends_an_import_during_its_commit() {
     let site = &Site::new(Engine::Sqlite);
     import(site, &[], &lines(&["ada"], 3));
     let held = site.hold_writes();
-    // The first signal may come before the commit, and then one is enough.
+    // If the first signal arrives before the commit, it ends the import; then the test tries again.
     let stderr = wait_for("an import that waits for its commit", || {
         let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
         wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
-        wait_for("its end", || {
+        wait_for("the import to end", || {
             signal(child.id(), "INT");
             child.try_wait().unwrap()
         });

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::transfer::import;
 use crate::support::{Client, Connection, Engine, Response, Server, Site, StopOnDrop, assert_snapshot, wait_for};
 
-/// Follows `next` to the end.
+/// Follows the `next` links to the last page.
 fn pages(client: &Client, first: &str) -> Vec<Response> {
     let mut pages = vec![client.get(first)];
     while let Some(next) = pages.last().and_then(Response::next) {
@@ -23,9 +23,6 @@ fn ids(pages: &[Response]) -> Vec<i64> {
     pages.iter().flat_map(Response::ids).collect()
 }
 
-/// Options of a server that waits for a database on a busy machine: these tests store thousands of plants.
-const LONG_TIMEOUT: [&str; 2] = ["--store-timeout", "20s"];
-
 /// Imports plants with names of `length` characters.
 fn fill(site: &Site, owner: &str, ids: impl Iterator<Item = i64>, length: usize) {
     let name = "x".repeat(length);
@@ -36,7 +33,7 @@ fn fill(site: &Site, owner: &str, ids: impl Iterator<Item = i64>, length: usize)
 #[rstest]
 fn plants_are_listed_in_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     assert_snapshot!(ada.get("/plants").wire(), @r"
     200 OK
@@ -74,7 +71,7 @@ fn plants_are_listed_in_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)]
 #[rstest]
 fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
     ada.plant(2, "Fern");
@@ -92,7 +89,7 @@ fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
 #[rstest]
 fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     for id in 1..=3 {
         ada.plant(id, "x");
@@ -126,7 +123,7 @@ fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] eng
         assert_eq!(response.error(), 40004, "{wrong}: {}", response.text());
     }
     assert_eq!(ada.get("/plants?limit").error(), 40004);
-    assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, written otherwise");
+    assert_eq!(ada.get("/plants?limit=1&li%6dit=1").error(), 40004, "the same name, percent-encoded");
     for ignored in ["?", "?&&", "?Limit=x", "?limits=x", "?x=%ff", "?after_=1", "?access_token=x", "?%"] {
         assert_eq!(ada.get(&format!("/plants{ignored}")).json().as_array().map(Vec::len), Some(3), "{ignored}");
     }
@@ -135,7 +132,7 @@ fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] eng
 #[rstest]
 fn head_returns_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     for id in 1..=3 {
         ada.plant(id, "x");
@@ -154,7 +151,7 @@ fn head_returns_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] eng
 #[rstest]
 fn following_next_lists_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
     fill(site, "ada", all.iter().copied(), 3);
@@ -168,7 +165,7 @@ fn following_next_lists_every_plant_once(#[values(Engine::Sqlite, Engine::Postgr
 #[rstest]
 fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let bob = server.client(&site.token("bob", &[]));
     fill(site, "ada", 1..=6, 3);
@@ -177,7 +174,7 @@ fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, 
     assert_eq!(ada.delete(3).status, 204);
     assert_eq!(ada.delete(4).status, 204);
     assert_eq!(ada.get(&next).ids(), [5, 6]);
-    assert_eq!(bob.get(&next).ids(), [4], "a cursor is a place, not a permission");
+    assert_eq!(bob.get(&next).ids(), [4], "a cursor is a position, not a permission");
     ada.plant(4, "again");
     ada.plant(0, "before the cursor");
     assert_eq!(ada.get(&next).ids(), [4, 5, 6]);
@@ -192,7 +189,7 @@ fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, 
 #[rstest]
 fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(i64::MAX, "last");
     ada.plant(i64::MIN, "first");
@@ -207,7 +204,7 @@ fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engi
 #[rstest]
 fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     fill(site, "ada", 1..=2, 3);
     let next = ada.get("/plants?limit=1").next().expect("a next page");
@@ -233,12 +230,12 @@ fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgr
 }
 
 #[rstest]
-fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn a_long_list_is_streamed_completely(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     fill(site, "ada", 1..=2_000, 100);
-    // The last bytes of a stream must not be taken for a response of the HTTP library's own.
+    // The server must not mistake the last bytes of the stream for an error response of the HTTP library.
     ada.plant(2_001, "HTTP/1.1 400 Bad Request");
     let response = ada.get("/plants?include=id");
     assert_eq!(response.header("transfer-encoding"), Some("chunked"));
@@ -252,7 +249,7 @@ fn a_long_list_is_streamed_whole(#[values(Engine::Sqlite, Engine::Postgres)] eng
 #[rstest]
 fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let names = ["ada", "bob"];
     let users = names.map(|user| server.client(&site.token(user, &[])));
     for (offset, name) in (0..).zip(names) {
@@ -268,9 +265,9 @@ fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, En
 }
 
 #[rstest]
-fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn pages_larger_than_one_read_of_the_store_are_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
     fill(site, "ada", all.iter().copied(), 200);
@@ -285,7 +282,7 @@ fn pages_larger_than_one_step_are_exact(#[values(Engine::Sqlite, Engine::Postgre
 #[rstest]
 fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&LONG_TIMEOUT);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
     fill(site, "ada", steady.iter().copied(), 200);
@@ -306,7 +303,7 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
                 let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
                 assert!(pages.iter().all(|page| page.ids().len() <= limit), "at most the limit");
                 let seen = ids(&pages);
-                assert!(seen.is_sorted_by(|one, other| one < other), "each once, in order");
+                assert!(seen.is_sorted_by(|one, other| one < other), "each plant is listed once, in order");
                 let steadily: Vec<i64> = seen.into_iter().filter(|id| id % 10 == 0).collect();
                 assert_eq!(steadily, steady, "limit {limit}");
             }
@@ -314,7 +311,7 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
     });
 }
 
-/// A server, a user with more plants than the buffers between server and client hold, and their list, begun.
+/// Starts a server and a list that is longer than the buffers between server and client. Reads its first byte.
 fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client, Connection) {
     let server = site.serve(arguments);
     let ada = server.client(&site.token("ada", &[]));
@@ -325,14 +322,14 @@ fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client
     (server, ada, connection)
 }
 
-/// Reads to the end, which must not be that of a whole list.
+/// Reads to the end of the connection and asserts that the list is incomplete.
 fn assert_cut(connection: &Connection) {
     let mut rest = Vec::new();
     let _ = connection.stream().read_to_end(&mut rest);
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "the end of a whole list was sent");
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the list is complete");
 }
 
-// The deadline is for a client that takes nothing; one that is slow but steady gets it all.
+// The write timeout applies to a client that reads nothing. A client that reads slowly gets the whole list.
 #[rstest]
 fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -349,25 +346,26 @@ fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)]
     }
 }
 
-// A user is deleted while their list is being sent: a part of their plants must not look like a whole list.
+// A user is deleted while a list of their plants is sent: the incomplete list must not look complete.
 #[rstest]
 fn list_whose_user_is_deleted_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let (server, _ada, connection) = a_list_that_is_being_sent(site, &[]);
+    // The list must not be cut off for another reason.
+    let (server, _ada, connection) = a_list_that_is_being_sent(site, &["--write-timeout", "10m"]);
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
     assert_cut(&connection);
     wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
 }
 
-// Breaks the store under a list that is being sent: the client must notice.
+// The table is renamed while a list is sent: the client must notice that the list is incomplete.
 #[rstest]
 fn list_that_cannot_be_finished_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (server, ada, connection) = a_list_that_is_being_sent(site, &[]);
     site.execute("ALTER TABLE plants RENAME TO gone");
     assert_cut(&connection);
-    assert_eq!(ada.get("/plants").error(), 50000, "and a new list is an error");
-    assert!(!ada.get("/plants").text().contains("plants\""), "whose reason stays in the log");
+    assert_eq!(ada.get("/plants").error(), 50000, "a new list is an error");
+    assert!(!ada.get("/plants").text().contains("plants\""), "the reason is only in the log");
     wait_for("the reason in the log", || {
         ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(())
     });

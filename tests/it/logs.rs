@@ -1,11 +1,11 @@
-//! The log: one line for each request, and never a secret.
+//! The log: one line for each request, and no secrets.
 
 use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::{Connection, Engine, Server, Site, wait_for};
 
-// The log is not read and its pipe is full: the service goes on, also with errors, and stops on a signal.
+// No process reads the log, and its pipe is full: the server continues, also after errors, and stops on a signal.
 #[rstest]
 fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -13,7 +13,7 @@ fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engi
     let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
     let ada = server.client(&token);
     let mut connection = ada.connect();
-    // Several times what a pipe holds.
+    // The log is several times larger than the buffer of the pipe.
     for _ in 0..2_000 {
         connection.send(ada.bytes("GET", "/plants", &[], None));
         assert_eq!(connection.read_response(false).status, 200);
@@ -43,7 +43,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     for (number, (method, path, route, status, known)) in cases.into_iter().enumerate() {
         let id = format!("case-{number}");
         assert_eq!(ada.call(method, path, &[("X-Request-Id", &id)], None).status, status);
-        let line = wait_for("its line", || {
+        let line = wait_for("the log line of the request", || {
             server
                 .log()
                 .lines()
@@ -67,7 +67,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     let mut broken = Connection::open(server.address());
     broken.send("nonsense\r\n\r\n");
     let id = broken.read_response(false).header("x-request-id").expect("an id").to_owned();
-    wait_for("a line for what is no request", || server.log().contains(&id).then_some(()));
+    wait_for("the log line of the malformed request", || server.log().contains(&id).then_some(()));
 }
 
 #[rstest]
@@ -113,6 +113,6 @@ fn log_level_and_format_are_options(#[values(Engine::Sqlite, Engine::Postgres)] 
     human.anonymous().call("GET", "/livez", &[("X-Request-Id", "seen-by-people")], None);
     human.stop();
     let log = human.log();
-    let line = log.lines().find(|line| line.contains("seen-by-people")).expect("its line");
+    let line = log.lines().find(|line| line.contains("seen-by-people")).expect("the log line of the request");
     assert!(line.contains(" INFO request request_id=\"seen-by-people\"") && line.contains("status=200"), "{line}");
 }

@@ -12,7 +12,7 @@ fn plantstore(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The commands below this one, as its help names them.
+/// Lists the subcommands that the help of a command names.
 fn commands(above: &[&str]) -> Vec<String> {
     let help = plantstore(&[above, &["--help"]].concat());
     let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
@@ -23,7 +23,7 @@ fn commands(above: &[&str]) -> Vec<String> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// The long options that its help names.
+/// Lists the long options that the help of a command names.
 fn options(command: &[&str]) -> Vec<String> {
     let help = plantstore(&[command, &["--help"]].concat());
     let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
@@ -77,12 +77,12 @@ fn offered_by_fish(line: &str) -> Vec<String> {
     offered.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
 }
 
-/// A shell that completes what it finds typed, notes what is offered, and ends.
+/// Completes the line in `TYPED`, writes the offered words to a file and exits.
 const ZSHRC: &str = r#"
 fpath=($ZDOTDIR $fpath)
 autoload -Uz compinit && compinit -u -d $ZDOTDIR/dump
 compadd() {
-    # With one of these it only asks which words would fit.
+    # With one of these options, compadd only tests which words match.
     if (( ! $argv[(I)-[ADO]] )); then
         local -a words
         builtin compadd -O words "$@"
@@ -122,7 +122,7 @@ fn zsh_completes_commands_and_options() {
     completes_commands_and_options(offered_by_zsh);
 }
 
-/// In the order of the shell, which is not ours.
+/// Each shell has its own order, so words are sorted before they are compared.
 fn completes_commands_and_options(offered: impl Fn(&str) -> Vec<String>) {
     let sorted = |mut words: Vec<String>| {
         words.retain(|word| word != "help");
@@ -140,7 +140,7 @@ fn completes_commands_and_options(offered: impl Fn(&str) -> Vec<String>) {
     }
 }
 
-/// A heading of options lasts until the next, and so what follows must have one of its own.
+/// In clap, a heading applies to all options until the next heading.
 #[test]
 fn options_are_listed_under_the_right_heading() {
     let help = plantstore(&["serve", "--help"]);
@@ -167,7 +167,7 @@ fn every_shell_knows_every_command() {
     }
 }
 
-/// Calls `check` with every command, those with commands below them included.
+/// Calls `check` with every command and subcommand.
 fn for_every_command(path: &[&str], check: &mut impl FnMut(&[&str])) {
     check(path);
     for command in commands(path) {
@@ -197,7 +197,7 @@ fn help_of_every_command_ends_with_examples() {
     assert!(seen > 20, "{seen}");
 }
 
-/// Options and arguments of the examples exist: the parser takes them, and stops at the unknown option behind them.
+/// The parser accepts the options and arguments of each example, and rejects only an unknown option added at the end.
 #[test]
 fn examples_are_commands_that_the_parser_accepts() {
     let mut tried = 0;
@@ -218,7 +218,7 @@ fn examples_are_commands_that_the_parser_accepts() {
     assert!(tried > 30, "{tried}");
 }
 
-/// Renders a page as text without bold letters; every message of groff is an error.
+/// Renders a page as text without bold letters. Any message of groff is an error.
 fn rendered(page: &str) -> String {
     let mut groff = external("groff");
     groff.args(["-man", "-ww", "-Tascii", "-P-c", "-P-b", "-P-u", "-P-o", "-rLL=1000n"]);

@@ -1,4 +1,4 @@
-//! Metrics: they count what happened, name no user, and are served on a listener of their own.
+//! Metrics: correct counts, no user names, and a separate listener.
 
 mod listener;
 
@@ -81,7 +81,7 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
     is("plantstore_commits_total", &[("outcome", "failed")], 0);
     is("plantstore_store_up", &[], 1);
     is("plantstore_draining", &[], 0);
-    // Commits: one for each write, and on one engine one more for the note that the token was used.
+    // One commit for each write. With one engine, storing the last use of the token is another commit.
     let commits = scrape.value("plantstore_commits_total", &[("outcome", "ok")]);
     assert!((5..=6).contains(&commits), "{}", scrape.text);
     is("plantstore_commit_duration_seconds_count", &[], commits);
@@ -98,7 +98,7 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
 }
 
 #[rstest]
-fn requests_over_http2_are_counted_alike(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn requests_over_http2_are_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -150,11 +150,11 @@ fn requests_over_http2_are_counted_alike(#[values(Engine::Sqlite, Engine::Postgr
 #[rstest]
 fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "20s"]].concat());
+    let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(0, "first");
-    site.wait_for_note_of_use();
+    site.wait_for_stored_token_use();
     let before = metrics.scrape();
     let held = site.hold_writes();
     thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Pos
             scope.spawn(move || ada.plant(id, "n"));
         };
         write(1);
-        // The first is with the writer; the others wait.
+        // The first write is with the writer; the others wait in the queue.
         let name = "plantstore_http_requests_in_flight";
         metrics.wait_for(name, &[], 1);
         metrics.wait_for("plantstore_write_queue_depth", &[], 0);
@@ -217,13 +217,13 @@ fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Post
 #[rstest]
 fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let limits = ["--write-queue", "1", "--store-timeout", "20s"];
+    let limits = ["--write-queue", "1"];
     let mut server = site.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
-    // The note of the token's use takes the one place in the queue for a moment.
+    // Storing the last use of the token takes the only place in the queue for a moment.
     assert_eq!(ada.ids(), [0_i64; 0]);
-    site.wait_for_note_of_use();
+    site.wait_for_stored_token_use();
     let held = site.hold_writes();
     thread::scope(|scope| {
         scope.spawn(|| ada.plant(1, "with the writer"));
@@ -265,7 +265,7 @@ fn cached_list_is_counted_as_a_hit() {
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    site.wait_for_note_of_use();
+    site.wait_for_stored_token_use();
     let lookups = |result| metrics.value("plantstore_list_cache_lookups_total", &[("result", result)]);
     // The version of the list may not be cached for the first requests.
     wait_for("a list from the cache", || {
@@ -313,7 +313,7 @@ fn wal_size_is_reported() {
     assert!(checkpoints > 0);
     let file = std::fs::metadata(site.file().with_extension("db-wal")).unwrap().len();
     assert!(largest > 1_000_000 && largest.unsigned_abs() <= file, "{largest} {file}");
-    assert!(pending < largest, "what is in the file already is not pending: {pending} {largest}");
+    assert!(pending < largest, "pages that are already in the database file are not pending: {pending} {largest}");
 }
 
 #[rstest]
@@ -334,12 +334,12 @@ fn unreachable_database_is_reported() {
     metrics.wait_for("plantstore_database_connections", &[], 0);
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).error(), 50300);
     metrics.wait_for("plantstore_http_errors_total", &[("code", "50300")], 1);
-    wait_for("failed attempts", || {
+    wait_for("failed connection attempts", || {
         (metrics.value("plantstore_database_connection_failures_total", &[("role", "write")]) >= 1).then_some(())
     });
     cluster.restart();
     metrics.wait_for("plantstore_store_up", &[], 1);
-    wait_for("a plant again", || (ada.post(r#"{"id":3,"name":"n"}"#).status != 503).then_some(()));
+    wait_for("the store to be available", || (ada.post(r#"{"id":3,"name":"n"}"#).status != 503).then_some(()));
     assert!(metrics.value("plantstore_database_connections_opened_total", &[("role", "write")]) >= 2);
 }
 
@@ -351,7 +351,7 @@ fn key_fetches_of_an_issuer_are_reported() {
     let mut server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
-    wait_for("a fetch", || (fetches("ok") >= 1).then_some(()));
+    wait_for("a successful fetch", || (fetches("ok") >= 1).then_some(()));
     let last = metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]);
     #[expect(clippy::cast_possible_truncation, reason = "seconds of this century")]
     let now = now() as i64;
@@ -442,13 +442,13 @@ fn every_page_is_well_formed() {
 #[case::requires_postgres()]
 fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     let site = Site::new(Engine::Postgres);
-    let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s", "--store-timeout", "20s"];
+    let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s"];
     let mut server = site.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(0, "first");
     let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
-    // All at once, because the session must not expire meanwhile: a token is looked up on the connections that lists block.
+    // Sent concurrently, before the cached token expires: a token lookup needs a connection, and lists block them all.
     let (sender, statuses) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..4 {

@@ -34,11 +34,11 @@ enum ModelOperation {
         user: usize,
         limit: i32,
     },
-    /// The same as some operation before it.
+    /// Repeats an earlier operation.
     Again(usize),
 }
 
-/// Few ids, so that they meet; the extremes among them.
+/// Few ids, so that operations conflict, and the extremes.
 fn ids() -> impl Strategy<Value = i64> {
     prop_oneof![8 => -3_i64..8, 1 => Just(i64::MIN), 1 => Just(i64::MAX), 1 => any::<i64>()]
 }
@@ -48,7 +48,7 @@ fn text(most: usize) -> impl Strategy<Value = String> {
         .prop_map(|characters| characters.into_iter().collect())
 }
 
-/// Few, so that they are used again, for the same and for something else.
+/// Few keys, so that they are reused, for the same request and for others.
 fn keys() -> impl Strategy<Value = Option<u8>> {
     proptest::option::of(0..6_u8)
 }
@@ -157,7 +157,7 @@ fn service_agrees_with_the_model(#[values(Engine::Sqlite, Engine::Postgres)] eng
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
     let outcome = TestRunner::new(config).run(&operations(), |operations| {
-        // Every case has users of its own, without plants.
+        // Every case has new users, without plants.
         case.set(case.get() + 1);
         let clients: Vec<Client> =
             (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();

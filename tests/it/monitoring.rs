@@ -10,11 +10,11 @@ use crate::support::collector::Collector;
 use crate::support::issuer::{Authority, Issuer, SigningKey};
 use crate::support::{Engine, Scrape, Site};
 
-/// Labels that Prometheus adds to every series, and the one series that it makes.
+/// Labels that Prometheus adds to every series, and the series that it creates itself.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 const UP: &str = "up";
 
-/// Returns the metrics of a server on this engine with every feature on and every counter moved.
+/// Returns the metrics of a server on this engine with every feature enabled, after requests of every kind.
 fn scrape_of(engine: Engine) -> Scrape {
     let site = Site::new(engine);
     let key = SigningKey::ed25519("key");
@@ -40,7 +40,7 @@ fn scrape_with_tls() -> Scrape {
     site.serve(&["--metrics-listen", "0", "--tls-cert", &certificate, "--tls-key", &key]).metrics().scrape()
 }
 
-/// The names of all series of both engines, with the labels and values that they have.
+/// Returns the names of all series of both engines, with their labels and the values of each label.
 fn series() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let mut series: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for scrape in [scrape_of(Engine::Sqlite), scrape_of(Engine::Postgres), scrape_with_tls()] {
@@ -68,7 +68,7 @@ fn tokens(query: &str) -> Vec<Token> {
     while let Some(first) = rest.chars().next() {
         let is_word = |character: char| character.is_alphanumeric() || "_:.$".contains(character);
         let length = if first == '"' {
-            rest[1..].find('"').expect("the end of a text") + 2
+            rest[1..].find('"').expect("the end of a string") + 2
         } else if is_word(first) {
             rest.find(|character| !is_word(character)).unwrap_or(rest.len())
         } else if rest.starts_with("=~") || rest.starts_with("!~") || rest.starts_with("!=") {
@@ -87,7 +87,7 @@ fn tokens(query: &str) -> Vec<Token> {
     tokens
 }
 
-/// A label, how it is compared, and with what.
+/// A label, an operator and a value.
 type Matcher = (String, String, String);
 
 /// Parts of a query: series with matchers, and the labels that it groups by.
@@ -110,7 +110,7 @@ fn parse_query(query: &str) -> Query {
     let mut at = 0;
     while at < tokens.len() {
         let Token::Word(word) = &tokens[at] else {
-            // What is within brackets is a length of time.
+            // Brackets contain a duration.
             at = if sign(at, "[") { end(at, "]") } else { at } + 1;
             continue;
         };
@@ -125,7 +125,7 @@ fn parse_query(query: &str) -> Query {
             }));
             at = end + 1;
         } else if matches!(tokens.get(at), Some(Token::Word(next)) if GROUPING.contains(&next.as_str())) {
-            // An aggregation whose labels come first.
+            // An aggregation, followed by its labels.
         } else if !sign(at, "(") && !OPERATORS.contains(&word.as_str()) && word.parse::<f64>().is_err() {
             let mut matchers = Vec::new();
             if sign(at, "{") {
@@ -181,7 +181,7 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// All values of this field, however deep they are.
+/// Collects all values of this field, at any depth.
 fn fields(value: &Value, name: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(key, value)| match value {
@@ -204,7 +204,7 @@ fn queries_of_the_alerts() -> Vec<String> {
     alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).map(str::to_owned).collect()
 }
 
-/// Names in the first column of the document's tables, with the labels in the second.
+/// Returns the names in the first column of the document's tables, with the labels in the second.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let document = file("docs/reference/metrics.md");
     let in_code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
@@ -226,7 +226,7 @@ fn dashboard_alerts_and_document_name_existing_metrics() {
         let faults = faults(query, &series);
         assert!(faults.is_empty(), "{query}: {faults:?}");
     }
-    // A histogram's series are one metric.
+    // The document lists a histogram once, without the suffixes of its series.
     let part =
         |name: &str| ["_bucket", "_count", "_sum"].iter().find_map(|part| name.strip_suffix(part).map(str::to_owned));
     let is_histogram = |name: &str| series.contains_key(&format!("{name}_bucket"));

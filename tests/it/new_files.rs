@@ -9,13 +9,13 @@ use rstest::rstest;
 use crate::support::transfer::{export, import, lines, stderr};
 use crate::support::{Engine, Site, TracedCommand, wait_for};
 
-/// The commands that make a file `notes`.
+/// The commands that create a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
 
-/// The last sync takes 5 seconds. strace reports the end of the command only after that.
-const HELD_UP: &str = "fsync:delay_enter=5000000";
+/// Delays the last sync by 5 s. The command cannot end earlier.
+const DELAYED_SYNC: &str = "fsync:delay_enter=5000000";
 
-/// The files in a site's directory whose names start like this.
+/// Returns the names of the files in a site's directory that start with `start`.
 fn files(site: &Site, start: &str) -> Vec<String> {
     let files = std::fs::read_dir(site.directory()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -29,13 +29,13 @@ fn partial_file(site: &Site) -> Option<PathBuf> {
     Some(site.directory().join(partial))
 }
 
-/// Runs a command with a umask that takes no rights away.
-fn run_openly(site: &Site, arguments: &[&str]) -> Output {
+/// Runs a command with the umask 0.
+fn run_with_umask_0(site: &Site, arguments: &[&str]) -> Output {
     site.command_through(&["sh", "-c", "umask 0; exec \"$@\"", "sh"], arguments).output().unwrap()
 }
 
-/// Puts something into the way where an earlier release wrote its partial file.
-fn plant(kind: &str, partial: &Path, precious: &Path) {
+/// Creates a file of this kind at the path that an earlier release used for its partial file.
+fn create_obstacle(kind: &str, partial: &Path, precious: &Path) {
     std::fs::write(precious, "precious").unwrap();
     match kind {
         "file" => {
@@ -49,7 +49,7 @@ fn plant(kind: &str, partial: &Path, precious: &Path) {
     }
 }
 
-/// Everything about a file that must not change.
+/// Returns the properties of a file that must not change.
 fn state(path: &Path) -> (u64, u32, u64, Option<Vec<u8>>) {
     let metadata = path.symlink_metadata().unwrap();
     let contents = (!metadata.file_type().is_symlink() && metadata.is_file()).then(|| std::fs::read(path).unwrap());
@@ -63,9 +63,9 @@ fn existing_files_in_the_directory_are_unchanged(#[values(Engine::Sqlite, Engine
     let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
     for command in COMMANDS {
         for kind in ["file", "symlink", "hard link", "fifo"] {
-            plant(kind, &partial, &precious);
+            create_obstacle(kind, &partial, &precious);
             let before = (state(&partial), state(&precious));
-            let output = run_openly(site, command);
+            let output = run_with_umask_0(site, command);
             assert!(output.status.success(), "{command:?}, {kind}: {}", stderr(&output));
             assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
             let metadata = made.symlink_metadata().unwrap();
@@ -79,7 +79,7 @@ fn existing_files_in_the_directory_are_unchanged(#[values(Engine::Sqlite, Engine
     }
 }
 
-// The last sync is held up: by then the partial file is there, and the name is not.
+// The last sync is delayed. At that point the partial file exists, and the file with the final name does not.
 #[rstest]
 #[case::requires_strace()]
 fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
@@ -89,7 +89,7 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
     for (command, name, code) in
         [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)]
     {
-        let traced = TracedCommand::start(site, HELD_UP, command);
+        let traced = TracedCommand::start(site, DELAYED_SYNC, command);
         let partial = wait_for("the partial file", || partial_file(site));
         assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
         traced.signal(name);
@@ -98,7 +98,7 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
         assert_eq!(stderr(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
         assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
     }
-    assert_eq!(export(site), lines(&["ada"], 10), "the store is as it was");
+    assert_eq!(export(site), lines(&["ada"], 10), "the store is unchanged");
 }
 
 #[rstest]
@@ -124,7 +124,7 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
     let target = Site::new(Engine::Sqlite);
     let file = source.file();
     let restore = ["restore", file.to_str().unwrap(), "--store", "sqlite:notes"];
-    let traced = TracedCommand::start(&target, HELD_UP, &restore);
+    let traced = TracedCommand::start(&target, DELAYED_SYNC, &restore);
     wait_for("the partial file", || partial_file(&target));
     traced.signal("INT");
     assert_eq!(traced.wait().status.code(), Some(130));
@@ -133,13 +133,13 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
     assert_eq!(files(&target, "notes"), ["notes"]);
 }
 
-/// As `nohup` has it.
+/// For example, under `nohup`.
 #[rstest]
 #[case::requires_strace()]
-fn a_hangup_that_is_ignored_stays_ignored() {
+fn ignored_sighup_does_not_interrupt_a_backup() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 10));
-    let traced = TracedCommand::start_after(&site, "trap '' HUP", HELD_UP, &["backup", "notes"]);
+    let traced = TracedCommand::start_after(&site, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
     wait_for("the partial file", || partial_file(&site));
     traced.signal("HUP");
     let output = traced.wait();

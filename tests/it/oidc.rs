@@ -1,4 +1,4 @@
-//! OpenID Connect against a test issuer: accepted tokens, rejected tokens, changes of its keys,
+//! OpenID Connect with a test issuer: accepted tokens, rejected tokens, rotation of keys,
 //! and an issuer that is down.
 
 mod keys;
@@ -21,7 +21,7 @@ fn serve(site: &Site, issuer: &Issuer, more: &[&str]) -> Server {
     site.serve(&[&issuer.options(), more].concat())
 }
 
-/// The claims with others in place of some; `null` takes one away.
+/// Replaces some claims; `null` removes a claim.
 fn with(mut claims: Value, others: Value) -> Value {
     let (Value::Object(all), Value::Object(others)) = (&mut claims, others) else { panic!("claims") };
     for (name, value) in others {
@@ -38,14 +38,14 @@ fn call(server: &Server, token: &str) -> Response {
     server.client(token).get("/plants")
 }
 
-/// The names of all users.
+/// Returns the names of all users.
 fn users(site: &Site) -> Vec<String> {
     let output = site.run(&["user", "list", "--json"]);
     let users: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     users.iter().map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Log lines are written a moment after their events.
+/// Waits for a log line, which may be written after the response.
 #[track_caller]
 fn wait_for_log(server: &Server, words: &str) {
     wait_for(words, || server.log().contains(words).then_some(()));
@@ -55,7 +55,7 @@ fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// The lines of the log with these words.
+/// Returns the log lines that contain these words.
 fn lines(server: &Server, words: &str) -> Vec<Value> {
     let log = server.log();
     log.lines().filter(|line| line.contains(words)).map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -71,7 +71,7 @@ fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::
     for (number, key) in (0..).zip(&keys) {
         let ada = server.client(&key.token(&issuer.claims("ada")));
         ada.plant(number, key.algorithm());
-        assert_eq!(ada.ids(), (0..=number).collect::<Vec<_>>(), "one user, whatever signed the token");
+        assert_eq!(ada.ids(), (0..=number).collect::<Vec<_>>(), "tokens of all keys name the same user");
     }
     let ada = server.client(&keys[0].token(&issuer.claims("ada")));
     assert_eq!(ada.delete(0).status, 204);
@@ -138,11 +138,15 @@ fn rejected_jwts_count_against_the_address(#[values(Engine::Sqlite, Engine::Post
     let responses: Vec<Response> = (0..20).map(|_| call(&server, &forged)).collect();
     assert!(responses[..5].iter().all(|response| response.error() == 40101));
     assert!(responses.iter().any(|response| response.status == 429 && response.error() == 42900));
-    assert_eq!(call(&server, &good).status, 200, "a valid token from the same address");
-    assert_eq!(call(&server, &key.token(&issuer.claims("bob"))).status, 200, "even one that was never seen before");
+    assert_eq!(call(&server, &good).status, 200, "a valid token from the same address is accepted");
+    assert_eq!(
+        call(&server, &key.token(&issuer.claims("bob"))).status,
+        200,
+        "also a valid token that the server has not cached"
+    );
 }
 
-// What a token is verified for is a line of the log at this level.
+// At the level `debug`, each verification that fails is one log line.
 #[rstest]
 fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     const REPEATED: usize = 50;
@@ -157,11 +161,11 @@ fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engi
         for _ in 0..REPEATED {
             assert!([401, 429].contains(&call(&server, token).status));
         }
-        // Lines come in their order: after this one, all are there.
+        // Log lines are ordered: after this line, all earlier lines are written.
         let critical = json!({ "alg": "ES256", "kid": "e", "crit": [reason] });
-        let marks = occurrences(&server, "(`crit`)");
+        let before = occurrences(&server, "(`crit`)");
         call(&server, &key.token_with(&critical, &claims));
-        wait_for("the line after", || (occurrences(&server, "(`crit`)") > marks).then_some(()));
+        wait_for("the log line of the last token", || (occurrences(&server, "(`crit`)") > before).then_some(()));
         occurrences(&server, reason)
     };
     for (token, reason) in [
@@ -176,7 +180,7 @@ fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engi
         (SigningKey::p256("unknown").token(&claims), "the issuer has no such key"),
         (key.token(&with(claims.clone(), json!({ "nbf": now() + 600.0 }))), "it is not valid yet"),
     ] {
-        assert_eq!(repeat(&token, reason), REPEATED, "{reason}: that may change any moment");
+        assert_eq!(repeat(&token, reason), REPEATED, "{reason}: this result may change, so it is not cached");
     }
 }
 
@@ -212,11 +216,11 @@ fn cached_token_expires_at_its_expiry_time(#[values(Engine::Sqlite, Engine::Post
     let issuer = Issuer::start(&[&key]);
     let server = serve(site, &issuer, &[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-    let end = now() + 1.0;
+    let end = now() + 4.0;
     let ada = server.client(&key.token(&with(issuer.claims("ada"), json!({ "exp": end - LEEWAY }))));
     let mut connection = ada.connect();
     let mut worked = 0;
-    wait_for("its end", || {
+    wait_for("the token to expire", || {
         let sent = now();
         connection.send(ada.bytes("GET", "/plants", &[], None));
         let response = connection.read_response(false);
@@ -224,11 +228,11 @@ fn cached_token_expires_at_its_expiry_time(#[values(Engine::Sqlite, Engine::Post
             return Some(());
         }
         assert_eq!(response.status, 200);
-        assert!(sent < end, "sent after its end, and believed");
+        assert!(sent < end, "an expired token was accepted");
         worked += 1;
         None
     });
-    assert!(worked > 1, "it was cached before");
+    assert!(worked > 1, "the token was cached");
 }
 
 #[rstest]
@@ -242,7 +246,9 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
     let mut used = vec![good.clone()];
     let line = |id: &str, token: &str| {
         let response = server.client(token).call("GET", "/plants", &[("X-Request-Id", id)], None);
-        let line = wait_for("its line", || server.log().lines().find(|line| line.contains(id)).map(str::to_owned));
+        let line = wait_for("the log line of the request", || {
+            server.log().lines().find(|line| line.contains(id)).map(str::to_owned)
+        });
         (response.status, serde_json::from_str::<Value>(&line).expect("JSON"))
     };
     let (status, shown) = line("a-good-one", &good);
@@ -262,7 +268,7 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
     server.client(&good).get(&format!("/plants?access_token={good}"));
     server.stop();
     let log = server.log();
-    assert!(log.contains("its `aud` does not contain the audience"), "operators learn why: {log}");
+    assert!(log.contains("its `aud` does not contain the audience"), "the log has the reason: {log}");
     for part in used.iter().flat_map(|token| token.split('.')).filter(|part| part.len() > 8) {
         assert!(!log.contains(part), "{part} in {log}");
     }
@@ -281,7 +287,7 @@ fn ed25519_is_accepted_as_the_name_of_eddsa(#[values(Engine::Sqlite, Engine::Pos
         assert_eq!(call(&server, &token).status, 200, "{name}");
     }
     let other = SigningKey::ed25519("d").token_with(&json!({ "alg": "Ed25519", "kid": "d" }), &issuer.claims("ada"));
-    assert_eq!(call(&server, &other).error(), 40101, "of another key");
+    assert_eq!(call(&server, &other).error(), 40101, "a token of another key is rejected");
 }
 
 #[test]
@@ -329,7 +335,7 @@ fn conflicting_options_are_rejected() {
         assert_eq!(output.status.code(), Some(2), "{options:?}: {words}");
         assert!(words.contains(expected) && words.lines().count() == 1, "{options:?}: {words}");
     }
-    assert!(!site.file().exists(), "no store is made for a server that cannot start");
+    assert!(!site.file().exists(), "a server that cannot start creates no store");
     for url in
         ["http://localhost:1", "http://[::1]:1/", "http://127.1.2.3:1", "https://login.example.com/realms/garden/"]
     {
@@ -338,5 +344,5 @@ fn conflicting_options_are_rejected() {
     let mut by_variables = site.command(&["serve", "--listen", "127.0.0.1:0"]);
     by_variables.env("PLANTSTORE_OIDC_ISSUER", "http://127.0.0.1:1");
     let output = by_variables.output().expect("the command runs");
-    assert_eq!(output.status.code(), Some(2), "a variable needs the other option, too");
+    assert_eq!(output.status.code(), Some(2), "an issuer in a variable needs an audience, too");
 }

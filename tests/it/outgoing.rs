@@ -10,8 +10,8 @@ use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
 use crate::support::{Engine, Server, Site, wait_for};
 
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
-/// The host of a server on this machine that is not a loopback address.
-const HERE: &str = "0.0.0.0";
+/// Host name that reaches servers on this machine and does not count as a loopback address.
+const NON_LOOPBACK: &str = "0.0.0.0";
 
 fn command(site: &Site, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = site.command(arguments);
@@ -55,7 +55,7 @@ fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
     let site = Site::new(Engine::Sqlite);
     let (proxy, collector) = (ForwardProxy::start(), Collector::start());
     let url = format!("http://{}", proxy.address());
-    let elsewhere = collector.url().replace("127.0.0.1", HERE);
+    let elsewhere = collector.url().replace("127.0.0.1", NON_LOOPBACK);
     let report = |endpoint: &str, id: &str, variables: &[(&str, &str)]| {
         let server = serve(&site, &["--otlp-endpoint", endpoint], variables);
         server.anonymous().call("GET", "/plants", &[("X-Request-Id", id)], None);
@@ -74,7 +74,7 @@ fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
 fn check_goes_through_the_proxy() {
     let site = Site::new(Engine::Sqlite);
     let (proxy, server) = (ForwardProxy::start(), site.serve(&[]));
-    let (token, url) = (site.token("ada", &[]), format!("http://{HERE}:{}", server.address().port()));
+    let (token, url) = (site.token("ada", &[]), format!("http://{NON_LOOPBACK}:{}", server.address().port()));
     let through = format!("http://{}", proxy.address());
     let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
     let output = command(&site, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
@@ -101,5 +101,5 @@ fn unreachable_proxy_is_named_in_the_log() {
     let options = ["--oidc-issuer", "https://issuer.example", "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
     let server = serve(&site, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
     let line = "cannot connect to issuer.example: the proxy http://127.0.0.1:1/: ";
-    wait_for("the line in the log", || server.log().contains(line).then_some(()));
+    wait_for("the log line", || server.log().contains(line).then_some(()));
 }

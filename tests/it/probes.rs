@@ -7,7 +7,7 @@ use rstest::rstest;
 
 use crate::support::{Client, Engine, Site, wait_for};
 
-/// Milliseconds that one look at the store serves for.
+/// Milliseconds for which the result of one store query is reused.
 const SHARED_FOR: u128 = 100;
 
 /// Requests readiness this many times in a row on one connection.
@@ -33,7 +33,7 @@ fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
     let asked = u128::try_from(queries() - before).unwrap();
     // The metrics page runs one query itself; another may have begun just before the start.
     let most = elapsed / SHARED_FOR + 3;
-    assert!(asked <= most, "the probes made {asked} queries in {elapsed} ms, more than {most}");
+    assert!(asked <= most, "the probes ran {asked} queries in {elapsed} ms, more than {most}");
 }
 
 #[rstest]
@@ -48,7 +48,7 @@ fn readiness_probes_share_one_store_query_per_100_ms() {
     });
 }
 
-/// Probes that are abandoned must not start new queries either.
+/// Clients that disconnect before the response must not cause more queries.
 #[rstest]
 #[case::requires_postgres()]
 fn abandoned_readiness_probes_share_one_store_query() {
@@ -61,11 +61,11 @@ fn abandoned_readiness_probes_share_one_store_query() {
 }
 
 #[rstest]
-fn readiness_follows_the_store_within_a_moment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn readiness_follows_the_state_of_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ready = |expected: bool| {
-        wait_for("the state of the store", || {
+        wait_for("readiness to follow the store", || {
             let response = server.anonymous().get("/readyz");
             if expected {
                 (response.status == 200).then_some(())

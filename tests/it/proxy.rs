@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use crate::support::{Proxy, Stage, TIMEOUT, wait_for};
 
-/// A server that responds to each full stop with `ok`, and its received bytes.
+/// A server that responds to each full stop with `ok` and records the bytes that it receives.
 #[derive(Clone, Default)]
-struct Talker(Arc<Mutex<Vec<u8>>>);
+struct OkServer(Arc<Mutex<Vec<u8>>>);
 
-impl Talker {
+impl OkServer {
     fn start(&self) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let talker = self.clone();
+        let server = self.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let talker = talker.clone();
-                std::thread::spawn(move || talker.talk(stream));
+                let server = server.clone();
+                std::thread::spawn(move || server.serve(stream));
             }
         });
         address
     }
 
-    fn talk(&self, mut stream: TcpStream) {
+    fn serve(&self, mut stream: TcpStream) {
         let mut byte = [0];
         while stream.read_exact(&mut byte).is_ok() {
             self.0.lock().unwrap().push(byte[0]);
@@ -36,8 +36,8 @@ impl Talker {
         self.0.lock().unwrap().push(b'|');
     }
 
-    /// Received bytes, with a bar for the end of each connection.
-    fn heard(&self) -> String {
+    /// Returns the received bytes, with a bar for the end of each connection.
+    fn received(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -48,7 +48,7 @@ fn connect(proxy: &Proxy) -> TcpStream {
     stream
 }
 
-/// The response, or `None` when the connection is over.
+/// Reads a response; `None` if the connection has ended.
 fn read_response(stream: &mut TcpStream) -> Option<[u8; 2]> {
     let mut response = [0; 2];
     stream.read_exact(&mut response).is_ok().then_some(response)
@@ -61,35 +61,35 @@ fn ask(stream: &mut TcpStream, words: &str) -> Option<[u8; 2]> {
 
 #[test]
 fn an_armed_cut_happens_once_at_its_stage() {
-    for (stage, heard) in [
+    for (stage, received) in [
         (Stage::BeforeSend, "BEGIN.x|BEGIN.COMMIT."),
         (Stage::AfterSend, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
         (Stage::AfterResponse, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
     ] {
-        let talker = Talker::default();
-        let proxy = Proxy::start(talker.start());
+        let server = OkServer::default();
+        let proxy = Proxy::start(server.start());
         proxy.cut_at(stage, b"COMMIT");
         let mut first = connect(&proxy);
         assert_eq!(ask(&mut first, "BEGIN."), Some(*b"ok"));
         assert_eq!(proxy.cuts(), 0);
         assert_eq!(ask(&mut first, "xCOMMIT."), None, "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
-        wait_for("the end at the server", || talker.heard().ends_with('|').then_some(()));
+        wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
         let mut second = connect(&proxy);
         assert_eq!(ask(&mut second, "BEGIN."), Some(*b"ok"));
-        assert_eq!(ask(&mut second, "COMMIT."), Some(*b"ok"), "{stage:?}: once");
-        assert_eq!(talker.heard(), heard, "{stage:?}");
+        assert_eq!(ask(&mut second, "COMMIT."), Some(*b"ok"), "{stage:?}: only the first connection is cut");
+        assert_eq!(server.received(), received, "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
     }
 }
 
 #[test]
-fn armed_cuts_wait_for_one_another() {
-    let talker = Talker::default();
-    let proxy = Proxy::start(talker.start());
+fn armed_cuts_happen_in_the_order_of_their_calls() {
+    let server = OkServer::default();
+    let proxy = Proxy::start(server.start());
     proxy.cut_at(Stage::BeforeSend, b"COMMIT");
     proxy.cut_at(Stage::AfterResponse, b"BEGIN");
-    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "it is not its turn");
+    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "the cut before it has not happened");
     assert_eq!(ask(&mut connect(&proxy), "COMMIT."), None);
     assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"));
     assert_eq!(ask(&mut connect(&proxy), "BEGIN."), None);
@@ -97,13 +97,13 @@ fn armed_cuts_wait_for_one_another() {
 }
 
 #[test]
-fn an_armed_cut_for_good_cuts_everything_until_it_heals() {
+fn an_armed_cut_of_all_connections_lasts_until_heal() {
     for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse] {
-        let talker = Talker::default();
-        let proxy = Proxy::start(talker.start());
+        let server = OkServer::default();
+        let proxy = Proxy::start(server.start());
         let (mut one, mut other) = (connect(&proxy), connect(&proxy));
         assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
-        proxy.cut_for_good_at(stage, b"COMMIT");
+        proxy.cut_all_at(stage, b"COMMIT");
         assert_eq!(ask(&mut one, "COMMIT."), None, "{stage:?}");
         assert_eq!((read_response(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
         proxy.heal();
@@ -113,56 +113,57 @@ fn an_armed_cut_for_good_cuts_everything_until_it_heals() {
 }
 
 #[test]
-fn an_armed_freeze_holds_back_what_it_was_armed_for() {
-    let talker = Talker::default();
-    let proxy = Proxy::start(talker.start());
+fn an_armed_freeze_holds_back_the_needle() {
+    let server = OkServer::default();
+    let proxy = Proxy::start(server.start());
     let mut client = connect(&proxy);
     proxy.freeze_at(b"COMMIT");
     assert_eq!(ask(&mut client, "BEGIN."), Some(*b"ok"));
     assert!(!proxy.is_frozen());
     client.write_all(b"xCOMMIT.").unwrap();
-    wait_for("what comes before", || (talker.heard() == "BEGIN.x").then_some(()));
-    wait_for("the freeze", || proxy.is_frozen().then_some(()));
+    wait_for("the bytes before the needle", || (server.received() == "BEGIN.x").then_some(()));
+    wait_for("the proxy to freeze", || proxy.is_frozen().then_some(()));
     proxy.heal();
     assert_eq!(read_response(&mut client), Some(*b"ok"));
-    assert_eq!(talker.heard(), "BEGIN.xCOMMIT.");
+    assert_eq!(server.received(), "BEGIN.xCOMMIT.");
 }
 
 #[test]
-fn a_needle_in_two_pieces_is_found_and_one_that_is_over_is_not() {
-    for (stage, heard) in [(Stage::BeforeSend, "COMMIT.COM|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
-        let talker = Talker::default();
-        let proxy = Proxy::start(talker.start());
+fn needle_that_arrives_in_two_pieces_is_found() {
+    for (stage, received) in [(Stage::BeforeSend, "COMMIT.COM|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
+        let server = OkServer::default();
+        let proxy = Proxy::start(server.start());
         let mut client = connect(&proxy);
+        // A needle that was sent before the cut was armed does not count.
         assert_eq!(ask(&mut client, "COMMIT."), Some(*b"ok"));
         proxy.cut_at(stage, b"COMMIT");
         client.write_all(b"COM").unwrap();
-        wait_for("the first piece", || talker.heard().ends_with("COM").then_some(()));
+        wait_for("the first piece", || server.received().ends_with("COM").then_some(()));
         assert_eq!(ask(&mut client, "MIT."), None, "{stage:?}");
-        wait_for("the end at the server", || talker.heard().ends_with('|').then_some(()));
-        assert_eq!((talker.heard().as_str(), proxy.cuts()), (heard, 1), "{stage:?}");
+        wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
+        assert_eq!((server.received().as_str(), proxy.cuts()), (received, 1), "{stage:?}");
     }
 }
 
 #[test]
-fn a_cut_closes_everything_until_it_heals() {
-    let talker = Talker::default();
-    let proxy = Proxy::start(talker.start());
+fn a_cut_closes_all_connections_until_heal() {
+    let server = OkServer::default();
+    let proxy = Proxy::start(server.start());
     let mut clients = [connect(&proxy), connect(&proxy)];
     assert!(clients.iter_mut().all(|client| ask(client, ".") == Some(*b"ok")));
     proxy.cut();
     assert!(clients.iter_mut().all(|client| read_response(client).is_none()));
-    wait_for("the end at the server", || (talker.heard() == "..||").then_some(()));
+    wait_for("the server to see the end of the connection", || (server.received() == "..||").then_some(()));
     assert_eq!(ask(&mut connect(&proxy), "."), None);
     proxy.heal();
     assert_eq!(ask(&mut connect(&proxy), "."), Some(*b"ok"));
-    assert_eq!(proxy.cuts(), 0, "none of them was armed");
+    assert_eq!(proxy.cuts(), 0, "only armed cuts are counted");
 }
 
 #[test]
-fn a_freeze_holds_everything_back_until_it_heals() {
-    let talker = Talker::default();
-    let proxy = Proxy::start(talker.start());
+fn a_freeze_holds_back_all_bytes_until_heal() {
+    let server = OkServer::default();
+    let proxy = Proxy::start(server.start());
     let mut old = connect(&proxy);
     assert_eq!(ask(&mut old, "."), Some(*b"ok"));
     proxy.freeze();
@@ -172,7 +173,7 @@ fn a_freeze_holds_everything_back_until_it_heals() {
         assert_eq!(ask(client, "."), None);
         client.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
-    assert_eq!(talker.heard(), ".");
+    assert_eq!(server.received(), ".");
     proxy.heal();
     assert_eq!((read_response(&mut old), read_response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
     // A cut during a freeze closes all connections, and the bytes that were held back are not forwarded.
@@ -182,15 +183,15 @@ fn a_freeze_holds_everything_back_until_it_heals() {
     proxy.cut();
     assert_eq!((read_response(&mut old), read_response(&mut newer)), (None, None));
     proxy.heal();
-    wait_for("the end at the server", || (talker.heard() == "...||").then_some(()));
+    wait_for("the server to see the end of the connection", || (server.received() == "...||").then_some(()));
 }
 
 #[test]
 fn end_of_one_side_is_forwarded_to_the_other() {
-    let talker = Talker::default();
-    let proxy = Proxy::start(talker.start());
+    let server = OkServer::default();
+    let proxy = Proxy::start(server.start());
     drop(connect(&proxy));
-    wait_for("the end at the server", || (talker.heard() == "|").then_some(()));
+    wait_for("the server to see the end of the connection", || (server.received() == "|").then_some(()));
     // A port that was just released has no listener.
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     assert_eq!(ask(&mut connect(&Proxy::start(closed)), "."), None);

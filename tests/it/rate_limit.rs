@@ -7,7 +7,7 @@ use rstest::rstest;
 
 use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
 
-/// So slow that no request is added to the bucket while a test runs.
+/// Starts a server with a rate so low that no request is added to the bucket while a test runs.
 fn serve_with_burst(site: &Site, burst: &str) -> Server {
     site.serve(&["--rate-limit", "1/h", "--rate-burst", burst])
 }
@@ -114,7 +114,7 @@ fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::
     "#);
 }
 
-// `Retry-After` in real time; its limits are covered by unit tests.
+// Waits for `Retry-After` in real time. Unit tests cover its bounds.
 #[rstest]
 fn request_after_retry_after_is_served(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -126,8 +126,8 @@ fn request_after_retry_after_is_served(#[values(Engine::Sqlite, Engine::Postgres
         connection.read_response(false)
     };
     for _ in 0..2 {
-        // One is served in any case; the next comes at once, save on a machine that stands still for seconds.
-        let rejected = (0..10).map(|_| list()).find(|response| response.status == 429).expect("a refusal");
+        // The first request is served. One of the next is rejected, unless the machine stalls for seconds.
+        let rejected = (0..10).map(|_| list()).find(|response| response.status == 429).expect("a rejected request");
         let wait = retry_after(&rejected);
         assert!((1..=3).contains(&wait), "{wait}");
         #[expect(clippy::disallowed_methods, reason = "the wait is what is tested")]
@@ -149,7 +149,7 @@ fn rejected_request_has_no_effect(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(ada.post(r#"{"id":2,"name":"Fern"}"#).error(), 42900);
     assert_eq!(ada.delete(1).error(), 42900);
     assert_eq!(elsewhere.ids(), [1]);
-    assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node counts for itself");
+    assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node has its own count");
 }
 
 // After authentication, the rate limit is the first check.
@@ -227,11 +227,11 @@ fn every_response_has_the_policy_and_the_remaining_quota(#[values(Engine::Sqlite
     let ada = server.client(&site.token("ada", &[]));
     for (number, response) in (0..).zip(responses_to_a_user(site, &ada)) {
         assert_eq!(response.header("ratelimit-policy"), policy, "{response:?}");
-        assert_eq!(left(&response).0, 99 - number, "each of them counts: {response:?}");
+        assert_eq!(left(&response).0, 99 - number, "every response is counted: {response:?}");
     }
     for response in responses_to_anonymous(&server) {
         assert_eq!(response.header("ratelimit-policy"), policy, "{response:?}");
-        assert_eq!(response.header("ratelimit"), None, "it belongs to no user: {response:?}");
+        assert_eq!(response.header("ratelimit"), None, "an unauthenticated client has no quota: {response:?}");
     }
     let before = left(&ada.get("/plants")).0;
     assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);
@@ -298,5 +298,5 @@ fn invalid_rates_are_rejected_with_one_clear_line() {
         assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
         assert!(errors.contains(words) && errors.lines().count() == 1, "{options:?}: {errors}");
     }
-    assert!(!site.file().exists(), "nothing was started");
+    assert!(!site.file().exists(), "a server that cannot start creates no store");
 }

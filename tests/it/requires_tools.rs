@@ -1,17 +1,21 @@
-//! Tests that need PostgreSQL or other programs that `scripts/test` installs. `scripts/test --quick` leaves them out, and
-//! the cases of other modules whose names begin with `requires_`.
+//! Tests that need PostgreSQL or other programs that `scripts/test` installs. `scripts/test --quick` skips them and the
+//! cases of other modules whose names begin with `requires_`.
 
+mod bench;
 mod browser;
 mod clients;
 mod cluster;
 mod database;
 mod database_start;
 mod dates;
+#[cfg(feature = "citus")]
+mod distribution;
 mod exposition;
 mod faults;
 mod oidc_provider;
 mod package;
 mod readme;
+mod sign_in;
 mod tls;
 mod traces;
 mod workflow;

@@ -1,5 +1,5 @@
 //! Clients retry every write, with its key, until it gets a response, while the service, its database and the network
-//! fail at random moments: every write happens once, and every client ends with a correct response.
+//! fail at random moments: every write takes effect once, and every client gets a correct response in the end.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,19 +21,19 @@ fn kills() -> usize {
     std::env::var("PLANTSTORE_KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"))
 }
 
-/// Many nodes where the engine allows it.
+/// Starts two nodes on PostgreSQL, one on SQLite.
 fn nodes(site: &Site) -> Vec<Server> {
     let count = if matches!(site.engine, Engine::Sqlite) { 1 } else { 2 };
     (0..count).map(|_| site.serve(QUIET)).collect()
 }
 
-/// The same node again, where it was.
-fn start_again(site: &Site, address: SocketAddr) -> Server {
+/// Starts a node again on the same address.
+fn restart(site: &Site, address: SocketAddr) -> Server {
     let listen = address.to_string();
     Server::start(site.command(&[&["serve", "--no-first-token", "--listen", &listen], QUIET].concat()))
 }
 
-struct Campaign {
+struct RetryTest {
     clients: RetryingClients,
     /// Users that only read.
     listers: Workload,
@@ -41,7 +41,7 @@ struct Campaign {
     completed: Vec<CompletedWrite>,
 }
 
-impl Campaign {
+impl RetryTest {
     fn on(site: &Site, nodes: &[Server], keys: bool) -> Self {
         let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
         let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
@@ -54,7 +54,7 @@ impl Campaign {
     fn run(&mut self, breaking: impl FnOnce(&History)) {
         let Self { clients, listers, history, completed } = self;
         let (mut more, _) = listers.run(history, || clients.run(history, || breaking(history)));
-        listers.look(history);
+        listers.record_final_lists(history);
         completed.append(&mut more);
     }
 
@@ -67,7 +67,7 @@ impl Campaign {
         let reported: Vec<i64> = reported.into_iter().map(|(_, number)| number).collect();
         assert_eq!(site.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), reported);
         let replayed = self.completed.iter().filter(|completed| completed.replayed).count();
-        assert!(replayed > 0, "some had to ask again, of {}", self.completed.len());
+        assert!(replayed > 0, "no client had to retry, of {}", self.completed.len());
     }
 }
 
@@ -81,29 +81,29 @@ fn wait_for_writes(history: &History, more: usize) {
 fn every_write_happens_once_though_the_service_is_killed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut nodes = nodes(site);
-    let mut campaign = Campaign::on(site, &nodes, true);
-    campaign.run(|history| {
+    let mut test = RetryTest::on(site, &nodes, true);
+    test.run(|history| {
         let mut random = Random::new(1);
         for _ in 0..kills() {
             wait_for_writes(history, 10 + random.below(60));
-            let victim = random.below(nodes.len());
-            nodes[victim].kill();
-            nodes[victim] = start_again(site, nodes[victim].address());
+            let node = random.below(nodes.len());
+            nodes[node].kill();
+            nodes[node] = restart(site, nodes[node].address());
         }
         wait_for_writes(history, 50);
     });
-    campaign.check(site);
+    test.check(site);
 }
 
-// A control for the test above: the same clients without keys get responses that are not true.
+// Control experiment: without keys, the same clients get wrong responses.
 #[rstest]
 fn without_keys_some_writes_happen_twice(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let nodes = nodes(site);
-    let mut campaign = Campaign::on(site, &nodes, false);
+    let mut test = RetryTest::on(site, &nodes, false);
     wait_for("a violation", || {
-        campaign.run(|history| wait_for_writes(history, 100));
-        campaign.history.check().err()
+        test.run(|history| wait_for_writes(history, 100));
+        test.history.check().err()
     });
 }
 
@@ -113,8 +113,8 @@ fn every_write_happens_once_though_the_database_is_killed() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = nodes(&site);
-    let mut campaign = Campaign::on(&site, &nodes, true);
-    campaign.run(|history| {
+    let mut test = RetryTest::on(&site, &nodes, true);
+    test.run(|history| {
         let mut random = Random::new(2);
         for _ in 0..kills().div_ceil(2) {
             wait_for_writes(history, 10 + random.below(60));
@@ -123,11 +123,11 @@ fn every_write_happens_once_though_the_database_is_killed() {
         }
         wait_for_writes(history, 50);
     });
-    campaign.check(&site);
+    test.check(&site);
 }
 
-/// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third one lasts until requests
-/// have failed, so that some outcomes stay unknown to the node.
+/// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third cut lasts until
+/// requests have failed, so that some outcomes stay unknown to the node.
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_commits_are_cut_off() {
@@ -137,8 +137,8 @@ fn every_write_happens_once_though_commits_are_cut_off() {
     let short_timeout = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
     let nodes = [site.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
-    let mut campaign = Campaign::on(&site, &nodes, true);
-    campaign.run(|history| {
+    let mut test = RetryTest::on(&site, &nodes, true);
+    test.run(|history| {
         let mut random = Random::new(3);
         for cut in 1..=3 * kills() {
             wait_for_writes(history, 5 + random.below(20));
@@ -146,15 +146,15 @@ fn every_write_happens_once_though_commits_are_cut_off() {
             let before = failures("5030");
             if cut % 3 > 0 {
                 proxy.cut_at(stage, COMMIT);
-                wait_for("the cut", || (proxy.cuts() == cut).then_some(()));
+                wait_for("the proxy to cut the connection", || (proxy.cuts() == cut).then_some(()));
             } else {
-                proxy.cut_for_good_at(stage, COMMIT);
-                wait_for("its failures", || (failures("5030") > before).then_some(()));
+                proxy.cut_all_at(stage, COMMIT);
+                wait_for("requests to fail", || (failures("5030") > before).then_some(()));
                 proxy.heal();
             }
         }
         wait_for_writes(history, 50);
     });
-    campaign.check(&site);
-    assert!(failures("50301") > 0, "some outcomes were unknown to the node");
+    test.check(&site);
+    assert!(failures("50301") > 0, "no commit had an unknown outcome");
 }

@@ -7,10 +7,10 @@ use rstest::rstest;
 use crate::support::{Engine, Site, StopOnDrop};
 
 const MILLION: i64 = 1_000_000;
-/// Memory that a list may need in addition to the server's own.
+/// Memory that a list may need in addition to that of an idle server.
 const EXTRA_KIB: u64 = 16 * 1024;
 
-/// Puts a million plants of one user into the store, without the detour over HTTP.
+/// Inserts a million plants of one user directly into the store and returns a token.
 fn plant_a_million(site: &Site) -> String {
     let token = site.token("ada", &[]);
     site.execute(&format!(
@@ -21,10 +21,10 @@ fn plant_a_million(site: &Site) -> String {
     token
 }
 
-/// Counts down when its thread ends, however it ends.
-struct Done<'a>(&'a AtomicUsize);
+/// Decrements a counter when its thread ends, also by a panic.
+struct DecrementOnDrop<'a>(&'a AtomicUsize);
 
-impl Drop for Done<'_> {
+impl Drop for DecrementOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engi
     let token = plant_a_million(site);
     let server = site.serve(&[]);
     let ada = server.client(&token);
-    // Warm: what every request needs is there.
+    // Fills caches and opens connections before the memory is measured.
     assert_eq!(ada.get("/plants?limit=20").status, 200);
     let before = server.resident();
     let mut largest = before;
@@ -46,7 +46,7 @@ fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engi
     let (mut plants, mut last) = (0, Vec::new());
     while !last.ends_with(b"]\r\n0\r\n\r\n") {
         let length = connection.read(&mut buffer).expect("more of the list");
-        assert_ne!(length, 0, "the list was cut");
+        assert_ne!(length, 0, "the list is incomplete");
         plants += buffer[..length].split(|byte| *byte == b'{').count() - 1;
         last = buffer[length.saturating_sub(16)..length].to_vec();
         largest = largest.max(server.resident());
@@ -66,14 +66,14 @@ fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Post
     let probes = std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let _done = Done(&running);
+                let _done = DecrementOnDrop(&running);
                 let mut connection = ada.connect();
                 connection.send(ada.bytes("GET", "/plants", &[], None));
                 let mut buffer = vec![0; 1 << 20];
                 let mut last = Vec::new();
                 while !last.ends_with(b"]\r\n0\r\n\r\n") {
                     let length = connection.read(&mut buffer).expect("more of the list");
-                    assert_ne!(length, 0, "the list was cut");
+                    assert_ne!(length, 0, "the list is incomplete");
                     last = buffer[length.saturating_sub(16)..length].to_vec();
                 }
             });
@@ -123,6 +123,6 @@ fn paging_through_a_million_lists_each_plant_once_under_writes(
             }
             next = response.next();
         }
-        assert_eq!(expected, (MILLION + 1) * 10, "all of them");
+        assert_eq!(expected, (MILLION + 1) * 10, "the list is incomplete");
     });
 }

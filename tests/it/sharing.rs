@@ -1,4 +1,4 @@
-//! Sharing: a grant lets another user read or change plants, and nothing more becomes visible.
+//! Sharing: a grant lets another user read or change plants, and reveals nothing else.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -36,7 +36,7 @@ fn delete_of(client: &Client, owner: &str, id: i64) -> Response {
     client.call("DELETE", &format!("/plants/{id}?owner={owner}"), &[], None)
 }
 
-/// Ids and owners of a list, in its order.
+/// Returns the ids and owners of a list, in its order.
 fn owned(response: &Response) -> Vec<(i64, String)> {
     let json = response.json();
     let plants = json.as_array().expect("an array").iter();
@@ -45,7 +45,7 @@ fn owned(response: &Response) -> Vec<(i64, String)> {
         .collect()
 }
 
-/// All pages, one after the other.
+/// Follows the `next` links and returns the ids and owners of all pages.
 fn pages(client: &Client, first: &str) -> Vec<(i64, String)> {
     let mut found = Vec::new();
     let mut next = Some(first.to_owned());
@@ -74,23 +74,23 @@ fn reader_lists_shared_plants_and_cannot_change_them(#[values(Engine::Sqlite, En
     );
     assert_eq!(bob.get("/plants?include=owner&owner=ada&limit=1").text(), r#"[{"owner":"ada","name":"Rose"}]"#);
     assert_eq!(bob.get("/plants?include=id&owner=bob").ids(), [1]);
-    assert_eq!(ada.get("/plants?include=id").ids(), [1, 3], "sharing is no exchange");
+    assert_eq!(ada.get("/plants?include=id").ids(), [1, 3], "the owner does not see the plants of the grantee");
     assert_eq!(ada.get("/plants?owner=bob").error(), 40400);
     assert_snapshot!(post_to(&bob, "ada", 2, "Moss").wire(), @r#"
     403 Forbidden
     content-type: application/json
     cache-control: no-store
-    content-length: 138
+    content-length: 119
     x-request-id: (an id)
     x-content-type-options: nosniff
     date: (a date)
 
-    {"error":40300,"message":"you can read the plants of this owner, not change them: ask the operator of this service for the role `editor`"}
+    {"error":40300,"message":"you can read the plants of this owner, not change them: ask the owner for the role `editor`"}
     "#);
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40300);
-    assert_eq!(delete_of(&bob, "ada", 99).error(), 40300, "whether it is there or not");
+    assert_eq!(delete_of(&bob, "ada", 99).error(), 40300, "the response does not depend on the plant's existence");
     assert_eq!(ada.ids(), [1, 3]);
-    // Without an owner, it is their own.
+    // A request without an owner refers to the caller's own plants.
     assert_eq!(bob.delete(3).error(), 40400);
     assert_eq!(bob.delete(1).status, 204);
     assert_eq!(ada.ids(), [1, 3]);
@@ -112,12 +112,16 @@ fn editor_creates_and_deletes_shared_plants(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40400);
     assert_eq!(ada.ids(), [2]);
     bob.plant(2, "Ivy");
-    assert_eq!(owned(&ada.get("/plants?include=id,owner")), [(2, "ada".to_owned())], "bob's own stay bob's");
-    assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "one's own can be named, too");
+    assert_eq!(
+        owned(&ada.get("/plants?include=id,owner")),
+        [(2, "ada".to_owned())],
+        "the owner does not see the plants of the grantee"
+    );
+    assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "the caller may name themselves as the owner");
 }
 
 #[rstest]
-fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(
+fn idempotency_key_is_not_replayed_for_an_owner_who_was_created_again(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -136,7 +140,9 @@ fn idempotency_key_is_another_request_for_an_owner_who_was_created_again(
     assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
     let ada = server.client(&site.token("ada", &[]));
     grant(site, "ada", "bob", "editor");
-    wait_for("the share of the new owner", || (bob.get("/plants?owner=ada").text() == "[]").then_some(()));
+    wait_for("the grant of the new owner to take effect", || {
+        (bob.get("/plants?owner=ada").text() == "[]").then_some(())
+    });
     for again in [create(), delete(), malformed()] {
         assert_eq!(again.error(), 42200, "{}", again.wire());
     }
@@ -165,14 +171,14 @@ fn owner_who_shares_nothing_looks_like_a_missing_user(#[values(Engine::Sqlite, E
     let [ada, bob, _cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
     grant(site, "ada", "cyd", "editor");
     ada.plant(1, "Rose");
-    let unlike = |response: &Response| (response.status, response.text().to_owned(), response.headers.len());
+    let visible = |response: &Response| (response.status, response.text().to_owned(), response.headers.len());
     for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
         for (shared, missing) in [
             (bob.get(&format!("/plants?owner={owner}")), bob.get("/plants?owner=carl")),
             (post_to(&bob, owner, 1, "Moss"), post_to(&bob, "carl", 1, "Moss")),
             (delete_of(&bob, owner, 1), delete_of(&bob, "carl", 1)),
         ] {
-            assert_eq!(unlike(&shared), unlike(&missing), "{owner}");
+            assert_eq!(visible(&shared), visible(&missing), "{owner}");
             assert_eq!(shared.error(), 40400);
         }
     }
@@ -197,18 +203,22 @@ fn grants_and_revocations_take_effect_within_seconds_on_every_node(
     let tags = bobs.each_ref().map(|bob| bob.get("/plants").header("etag").expect("a tag").to_owned());
     grant(site, "ada", "bob", "reader");
     for (bob, tag) in bobs.iter().zip(&tags) {
-        wait_for("the share", || (bob.ids() == [1]).then_some(()));
-        assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200, "another list");
+        wait_for("the grant to take effect", || (bob.ids() == [1]).then_some(()));
+        assert_eq!(
+            bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
+            200,
+            "the old entity tag does not match"
+        );
         assert_eq!(post_to(bob, "ada", 2, "Moss").error(), 40300);
     }
     grant(site, "ada", "bob", "editor");
     for (bob, id) in bobs.iter().zip(2..) {
-        wait_for("the role", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
+        wait_for("the new role to take effect", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
     }
     let shared = bobs[0].get("/plants").header("etag").expect("a tag").to_owned();
     share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
     for bob in &bobs {
-        wait_for("the end of the share", || bob.ids().is_empty().then_some(()));
+        wait_for("the revocation to take effect", || bob.ids().is_empty().then_some(()));
         assert_eq!(post_to(bob, "ada", 9, "Moss").error(), 40400);
         assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &shared)], None).status, 200);
     }
@@ -236,21 +246,19 @@ fn pages_of_several_owners_list_every_plant_once(#[values(Engine::Sqlite, Engine
     }
     let of_ada: Vec<_> = all.iter().filter(|(_, owner)| owner == "ada").cloned().collect();
     assert_eq!(pages(&bob, "/plants?limit=2&include=owner,id&owner=ada"), of_ada);
-    // A cursor outlives its plant, and the share of its owner.
+    // A cursor stays valid after its plant is deleted.
     let first = bob.get("/plants?limit=5&include=id,owner");
     let (id, owner) = owned(&first).pop().expect("a plant");
     assert_eq!(delete_of(if owner == "ada" { &ada } else { &bob }, &owner, id).status, 204);
     assert_eq!(pages(&bob, &first.next().expect("a page")), all[5..]);
-    // One that was given out when there was one owner goes on where it was.
+    // A cursor of a list with one owner continues at its position in a list with several owners.
     let own = bob.get("/plants?limit=2&include=id,owner&owner=bob").next().expect("a page").replace("&owner=bob", "");
     let after: Vec<_> = all.iter().filter(|known| **known > (0, "bob".to_owned())).cloned().collect();
     assert_eq!(pages(&bob, &own), after);
 }
 
 #[rstest]
-fn a_cursor_of_several_owners_works_when_nothing_is_shared_any_more(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
+fn cursor_of_several_owners_is_valid_after_the_revocation(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob] = clients(site, &server, ["ada", "bob"]);
@@ -262,12 +270,12 @@ fn a_cursor_of_several_owners_works_when_nothing_is_shared_any_more(
     let after_ada = bob.get("/plants?limit=1&include=id").next().expect("a page");
     let after_bob = bob.get("/plants?limit=2&include=id").next().expect("a page");
     share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
-    wait_for("the end of the share", || (bob.ids() == [1, 2, 3]).then_some(()));
+    wait_for("the revocation to take effect", || (bob.ids() == [1, 2, 3]).then_some(()));
     assert_eq!(bob.get(&after_ada).ids(), [1]);
     assert_eq!(bob.get(&after_bob).ids(), [2, 3]);
 }
 
-// Long names, so that lists and pages are streamed in many steps.
+// The names are long, so that lists and pages are read from the store in many steps.
 #[rstest]
 fn long_lists_of_several_owners_are_streamed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -307,7 +315,7 @@ fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::
              WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
              INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'Rose', 0 FROM numbers"
         ));
-        // As a change of ada's plants does.
+        // Increments the version of ada's list, as a write through the server does.
         let users = if matches!(site.engine, Engine::Postgres) { "collections" } else { "users" };
         site.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
         for (limit, next) in [(count - 1, true), (count, false), (count + 1, false)] {
@@ -330,22 +338,24 @@ fn deleting_a_user_ends_their_shares(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!((bob.ids(), cyd.ids()), (vec![1, 2], vec![2]));
     let mut deletion =
         site.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
-    wait_for("bob to be gone", || site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(()));
-    // Servers still accept bob's token from their cache: nothing is written for a deleted user, nor in their name.
+    wait_for("bob to be deleted", || {
+        site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(())
+    });
+    // Servers still have bob's token in their cache, but write nothing for a deleted user or on their behalf.
     assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40101);
     assert_eq!(post_to(&cyd, "bob", 3, "Moss").error(), 40400);
     assert_eq!(cyd.get("/plants?owner=bob").error(), 40400);
     assert_eq!(cyd.ids(), Vec::<i64>::new());
     assert_eq!(ada.ids(), [1]);
-    assert!(deletion.wait().expect("its end").success());
+    assert!(deletion.wait().expect("the command ends").success());
     assert_eq!(share(site, &["list", "--json"]), "[]\n");
     site.token("bob", &[]);
-    assert_eq!(share(site, &["list", "--json"]), "[]\n", "another user of the name has none of it");
+    assert_eq!(share(site, &["list", "--json"]), "[]\n", "a new user of the same name has no shares");
 }
 
 #[rstest]
-fn tags_move_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn entity_tag_changes_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [ada, bob] = clients(site, &server, ["ada", "bob"]);
@@ -359,7 +369,7 @@ fn tags_move_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Pos
     assert!(changed());
     assert_eq!(delete_of(&bob, "ada", 1).status, 204);
     assert!(changed());
-    assert!(!changed(), "and nothing else is");
+    assert!(!changed(), "the tag changes only after a write");
 }
 
 #[rstest]
@@ -383,7 +393,7 @@ fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] 
     let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
     assert_eq!(code, Some(2));
     assert!(words.contains("the roles are reader and editor"), "{words}");
-    assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "a role is not guessed");
+    assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "the role is required");
 
     grant(site, "ada", "bob", "editor");
     grant(site, "ada", "bob", "reader");
@@ -419,7 +429,7 @@ fn the_number_of_owners_is_bounded(#[values(Engine::Sqlite, Engine::Postgres)] e
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let [bob] = clients(site, &server, ["bob"]);
-    // As the command makes them, only faster.
+    // Inserts users and shares directly, because 100 runs of the command would be slow.
     let users = (0..=MOST).map(|n| format!("('u{n:03}', 0)")).collect::<Vec<_>>().join(", ");
     site.execute(&format!("INSERT INTO users (name, created_at) VALUES {users}"));
     if matches!(site.engine, crate::support::Engine::Postgres) {
@@ -437,7 +447,7 @@ fn the_number_of_owners_is_bounded(#[values(Engine::Sqlite, Engine::Postgres)] e
     let words = String::from_utf8(one_more.stderr).expect("text");
     assert!(words.contains("100 users share their plants with bob already"), "{words}");
     grant(site, "u001", "bob", "editor");
-    let listed = wait_for("all of them", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
+    let listed = wait_for("the shared plants", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
     assert_eq!(listed.len(), MOST);
     assert!(listed.is_sorted());
     assert_eq!(pages(&bob, "/plants?limit=7&include=id,owner").len(), MOST);

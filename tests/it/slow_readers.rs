@@ -1,4 +1,4 @@
-//! Clients that do not read their responses: a bounded amount of memory for each, in the process and in the kernel.
+//! Clients that do not read their responses: the server uses a bounded amount of memory for each.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::support::{Client, Engine, Server, Site, wait_for};
 
-/// The state of a socket in `/proc/net/tcp` that the process has closed and whose bytes are not acknowledged.
+/// State in `/proc/net/tcp` of a closed socket whose last bytes the client has not acknowledged.
 const FIN_WAIT1: &str = "04";
 
-/// A connection whose own receive buffer is small, and of whose list only the first bytes are read.
+/// Requests a list on a connection with a small receive buffer and reads only its first bytes.
 fn unread_list(client: &Client) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
@@ -24,7 +24,7 @@ fn unread_list(client: &Client) -> TcpStream {
     stream
 }
 
-/// The states of the server's sockets to these clients.
+/// Returns the states of the server's sockets to these clients.
 fn states(server: SocketAddr, clients: &[SocketAddr]) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let port = |address: &str| u16::from_str_radix(address.rsplit(':').next().unwrap(), 16).unwrap();
@@ -44,9 +44,9 @@ fn large_list(site: &Site) -> String {
     token
 }
 
-/// The bytes of the first list that was cut, as the log has them.
+/// Returns the number of bytes of the first aborted list, from the log.
 fn cut_after(server: &Server) -> u64 {
-    let line = wait_for("the end of a list in the log", || {
+    let line = wait_for("the aborted list in the log", || {
         server.log().lines().find(|line| line.contains(r#""complete":false"#)).map(str::to_owned)
     });
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -63,9 +63,9 @@ fn little_of_a_list_is_produced_for_a_client_that_does_not_read(
     let client = unread_list(&server.client(&token));
     let bytes = cut_after(&server);
     assert!(bytes <= 256 * 1024, "{bytes} bytes");
-    // Bytes in the kernel's buffers are dropped for a client that was cut off.
+    // The kernel drops the buffered bytes of a client that the server has disconnected.
     let clients = [client.local_addr().unwrap()];
-    wait_for("the end of the socket", || {
+    wait_for("the socket to be released", || {
         let states = states(server.address(), &clients);
         (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
     });

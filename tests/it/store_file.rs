@@ -1,4 +1,4 @@
-//! The file of an embedded store: recognised, migrated, never damaged.
+//! The SQLite file of a store: recognised, migrated, never damaged.
 
 use std::path::Path;
 
@@ -15,13 +15,13 @@ fn error_of(site: &Site) -> String {
     let before = std::fs::read(site.file()).expect("the file");
     let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(std::fs::read(site.file()).expect("the file"), before, "it is left as it was");
+    assert_eq!(std::fs::read(site.file()).expect("the file"), before, "the file is unchanged");
     let words = String::from_utf8(output.stderr).expect("text");
     assert_eq!(words.lines().count(), 1, "{words}");
     words
 }
 
-/// Every release that wrote files has one here; each must open, with all that is in it.
+/// `tests/files` has store files of earlier releases. Each file must open with all of its plants.
 #[test]
 fn files_of_earlier_releases_are_opened() {
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
@@ -45,7 +45,7 @@ fn files_of_earlier_releases_are_opened() {
         assert_eq!(ada.ids(), [i64::MIN, 2, 3]);
         opened += 1;
     }
-    assert!(opened >= 1, "at least one file was tried");
+    assert!(opened >= 1, "no file of an earlier release was found");
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn file_of_a_newer_release_is_rejected() {
     open(&site.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
     open(&site.file())
         .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
-        .expect("all in the file");
+        .expect("a complete checkpoint");
     let words = error_of(&site);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
     assert!(words.contains("use that release or a later one"), "{words}");
-    assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "for every command");
+    assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "other commands reject the file, too");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn file_of_another_program_is_rejected() {
     let empty = Site::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
-    assert!(error_of(&empty).contains("is not a plantstore file"), "one without tables, too");
+    assert!(error_of(&empty).contains("is not a plantstore file"), "a file without tables is rejected, too");
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn file_has_the_documented_schema_and_mode() {
     assert_eq!(key, ["user_id", "plant_id"]);
 }
 
-/// The whole path shows that the directory is another than was meant.
+/// The full path shows an operator who runs the command in the wrong directory what is wrong.
 #[test]
-fn a_missing_store_is_named_with_its_whole_path() {
+fn missing_store_is_reported_with_its_full_path() {
     let site = Site::new(Engine::Sqlite);
     let output = site.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -120,18 +120,18 @@ fn a_missing_store_is_named_with_its_whole_path() {
     assert!(stderr.contains(&expected), "{stderr}");
 }
 
-/// An empty file is no store yet, and becomes one only where a store may be made.
+/// An empty file is no store. It becomes one only with `--create`.
 #[test]
 fn empty_file_is_rejected() {
     let site = Site::new(Engine::Sqlite);
     std::fs::write(site.file(), "").unwrap();
     let output = site.run(&["token", "create", "--user", "ada"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no store at"), "{output:?}");
-    assert_eq!(std::fs::read(site.file()).unwrap(), b"", "it is left as it was");
+    assert_eq!(std::fs::read(site.file()).unwrap(), b"", "the file is unchanged");
     site.token("ada", &[]);
 }
 
-/// Another tool may have changed the journal mode of the file; the service changes it back.
+/// Another tool may have changed the journal mode of the file; the server changes it back.
 #[test]
 fn the_journal_mode_is_set_at_every_start() {
     let site = Site::new(Engine::Sqlite);
@@ -146,7 +146,7 @@ fn the_journal_mode_is_set_at_every_start() {
     drop(server);
 }
 
-/// Returns the error of `serve` when `freeze` has made something read-only, in a mount namespace of its own.
+/// Returns the error of `serve` after the shell command `freeze` has made files read-only in a new mount namespace.
 fn error_when_frozen(freeze: &str) -> String {
     let site = Site::new(Engine::Sqlite);
     site.token("ada", &[]);
@@ -161,7 +161,7 @@ fn error_when_frozen(freeze: &str) -> String {
     words
 }
 
-/// A store that cannot be written is rejected at the start, not at the first request.
+/// A store that cannot be written is rejected when the server starts, not at the first request.
 #[rstest]
 #[case::requires_unshare()]
 fn read_only_store_is_rejected() {
@@ -173,7 +173,7 @@ fn read_only_store_is_rejected() {
     assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
 }
 
-// A deletion that was interrupted, and the plants of users that still exist.
+// The deletion of a user was interrupted after its first transaction. Plants of other users must stay.
 #[rstest]
 fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -183,18 +183,18 @@ fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqli
         (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
     }
     server.stop();
-    // What the first transaction of a deletion leaves behind.
+    // The changes of the first transaction of a deletion.
     site.execute("INSERT INTO departed_users VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
     let server = site.serve(&[]);
     assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
     let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
-    crate::support::wait_for("the room to be freed", || (left() == [1]).then_some(()));
-    assert_eq!(server.client(&tokens[0]).ids(), [0], "others keep theirs");
+    crate::support::wait_for("the rows of the deleted user to be removed", || (left() == [1]).then_some(()));
+    assert_eq!(server.client(&tokens[0]).ids(), [0], "plants of other users stay");
 }
 
 #[rstest]
 fn command_creates_no_store_without_the_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let site = &Site::empty(engine);
     let commands: &[&[&str]] = &[
         &["token", "create", "--user", "ada"],
         &["token", "list"],
@@ -219,10 +219,10 @@ fn command_creates_no_store_without_the_option(#[values(Engine::Sqlite, Engine::
     }
     let made = site.run(&["token", "create", "--create", "--user", "ada"]);
     assert!(String::from_utf8_lossy(&made.stderr).contains("created a new store"), "{made:?}");
-    assert!(site.run(&["import"]).status.success(), "there is one now");
+    assert!(site.run(&["import"]).status.success(), "the store exists now");
 }
 
-// Ten processes that find no store make one store.
+// Ten concurrent processes that find no store create one store.
 #[rstest]
 fn concurrent_starts_on_a_new_store_succeed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);

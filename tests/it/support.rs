@@ -1,4 +1,4 @@
-//! Shared test support: a place for a store, a server on it, and clients that expose every byte.
+//! Shared test support: a temporary store, a server that uses it, and clients that expose every byte.
 
 mod browser;
 mod client;
@@ -31,7 +31,7 @@ pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
-pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port};
+pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port, runs_on_citus};
 pub(crate) use proxy::{Proxy, Stage};
 pub(crate) use response::Response;
 pub(crate) use retrying::{CompletedWrite, RetryingClients};
@@ -39,7 +39,7 @@ pub(crate) use server::{Server, Site, signal};
 pub(crate) use stop::StopOnDrop;
 pub(crate) use terminal::Terminal;
 pub(crate) use traced::TracedCommand;
-pub(crate) use wait::{TIMEOUT, wait_for};
+pub(crate) use wait::{Stopwatch, TIMEOUT, wait_for};
 pub(crate) use workload::{Random, Workload};
 
 /// Asserts an inline snapshot that every engine shares, so that it may be reached more than once.

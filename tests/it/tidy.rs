@@ -1,4 +1,4 @@
-//! Executable rules that neither the compiler nor Cargo can enforce. Each has a test that shows what it finds.
+//! Executable rules that neither the compiler nor Cargo can enforce. Each has a test that shows violations it finds.
 
 mod api_reference;
 mod cli_reference;
@@ -12,7 +12,7 @@ mod layers;
 mod log_reference;
 mod modules;
 mod options;
-mod places;
+mod restrictions;
 mod source;
 mod wording;
 mod workspace;

@@ -1,4 +1,4 @@
-//! User names: valid characters of new ones, and use of those that earlier releases allowed.
+//! User names: characters of new names, and names that earlier releases allowed.
 
 use rstest::rstest;
 use serde_json::json;
@@ -7,8 +7,8 @@ use crate::support::issuer::{Issuer, SigningKey};
 use crate::support::transfer::{export, feed, import, stderr};
 use crate::support::{Engine, Site};
 
-/// Characters that show nothing, or nothing but a blank.
-const UNSEEN: &[char] = &[
+/// Invisible characters, and characters that look like a blank.
+const INVISIBLE: &[char] = &[
     '\u{ad}',
     '\u{34f}',
     '\u{61c}',
@@ -27,7 +27,7 @@ const UNSEEN: &[char] = &[
 /// A name that earlier releases allowed.
 const EARLIER: &str = "ada\u{3164}";
 
-/// The names of all users.
+/// Returns the names of all users.
 fn users(site: &Site) -> Vec<String> {
     let output = site.run(&["user", "list", "--json"]);
     let users: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -35,10 +35,10 @@ fn users(site: &Site) -> Vec<String> {
 }
 
 #[rstest]
-fn new_user_name_holds_no_character_that_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn new_user_name_with_an_invisible_character_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     site.token("ada", &[]);
-    for character in UNSEEN {
+    for character in INVISIBLE {
         let output = site.run(&["token", "create", "--user", &format!("ada{character}")]);
         assert!(!output.status.success() && output.stdout.is_empty(), "U+{:04X}", u32::from(*character));
         assert!(stderr(&output).contains("invisible"), "{}", stderr(&output));
@@ -69,11 +69,14 @@ fn user_name_allowed_by_an_earlier_release_still_works(#[values(Engine::Sqlite, 
     assert_eq!(users(&copied), [EARLIER, "bob"]);
     assert!(site.run(&["user", "delete", EARLIER, "--yes"]).status.success());
     assert_eq!(users(site), ["bob"]);
-    assert!(!site.run(&["token", "create", "--user", EARLIER]).status.success(), "then the name is a new one");
+    assert!(
+        !site.run(&["token", "create", "--user", EARLIER]).status.success(),
+        "after the deletion it would be a new name"
+    );
 }
 
 #[rstest]
-fn import_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn import_creates_no_user_with_an_invisible_character(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     site.token("ada", &[]);
     let line = |owner: &str, id| format!("{{\"owner\":\"{owner}\",\"id\":{id},\"name\":\"Rose\"}}\n");
@@ -83,25 +86,27 @@ fn import_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engin
     let reported = stderr(&output);
     let fault = "line 3: `owner`: a new user name holds no invisible or blank-looking characters (found U+3164)";
     assert!(reported.contains(fault), "{reported}");
-    assert_eq!(export(site), [line("ada", 1), line("ada", 2)].concat(), "what stands before it is stored");
+    assert_eq!(export(site), [line("ada", 1), line("ada", 2)].concat(), "the lines before it are stored");
     assert_eq!(users(site), ["ada"]);
 }
 
 #[rstest]
-fn first_sign_in_makes_no_user_whose_name_cannot_be_seen(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn first_sign_in_creates_no_user_with_an_invisible_character(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
     let server = site.serve(&issuer.options());
     let signed_in = |name: &str| server.client(&key.token(&issuer.claims(name))).get("/plants");
     assert_eq!(signed_in("ada").status, 200);
-    for character in UNSEEN {
+    for character in INVISIBLE {
         assert_eq!(signed_in(&format!("ada{character}")).error(), 40101, "U+{:04X}", u32::from(*character));
     }
     assert_eq!(users(site), ["ada"]);
     site.execute(&format!("UPDATE users SET name = '{EARLIER}'"));
     let mut claims = issuer.claims(EARLIER);
-    // Another token than the one that was rejected.
+    // A new token, because the rejection of the first one is cached.
     claims.as_object_mut().unwrap().insert("jti".to_owned(), json!("2"));
     assert_eq!(server.client(&key.token(&claims)).get("/plants").status, 200);
 }

@@ -1,5 +1,6 @@
-// The client that openapi-typescript and openapi-fetch make of the document, used as an application uses it. `schema.ts` is
-// generated beside a copy of this file by `tests/it/requires_tools/clients.rs`, which runs it with BASE_URL and TOKEN in its environment.
+// Uses the client that openapi-typescript and openapi-fetch generate from the document, as an application does.
+// `tests/it/requires_tools/clients.rs` generates `schema.ts` in the directory of a copy of this file, and runs the copy
+// with BASE_URL and TOKEN in its environment.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
@@ -9,7 +10,7 @@ type ApiError = components["schemas"]["Error"];
 const { BASE_URL, TOKEN } = process.env;
 const client = createClient<paths>({ baseUrl: BASE_URL, headers: { Authorization: `Bearer ${TOKEN}` } });
 
-/// The cursor of the next page. `Link` is relative to the address of the response.
+/// Returns the cursor of the next page. `Link` is relative to the address of the response.
 function next(response: Response): string | undefined {
   const target = /<([^>]*)>; rel="next"/.exec(response.headers.get("link") ?? "")?.[1];
   return target === undefined ? undefined : (new URL(target, response.url).searchParams.get("after") ?? undefined);

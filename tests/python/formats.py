@@ -1,6 +1,8 @@
-"""What the document cannot say in JSON Schema: what is valid beyond its looks. Nothing that is invalid is held back."""
+"""Hooks that make Schemathesis generate valid values where JSON Schema cannot describe them. Invalid values are not
+filtered."""
 
 import itertools
+import re
 import zlib
 
 import schemathesis
@@ -8,30 +10,39 @@ from hypothesis import strategies as st
 
 KEY = "Idempotency-Key"
 KEYS = itertools.count()
+CALLER = "ada"
 
 
 def cursor(plant_id: int) -> str:
-    """A place in a list, as the `Link` of a page has it."""
+    """Returns a cursor as in the `Link` header of a page."""
     body = f"01{plant_id % 2**64:016x}"
     return body + f"{zlib.crc32(body.encode()):08x}"
 
 
 schemathesis.openapi.format("cursor", st.integers(-(2**63), 2**63 - 1).map(cursor))
-# Herself, one whose plants she may edit, and one whose plants she may read.
-schemathesis.openapi.format("user-name", st.sampled_from(["ada", "bob", "eve"]))
+# The caller, an owner whose plants she may edit, and an owner whose plants she may read.
+schemathesis.openapi.format("user-name", st.sampled_from([CALLER, "bob", "eve"]))
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """A valid key is a new one: no two requests share theirs. What is no key is sent as it is."""
+    """Replaces a valid key by a new one, so that no two requests have the same, and values that are invalid for reasons
+    beyond the schema. Invalid keys are sent unchanged."""
     header = case.meta.components.get("header")
     if header is not None and header.mode.is_positive and KEY in case.headers:
         case.headers[KEY] = f"key-{next(KEYS)}"
+    # Users do not share plants with themselves.
+    if (case.path_parameters or {}).get("user") == CALLER:
+        case.path_parameters["user"] = "bob"
+    # Tokens expire in the future.
+    expiry = case.body.get("expires_at") if isinstance(case.body, dict) else None
+    if isinstance(expiry, str) and re.match(r"\d{4}-\d\d-\d\dT", expiry):
+        case.body["expires_at"] = "2196" + expiry[4:]
 
 
 @schemathesis.hook
 def map_body(context, body):
-    """An integer is written without a fraction: to JSON Schema, 1.0 is one, too."""
+    """Writes integers without a fraction: 1.0 is an integer for JSON Schema, but not for the service."""
     if isinstance(body, dict) and isinstance(body.get("id"), float) and body["id"].is_integer():
         return body | {"id": int(body["id"])}
     return body

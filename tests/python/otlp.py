@@ -1,4 +1,5 @@
-"""Decodes OTLP requests with the published schema: reads each as its length in a line and its bytes, writes it as a line of JSON."""
+"""Decodes OTLP requests with the published schema. Reads the length of each in a line and then its bytes, and writes it
+as a line of JSON."""
 
 import base64
 import json
@@ -25,8 +26,8 @@ def with_hexadecimal_ids(value):
 while length := sys.stdin.buffer.readline():
     body = sys.stdin.buffer.read(int(length))
     request = ExportTraceServiceRequest.FromString(body)
-    # Only what the schema knows is there, in the one encoding that the library would write itself.
+    # The request must have no unknown fields, and the same encoding as that of the library.
     request.DiscardUnknownFields()
     if request.SerializeToString(deterministic=True) != body:
-        raise SystemExit(f"not as the schema encodes it: {body!r}")
+        raise SystemExit(f"unknown fields or another encoding: {body!r}")
     print(json.dumps(with_hexadecimal_ids(MessageToDict(request, use_integers_for_enums=True))), flush=True)

@@ -46,7 +46,10 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
             "for example 500ms, 10s, 5m, 2h or 90d; or write never",
         ),
         (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than zero"),
-        (&["token", "create", "--user", "ada", "--scope", "plants:eat"], "plants:read, plants:write and plants:delete"),
+        (
+            &["token", "create", "--user", "ada", "--scope", "plants:eat"],
+            "the scopes are: plants:read plants:write plants:delete tokens:manage shares:manage",
+        ),
         (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
         (&["token", "revoke", "x"], "the id of a token is a number"),
         (&["nonsense"], "nonsense"),

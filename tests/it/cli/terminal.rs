@@ -39,7 +39,7 @@ fn the_service_ends_with_its_terminal() {
     });
     assert!(!terminal.service_has_ended());
     terminal.close();
-    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
+    wait_for("the server to end", || terminal.service_has_ended().then_some(()));
     assert!(!site.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
 }
 
@@ -47,7 +47,7 @@ fn the_service_ends_with_its_terminal() {
 #[case::requires_script()]
 fn service_started_with_nohup_outlives_its_terminal() {
     let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve_for_good(&site);
+    let mut terminal = Terminal::serve_ignoring_hangup(&site);
     let anonymous = Client { address: terminal.address().unwrap(), token: None };
     terminal.close();
     for _ in 0..50 {
@@ -74,7 +74,7 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     connection.send(r#"{"id":1,"name":"a"}"#);
     assert_eq!(connection.read_response(false).status, 200);
     drop(connection);
-    wait_for("the end of the service", || terminal.service_has_ended().then_some(()));
+    wait_for("the server to end", || terminal.service_has_ended().then_some(()));
 }
 
 /// Returns the output of a command on a terminal.

@@ -20,13 +20,13 @@ fn incomplete_preface_is_an_incomplete_head() {
 }
 
 #[test]
-fn a_connection_without_a_request_is_closed_and_pings_do_not_change_that() {
+fn connection_without_a_request_is_closed_despite_pings() {
     let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
     let mut silent = Frames::open(server.address(), &[]);
     assert_eq!(silent.ending(), Some(NO_ERROR));
     let mut pinging = Frames::open(server.address(), &[]);
     let ping = frame(PING, 0, 0, b"eightful");
-    wait_for("the server to hang up", || pinging.try_send(&ping).is_err().then_some(()));
+    wait_for("the server to disconnect", || pinging.try_send(&ping).is_err().then_some(()));
     // The client sends the preface and no SETTINGS frame.
     let mut mute = TcpStream::connect(server.address()).unwrap();
     mute.write_all(PREFACE).unwrap();
@@ -50,13 +50,13 @@ fn idle_http2_connection_is_closed_with_goaway() {
 }
 
 #[test]
-fn incomplete_head_is_cut_off_while_other_streams_are_in_flight() {
+fn incomplete_head_times_out_while_other_streams_are_in_flight() {
     let site = site();
     let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s", "--request-timeout", "60s"]);
     let ada = server.client(&site.token("ada", &[]));
     let block = head(&ada, "GET", "/plants", &[]);
     let whole = frame(HEADERS, WHOLE, 3, &block);
-    // Half a frame, and a whole one that is only half the head.
+    // Incomplete frames, and a complete frame without the end of the head.
     for unfinished in [&whole[..whole.len() - 1], &whole[..5], &frame(HEADERS, END_STREAM, 3, &block)] {
         let mut connection = Frames::open(server.address(), &[]);
         connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
@@ -79,7 +79,7 @@ fn incomplete_head_is_cut_off_while_other_streams_are_in_flight() {
 
 /// The timeout for the first request and the timeout for a head both apply. The connection is closed and counted once.
 #[test]
-fn incomplete_first_head_is_cut_off_once() {
+fn incomplete_first_head_is_counted_once() {
     let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
@@ -91,7 +91,7 @@ fn incomplete_first_head_is_cut_off_once() {
     assert_eq!(metrics.value("plantstore_http_connections_aborted_total", &[]), 1);
 }
 
-/// A request that is sent and reset costs its sender nothing; a client that does nothing else is disconnected.
+/// A request that is reset at once costs the client almost nothing, so a client with too many resets is disconnected.
 #[test]
 fn rapid_resets_close_the_connection() {
     let site = site();
@@ -104,11 +104,11 @@ fn rapid_resets_close_the_connection() {
         flood.extend(frame(HEADERS, WHOLE, 2 * number + 1, &block));
         flood.extend(frame(RST_STREAM, 0, 2 * number + 1, &CANCEL.to_be_bytes()));
     }
-    // It may hang up before all of it is sent.
+    // The server may disconnect before everything is sent.
     let _ = connection.try_send(&flood);
     assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
     serves_others(&server);
-    assert!(logged(&server) < 5_000, "{} of them were begun", logged(&server));
+    assert!(logged(&server) < 5_000, "{} requests were started", logged(&server));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn endless_continuation_frames_close_the_connection() {
     let _ = connection.try_send(&flood);
     assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM));
     serves_others(&server);
-    assert_eq!(server.log().matches(r#""route":"/plants""#).count(), 0, "it never became a request");
+    assert_eq!(server.log().matches(r#""route":"/plants""#).count(), 0, "no request was started");
 }
 
 #[test]
@@ -148,13 +148,13 @@ fn header_compression_bomb_closes_the_connection() {
     let before = server.resident();
     let mut connection = Frames::open(server.address(), &[]);
     let mut block = head(&server.anonymous(), "GET", "/livez", &[]);
-    // The bit pattern of a field with indexing; 0x3e is the first place in the dynamic table.
+    // 0x40 is the prefix of a literal with indexing; 0x3e is the first index of the dynamic table.
     let mut bomb = field("x-bomb", &"x".repeat(4_000));
     bomb[0] = 0x40;
     block.extend(bomb);
     block.resize(16_000, 0x80 | 0x3e);
     connection.send(HEADERS, WHOLE, 1, &block);
-    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM), "48 MB in 16 KB");
+    assert_eq!(connection.ending(), Some(ENHANCE_YOUR_CALM), "16 KB would decode to 48 MB");
     assert!(server.resident() < before + 16 * 1024);
     serves_others(&server);
 }
@@ -169,7 +169,7 @@ fn floods_of_small_frames_do_not_delay_other_clients() {
         (vec![], frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1))),
         (vec![], frame(PING, 0, 0, b"eightful")),
         (vec![], frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
-        // A body that goes on and on without a byte.
+        // An endless body of empty frames.
         (post, frame(DATA, 0, 1, b"")),
     ]
     .map(|(first, frame)| (first, frame.repeat(2_000)));
@@ -177,9 +177,9 @@ fn floods_of_small_frames_do_not_delay_other_clients() {
         for (first, flood) in &floods {
             scope.spawn(|| {
                 let mut connection = Frames::open(server.address(), &[]);
-                connection.try_send(first).expect("the beginning sent");
+                connection.try_send(first).expect("the first frame is sent");
                 // The responses are not read.
-                wait_for("the server to hang up", || connection.try_send(flood).is_err().then_some(()));
+                wait_for("the server to disconnect", || connection.try_send(flood).is_err().then_some(()));
             });
         }
         for _ in 0..50 {

@@ -3,14 +3,14 @@
 use rstest::rstest;
 
 use super::{
-    LOCKS, LONG_TIMEOUT, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, once_well, plant,
-    post,
+    LOCKS, QUIET, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, plant, post,
+    retry_while_unavailable,
 };
 use crate::support::{Client, Engine, Server, Site, wait_for};
 
 /// Two nodes on one database, and a client of each.
 fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
-    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let token = site.token("ada", &[]);
     let clients = [nodes[0].client(&token), nodes[1].client(&token)];
     // Opens the connections and caches the token.
@@ -39,7 +39,7 @@ fn key_in_flight_on_one_node_is_in_flight_on_all() {
         assert_replays(&response, &post(client, "k1", &plant(1, "Rose")));
         assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
     }
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+    wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
 }
 
 /// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
@@ -56,7 +56,7 @@ fn response_of_one_node_is_replayed_by_all() {
     }
 }
 
-/// Its unfinished write never happens, and its key can be used on another node.
+/// The write in flight takes no effect, and its key can be used on another node.
 #[rstest]
 #[case::requires_postgres()]
 fn killed_node_releases_its_keys() {
@@ -65,14 +65,14 @@ fn killed_node_releases_its_keys() {
     let held = site.hold_writes();
     // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_for("its lock", || (site.rows(LOCKS) == [1]).then_some(()));
+    wait_for("the lock of the key", || (site.rows(LOCKS) == [1]).then_some(()));
     assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
     node.kill();
     drop(cut);
-    wait_for("the locks to go", || (site.rows(LOCKS) == [0]).then_some(()));
+    wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
     let mut second = other.connect();
     second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_for("it to be in flight", || (site.rows(LOCKS) == [1]).then_some(()));
+    wait_for("the second request to hold the lock", || (site.rows(LOCKS) == [1]).then_some(()));
     drop(held);
     let response = second.read_response(false);
     assert!(response.status == 200 && !is_replayed(&response), "{}", response.wire());
@@ -80,7 +80,7 @@ fn killed_node_releases_its_keys() {
     assert_replays(&response, &post(&other, "k1", &plant(1, "Rose")));
 }
 
-/// No node does this. If one did, the stored response is not replaced, and the write does not happen without its key.
+/// A trigger stores the key within the transaction, which no node does. The write fails with the insert of its key.
 #[rstest]
 #[case::requires_postgres()]
 fn key_stored_by_another_program_stops_the_write() {
@@ -100,12 +100,12 @@ fn key_stored_by_another_program_stops_the_write() {
     assert_eq!(rejected.error(), 50300, "{}", rejected.wire());
     assert_eq!((ada.ids(), site.rows(STORED_KEYS)), (vec![], vec![0]), "{}", server.log());
     site.execute("DROP TRIGGER appear ON plants");
-    let created = once_well(|| post(&ada, "k1", &plant(1, "Rose")));
+    let created = retry_while_unavailable(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
 }
 
-/// TCP keepalives of the database detect a lost client: otherwise a machine without power would hold its locks for
-/// hours.
+/// TCP keepalives of the database detect a lost node. Without them, the database would hold the locks of a node without
+/// power for hours.
 #[rstest]
 #[case::requires_postgres()]
 fn keys_of_a_lost_node_are_released_within_seconds() {
@@ -114,10 +114,10 @@ fn keys_of_a_lost_node_are_released_within_seconds() {
     let site = Site::new(Engine::Postgres);
     let (_nodes, [one, _]) = two_nodes(&site);
     assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
-    let port = wait_for("the connection", || site.rows(HOLDER).first().copied());
-    // The server's end of it, with the timer that the kernel shows: 02 is that of keepalives, in hundredths of a second.
+    let port = wait_for("the connection that holds the locks", || site.rows(HOLDER).first().copied());
+    // The kernel shows the timer of the server's socket: 02 means keepalive, and the time is in hundredths of a second.
     let from = format!(":{port:04X} 01 ");
-    let timer = wait_for("the timer", || {
+    let timer = wait_for("the keepalive timer", || {
         let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
         let socket = sockets.lines().find(|line| line.contains(&from))?.to_owned();
         let timer = socket.split_whitespace().nth(5)?.strip_prefix("02:")?.to_owned();

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::{STORED_KEYS, assert_replays, delete, is_replayed, plant, post};
 use crate::support::{Engine, JSON, Site, wait_for};
 
-// The fingerprint of a request to the caller's own plants, as 0.3 to 0.4 computed it.
+// The test computes the fingerprint as the releases 0.3 and 0.4 did, for requests to the caller's own plants.
 #[rstest]
 fn keys_stored_by_an_earlier_release_are_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -38,7 +38,7 @@ fn keys_stored_by_an_earlier_release_are_replayed(#[values(Engine::Sqlite, Engin
         let again = ada.call("POST", path, &[JSON, ("Idempotency-Key", key)], Some(body.as_bytes()));
         assert!(again.status == 200 && is_replayed(&again), "{}", again.wire());
     }
-    assert_eq!(ada.ids(), [0_i64; 0], "nothing is done again");
+    assert_eq!(ada.ids(), [0_i64; 0], "a replay has no effect");
 }
 
 #[rstest]
@@ -47,15 +47,15 @@ fn key_expires_after_a_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: E
     let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
-    let in_a_day = if matches!(site.engine, Engine::Sqlite) { "unixepoch()" } else { "extract(epoch FROM now())" };
-    let left = site.rows(&format!("SELECT CAST(expires_at - {in_a_day} AS bigint) FROM idempotency_keys"))[0];
+    let now = if matches!(site.engine, Engine::Sqlite) { "unixepoch()" } else { "extract(epoch FROM now())" };
+    let left = site.rows(&format!("SELECT CAST(expires_at - {now} AS bigint) FROM idempotency_keys"))[0];
     assert!((86_300..=86_401).contains(&left), "{left}");
-    let over = "UPDATE idempotency_keys SET expires_at = 1";
-    site.execute(over);
+    let expire = "UPDATE idempotency_keys SET expires_at = 1";
+    site.execute(expire);
     assert_eq!(ada.delete(1).status, 204);
     let anew = post(&ada, "k1", &plant(1, "Rose"));
     assert!(anew.status == 200 && !is_replayed(&anew), "{}", anew.wire());
-    site.execute(over);
+    site.execute(expire);
     let other = delete(&ada, "k1", 1);
     assert!(
         other.status == 204 && !is_replayed(&other),
@@ -63,7 +63,7 @@ fn key_expires_after_a_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: E
         other.wire()
     );
     assert_replays(&other, &delete(&ada, "k1", 1));
-    site.execute(over);
+    site.execute(expire);
     assert_eq!(post(&ada, "k1", "nonsense").error(), 40000);
     assert_eq!(site.rows(STORED_KEYS), [1]);
 }
@@ -81,7 +81,7 @@ fn expired_keys_are_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
     // Two servers delete expired keys concurrently.
     let servers = [site.serve(&[]), site.serve(&[])];
     assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
-    wait_for("the sweep", || (site.rows(STORED_KEYS) == [1]).then_some(()));
+    wait_for("the deletion of the expired keys", || (site.rows(STORED_KEYS) == [1]).then_some(()));
     assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "the stored response stays");
 }
 
@@ -94,18 +94,18 @@ fn keys_are_deleted_with_their_user(#[values(Engine::Sqlite, Engine::Postgres)] 
         assert_eq!(post(&ada, key, &plant(id, "Rose")).status, 200);
     }
     assert_eq!(post(&bob, "k1", &plant(1, "Fern")).status, 200);
-    let gone = std::thread::scope(|scope| {
+    let deleted = std::thread::scope(|scope| {
         let deletion = scope.spawn(|| site.run(&["user", "delete", "--yes", "ada"]));
-        // The token is cached for a moment; nothing is done, replayed or stored for it.
+        // The deleted user's token is cached for a moment, but its requests have no effect and store no key.
         wait_for("the deletion", || (site.rows("SELECT count(*) FROM users") == [1]).then_some(()));
         for response in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)]
         {
             assert_eq!(response.error(), 40101, "{}", response.wire());
         }
         let _ = post(&ada, "k6", "nonsense");
-        deletion.join().expect("its end")
+        deletion.join().expect("the command runs")
     });
-    assert!(gone.status.success());
+    assert!(deleted.status.success());
     assert_eq!(site.rows(STORED_KEYS), [1]);
     assert_eq!(site.rows("SELECT count(*) FROM departed_users"), [0]);
     assert!(is_replayed(&post(&bob, "k1", &plant(1, "Fern"))));
@@ -137,11 +137,11 @@ fn keys_are_stored_as_hashes_and_never_logged(#[values(Engine::Sqlite, Engine::P
     let site = &Site::new(engine);
     let mut server = site.serve(&["--log-level", "trace"]);
     let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(post(&ada, "somebodys-secret-key", &plant(1, "Rose")).status, 200);
-    assert_eq!(post(&ada, "somebodys-secret-key", &plant(2, "Rose")).error(), 42200);
+    assert_eq!(post(&ada, "key-of-ada-1234", &plant(1, "Rose")).status, 200);
+    assert_eq!(post(&ada, "key-of-ada-1234", &plant(2, "Rose")).error(), 42200);
     assert_eq!(site.rows(STORED_KEYS), [1]);
     server.stop();
     let contents = site.contents();
-    assert!(!String::from_utf8_lossy(&contents).contains("somebodys-secret-key"));
-    assert!(!server.log().contains("somebodys-secret-key"));
+    assert!(!String::from_utf8_lossy(&contents).contains("key-of-ada-1234"));
+    assert!(!server.log().contains("key-of-ada-1234"));
 }

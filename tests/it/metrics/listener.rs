@@ -1,4 +1,4 @@
-//! The listener of the metrics: its port, its slow and idle clients, its addresses.
+//! The metrics listener: its addresses, and slow and idle clients.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use rstest::rstest;
 use super::LISTEN;
 use crate::support::{Connection, Engine, JSON, Server, Site, wait_for};
 
-/// The addresses that a process listens on, as the kernel has them.
+/// Returns the addresses that a process listens on, in the notation of `/proc/net/tcp`.
 fn listening(server: &Server) -> BTreeSet<String> {
     let files = std::fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap();
     let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
@@ -25,7 +25,7 @@ fn listening(server: &Server) -> BTreeSet<String> {
                 .map(|line| line.split_whitespace().map(str::to_owned).collect())
                 .collect::<Vec<Vec<_>>>()
         })
-        // Of a line: the local address, the state (0A is listening), the socket.
+        // Field 1 is the local address, 3 the state (0A is LISTEN), 9 the inode of the socket.
         .filter(|line| line[3] == "0A" && sockets.contains(&line[9]))
         .map(|line| line[1].clone())
         .collect()
@@ -40,14 +40,18 @@ fn hexadecimal(port: u16) -> String {
 fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    assert_eq!(listening(&server), BTreeSet::from([hexadecimal(server.address().port())]), "off by default");
+    assert_eq!(
+        listening(&server),
+        BTreeSet::from([hexadecimal(server.address().port())]),
+        "the metrics listener is off by default"
+    );
     let mut server = site.serve(&LISTEN);
     let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(ada.get("/metrics").error(), 40401, "not on the public port");
+    assert_eq!(ada.get("/metrics").error(), 40401, "the public port has no metrics");
     assert_eq!(server.anonymous().get("/metrics").error(), 40100);
     let metrics = server.metrics();
     let ports = [server.address().port(), metrics.client().address.port()];
-    assert_eq!(listening(&server), ports.map(hexadecimal).into(), "on loopback by default");
+    assert_eq!(listening(&server), ports.map(hexadecimal).into(), "metrics are on loopback by default");
     let response = metrics.read_response();
     assert_eq!(response.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
     assert_eq!(response.header("cache-control"), Some("no-store"));
@@ -63,7 +67,11 @@ fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Po
     assert_eq!(client.get("/plants").message(), "there is nothing at this address: the metrics are at /metrics");
     let rejected = client.call("POST", "/metrics", &[], None);
     assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
-    assert_eq!(metrics.value("plantstore_http_requests_total", &[("status", "404")]), 1, "it does not count itself");
+    assert_eq!(
+        metrics.value("plantstore_http_requests_total", &[("status", "404")]),
+        1,
+        "requests to the metrics listener are not counted"
+    );
 }
 
 #[rstest]
@@ -85,9 +93,9 @@ fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engin
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Slow clients, silent ones and too many of them hold up neither the service nor each other.
+/// Slow clients, silent clients and clients above the limit of connections block neither the service nor scrapes.
 #[test]
-fn slow_clients_are_cut_off() {
+fn slow_clients_are_disconnected() {
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -95,20 +103,24 @@ fn slow_clients_are_cut_off() {
     let mut slow = Connection::open(address);
     slow.send("GET /metrics HTTP/1.1\r\nHost: x\r\n");
     let mut others: Vec<Connection> = (0..15).map(|_| Connection::open(address)).collect();
-    let turned_away = wait_for("one too many", || {
+    let rejected = wait_for("a connection above the limit to be rejected", || {
         let mut one_more = Connection::open(address);
         one_more.stream().set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
         one_more.try_read_response(false).ok()
     });
-    assert_eq!(turned_away.error(), 50300);
+    assert_eq!(rejected.error(), 50300);
     assert_eq!(slow.read_response(false).error(), 40800);
     assert!(slow.is_closed_by_server());
     assert!(others.iter_mut().all(Connection::is_closed_by_server));
-    assert_eq!(metrics.value("plantstore_http_connections_accepted_total", &[]), 0, "none of it concerns the service");
+    assert_eq!(
+        metrics.value("plantstore_http_connections_accepted_total", &[]),
+        0,
+        "connections to the metrics listener are not counted"
+    );
 }
 
 #[test]
-fn idle_connections_do_not_shut_out_scrapes() {
+fn idle_connections_do_not_block_scrapes() {
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
@@ -120,7 +132,7 @@ fn idle_connections_do_not_shut_out_scrapes() {
         assert_eq!(connection.read_response(false).status, 200);
         idle.push(connection);
     }
-    wait_for("a scrape beside them", || {
+    wait_for("a scrape on another connection", || {
         let mut one_more = client.connect();
         one_more.try_send(client.bytes("GET", "/metrics", &[], None)).ok()?;
         one_more.try_read_response(false).is_ok_and(|response| response.status == 200).then_some(())
@@ -129,7 +141,7 @@ fn idle_connections_do_not_shut_out_scrapes() {
 }
 
 #[test]
-fn an_address_that_cannot_be_used_is_an_error() {
+fn unusable_metrics_address_is_an_error() {
     let site = Site::new(Engine::Sqlite);
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -144,19 +156,19 @@ fn an_address_that_cannot_be_used_is_an_error() {
         let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.contains(words)), (Some(code), true), "{listen}: {errors}");
-        assert!(!site.file().exists(), "nothing was made for a server that cannot start");
+        assert!(!site.file().exists(), "a server that cannot start creates no store");
     }
 }
 
-/// In a network namespace of its own.
+/// Runs in a separate network namespace, because the server listens on all addresses.
 #[rstest]
 #[case::requires_unshare()]
-fn metrics_address_beyond_loopback_is_warned_of() {
+fn metrics_on_a_non_loopback_address_log_a_warning() {
     let site = Site::new(Engine::Sqlite);
     let serve = |listen| {
         let options = ["serve", "--listen", "0.0.0.0:0", "--no-first-token", "--metrics-listen", listen];
         Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
-    wait_for("a warning", || server.log().contains("metrics are served on a non-loopback address").then_some(()));
+    wait_for("the warning", || server.log().contains("metrics are served on a non-loopback address").then_some(()));
 }

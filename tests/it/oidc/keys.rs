@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, users, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
-use crate::support::{Engine, Site, assert_snapshot, wait_for};
+use crate::support::{Engine, Site, Stopwatch, assert_snapshot, wait_for};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
 
-// The same name for another key: an issuer should not, but what was rejected must not stay so.
+// An issuer should not reuse a key id. If it does, a cached rejection must not outlive the old key.
 #[rstest]
 fn rejected_token_is_verified_again_with_new_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -22,34 +22,34 @@ fn rejected_token_is_verified_again_with_new_keys(#[values(Engine::Sqlite, Engin
     let of_new = new.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &of_new).status, 401);
     issuer.publish(&[&new]);
-    // Makes the service fetch the keys, and waits for the response.
+    // An unknown key id makes the server fetch the keys before it responds.
     assert_eq!(call(&server, &SigningKey::p256("unknown").token(&issuer.claims("ada"))).status, 401);
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
 #[rstest]
 #[case::requires_openssl()]
-fn new_key_works_at_once_and_a_removed_one_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (old, new) = (SigningKey::p256("old"), SigningKey::rsa("new"));
     let issuer = Issuer::start(&[&old]);
     let server = serve(site, &issuer, &[]);
     let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &of_old).status, 200);
-    assert_eq!(call(&server, &of_new).status, 401, "not published yet");
-    // The service has just fetched the keys without finding it, and fetches them again when it may.
+    assert_eq!(call(&server, &of_new).status, 401, "the key is not published yet");
+    // The server has just fetched the keys, so it fetches them again only after a pause.
     issuer.publish(&[&old, &new]);
-    wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
-    assert_eq!(call(&server, &of_old).status, 200, "both work during the change");
+    wait_for("the new key to be accepted", || (call(&server, &of_new).status == 200).then_some(()));
+    assert_eq!(call(&server, &of_old).status, 200, "both keys are accepted during the rotation");
 
     issuer.publish(&[&new]);
     issuer.wait_for_fetch();
-    wait_for("the end of the old key", || (call(&server, &of_old).status == 401).then_some(()));
+    wait_for("the old key to be rejected", || (call(&server, &of_old).status == 401).then_some(()));
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
-// A new key is fetched with the first token that needs it. With that the old one ends, although
-// its token has been believed a moment ago.
+// The first token of a new key makes the server fetch the keys. Then tokens of the removed key are rejected, although
+// they were cached as valid.
 #[rstest]
 fn first_token_of_a_new_key_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -72,12 +72,14 @@ fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine
     let token = removed.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&kept]);
-    let start = Instant::now();
-    wait_for("its end", || (call(&server, &token).status == 401).then_some(()));
-    assert!(start.elapsed().as_secs() < 30, "the documented 30 seconds");
+    let start = Stopwatch::start();
+    wait_for("the removed key to be rejected", || (call(&server, &token).status == 401).then_some(()));
+    assert!(start.elapsed().as_secs() < 30, "30 seconds are documented");
     assert_eq!(call(&server, &kept.token(&issuer.claims("ada"))).status, 200);
     issuer.publish(&[]);
-    wait_for("the end of all", || (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(()));
+    wait_for("all keys to be rejected", || {
+        (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(())
+    });
     wait_for_log(&server, "the issuer has no usable key");
 }
 
@@ -100,7 +102,7 @@ fn unknown_key_ids_do_not_flood_the_issuer(#[values(Engine::Sqlite, Engine::Post
             });
         }
     });
-    // Once for every 5 seconds begun, and once for every 20 seconds of its own accord.
+    // At most one fetch per 5 seconds for unknown keys, and one regular fetch every 20 seconds.
     let allowed = 2 + usize::try_from(start.elapsed().as_secs()).unwrap() / 4;
     let asked = issuer.fetches() - before;
     assert!((1..=allowed).contains(&asked), "{asked} fetches for 200 tokens");
@@ -122,7 +124,7 @@ fn concurrent_requests_for_a_new_key_share_one_fetch(#[values(Engine::Sqlite, En
             scope.spawn(move || assert_eq!(call(server, &token).status, 200));
         }
     });
-    // One of the two would be of its own accord.
+    // The second may be a regular fetch.
     assert!(issuer.fetches() - before <= 2, "{} fetches", issuer.fetches() - before);
 }
 
@@ -135,21 +137,27 @@ fn cached_keys_work_while_the_issuer_is_down(#[values(Engine::Sqlite, Engine::Po
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
     issuer.server.stop();
-    assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key stays unknown");
+    assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key is rejected");
     wait_for_log(&server, FAILED);
-    // Later than the lifetime of every cache entry, and than more than one attempt.
+    // Longer than the lifetime of cache entries and than several fetch attempts.
     let start = Instant::now();
-    wait_for("some time to pass", || {
+    wait_for("12 seconds to pass", || {
         assert_eq!(ada.ids(), [1]);
         (start.elapsed().as_secs() >= 12).then_some(())
     });
-    assert_eq!(server.client(&key.token(&issuer.claims("bob"))).get("/plants").status, 200, "newcomers included");
+    assert_eq!(
+        server.client(&key.token(&issuer.claims("bob"))).get("/plants").status,
+        200,
+        "new users are accepted, too"
+    );
     issuer.publish(&[&key, &later]);
     issuer.server.restart();
-    wait_for("the new key", || (call(&server, &later.token(&issuer.claims("ada"))).status == 200).then_some(()));
+    wait_for("the new key to be accepted", || {
+        (call(&server, &later.token(&issuer.claims("ada"))).status == 200).then_some(())
+    });
     assert_eq!(ada.ids(), [1]);
     wait_for_log(&server, BACK);
-    assert_eq!(occurrences(&server, FAILED), 1, "said once, not at every attempt");
+    assert_eq!(occurrences(&server, FAILED), 1, "the failure is logged once, not at every attempt");
 }
 
 #[rstest]
@@ -174,13 +182,17 @@ fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine
     {"error":50300,"message":"the keys of the access token's issuer are not known yet, nothing was done: try again"}
     "#);
     assert_eq!(response.error(), 50300);
-    assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200, "our own tokens do not depend on it");
+    assert_eq!(
+        server.client(&site.token("bob", &[])).get("/plants").status,
+        200,
+        "tokens of plantstore do not depend on the issuer"
+    );
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
-    assert_eq!(call(&server, &elsewhere).error(), 40101, "no key could make it valid");
+    assert_eq!(call(&server, &elsewhere).error(), 40101, "a token of another issuer is invalid with any key");
     wait_for_log(&server, FAILED);
     issuer.server.restart();
-    wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
+    wait_for("the keys to be fetched", || (call(&server, &token).status == 200).then_some(()));
 }
 
 #[rstest]
@@ -194,10 +206,14 @@ fn silent_issuer_delays_no_request_for_long(#[values(Engine::Sqlite, Engine::Pos
     let token = key.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).error(), 50300);
     issuer.server.be_silent(false);
-    wait_for("the keys", || (call(&server, &token).status == 200).then_some(()));
+    wait_for("the keys to be fetched", || (call(&server, &token).status == 200).then_some(()));
     wait_for_log(&server, "the issuer did not respond in time");
     issuer.server.be_silent(true);
-    assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101, "after a while");
+    assert_eq!(
+        call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(),
+        40101,
+        "the fetch times out"
+    );
     assert_eq!(call(&server, &token).status, 200);
 }
 
@@ -227,7 +243,7 @@ fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgr
 }
 
 #[rstest]
-fn an_issuer_may_have_a_path_and_its_name_is_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn issuer_url_may_have_a_path_and_is_compared_exactly(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start_below("/realms/garden/", &[&key]);
@@ -237,13 +253,13 @@ fn an_issuer_may_have_a_path_and_its_name_is_exact(#[values(Engine::Sqlite, Engi
     let other = key.token(&with(issuer.claims("ada"), json!({ "iss": bare })));
     assert_eq!(call(&server, &other).error(), 40101);
     let server = site.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
-    assert_eq!(call(&server, &other).error(), 50300, "the issuer has another name");
+    assert_eq!(call(&server, &other).error(), 50300, "the discovery document names another issuer");
     wait_for_log(&server, "set --oidc-issuer to exactly that");
     let line = lines(&server, FAILED).remove(0);
     let error = line["error"].as_str().expect("an error");
     assert!(
         error.contains(&format!("{bare:?}")) && error.contains(&format!("{:?}", issuer.url())),
-        "both names: {error}"
+        "the error names both issuers: {error}"
     );
 }
 
@@ -298,11 +314,11 @@ fn invalid_key_set_removes_no_key() {
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&key, &new]);
     issuer.respond_with(KEYS, None);
-    wait_for("the new key", || (call(&server, &of_new).status == 200).then_some(()));
+    wait_for("the new key to be accepted", || (call(&server, &of_new).status == 200).then_some(()));
     wait_for_log(&server, BACK);
 }
 
-/// A set may hold keys that are of no use here: they are left out, and do no harm to the others.
+/// Keys of a set that the server cannot use are skipped; the others are used.
 #[rstest]
 #[case::requires_openssl()]
 fn unusable_keys_are_skipped() {
@@ -328,11 +344,11 @@ fn unusable_keys_are_skipped() {
         changed(&for_another, json!({ "alg": "PS256" })),
         changed(&for_wrapping, json!({ "key_ops": ["wrapKey"] })),
         changed(&misnamed, json!({ "alg": "RS256" })),
-        // Not on the curve.
+        // The point is not on the curve.
         json!({ "kty": "EC", "crv": "P-256", "kid": "off", "x": encode([1; 32]), "y": encode([1; 32]) }),
     ];
     jwks.extend(good.iter().map(|key| key.jwk.clone()));
-    // As other formats write a number that is not negative.
+    // A modulus with a leading zero byte, as in ASN.1, is accepted.
     let padded = SigningKey::rsa("padded");
     let modulus =
         base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, padded.jwk["n"].as_str().unwrap())
@@ -352,10 +368,14 @@ fn unusable_keys_are_skipped() {
         assert_eq!(call(&server, &key.token_with(&header, &issuer.claims("ada"))).status, 401, "{id}");
     }
     let ambiguous = with(good[0].header(), json!({ "kid": null }));
-    assert_eq!(call(&server, &good[0].token_with(&ambiguous, &issuer.claims("ada"))).status, 401, "which of its keys?");
+    assert_eq!(
+        call(&server, &good[0].token_with(&ambiguous, &issuer.claims("ada"))).status,
+        401,
+        "several keys match a token without `kid`"
+    );
 }
 
-/// However many keys there are, a hundred are taken.
+/// Keys after the hundredth are ignored.
 #[test]
 fn key_set_is_limited_to_a_hundred_keys() {
     let site = Site::new(Engine::Sqlite);

@@ -23,20 +23,20 @@ fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::P
         bad.extend(forged(key, &claims));
         bad.extend(malformed(key, &claims));
     }
-    bad.extend(borrowed(&keys, &claims));
-    bad.extend(claiming_too_much(&keys[1], &claims));
+    bad.extend(signed_by_another_key(&keys, &claims));
+    bad.extend(with_invalid_claims(&keys[1], &claims));
     assert!(bad.len() > 200, "{}", bad.len());
     for (what, token) in &bad {
         let response = call(&server, token);
         assert_eq!(response.wire(), expected, "{what}: {token}");
     }
-    assert_eq!(users(site), [""; 0], "no user was created for any of them");
+    assert_eq!(users(site), [""; 0], "invalid tokens create no user");
     for key in &keys {
-        assert_eq!(call(&server, &key.token(&claims)).status, 200, "and it was not the issuer's fault");
+        assert_eq!(call(&server, &key.token(&claims)).status, 200, "valid tokens of the issuer are accepted");
     }
 }
 
-/// Tokens of an attacker without the issuer's private key, with everything that is public.
+/// Returns tokens that an attacker can create from public data, without the issuer's private key.
 fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     let good = key.token(claims);
@@ -59,7 +59,7 @@ fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
             let signed =
                 format!("{}.{payload}", encode(json!({ "alg": name, "kid": key.id, "typ": "JWT" }).to_string()));
             let signature = hmac::sign(&hmac::Key::new(algorithm, secret), signed.as_bytes());
-            bad.push((format!("{name} with what is public"), format!("{signed}.{}", encode(signature))));
+            bad.push((format!("{name} with a public key as the secret"), format!("{signed}.{}", encode(signature))));
         }
     }
     let other = match key.algorithm() {
@@ -69,15 +69,15 @@ fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     };
     bad.push(("another key of the same id".to_owned(), other.token(claims)));
     for name in ["jwk", "jku", "x5c", "x5u"] {
-        let brought = match name {
+        let own_key = match name {
             "jwk" => other.jwk.clone(),
             "x5c" => json!([encode(other.jwk.to_string())]),
             _ => json!("http://127.0.0.1:1/keys"),
         };
-        let header = with(other.header(), json!({ name: brought }));
-        bad.push((format!("a key of its own in {name}"), other.token_with(&header, claims)));
+        let header = with(other.header(), json!({ name: own_key }));
+        bad.push((format!("the attacker's key in {name}"), other.token_with(&header, claims)));
         let header = with(header, json!({ "kid": null }));
-        bad.push((format!("a key of its own in {name}, without kid"), other.token_with(&header, claims)));
+        bad.push((format!("the attacker's key in {name}, without kid"), other.token_with(&header, claims)));
     }
     let elsewhere = key.token(&with(claims.clone(), json!({ "jti": "another" })));
     let foreign = elsewhere.rsplit_once('.').unwrap().1;
@@ -89,7 +89,7 @@ fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
         raw[at] ^= 1;
     }
     for nothing in ["AA", "AAAA"] {
-        bad.push(("next to no signature".to_owned(), format!("{signed}.{nothing}")));
+        bad.push(("a signature of a few bytes".to_owned(), format!("{signed}.{nothing}")));
     }
     bad.push(("a short signature".to_owned(), format!("{signed}.{}", encode(&raw[..raw.len() - 1]))));
     bad.push(("a long signature".to_owned(), format!("{signed}.{}", encode([&raw[..], &[0]].concat()))));
@@ -97,7 +97,7 @@ fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     bad
 }
 
-/// Tokens that are rightly signed and wrongly written.
+/// Returns tokens with a valid signature and invalid syntax.
 fn malformed(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     let mut add = |what: &str, token: String| bad.push((what.to_owned(), token));
@@ -116,17 +116,17 @@ fn malformed(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     add("twice", format!("{good} {good}"));
     add("padded", format!("{header}.{payload}.{signature}="));
     add("a header that is padded", format!("{header}=.{payload}.{signature}"));
-    // The same bytes, with a bit at the end that decoders ignore.
+    // The last character encodes unused bits, which lenient decoders ignore.
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (last, rest) = signature.as_bytes().split_last().unwrap();
     let at = alphabet.iter().position(|known| known == last).unwrap();
     add(
-        "a bit too many",
+        "an unused bit is set",
         format!("{header}.{payload}.{}{}", std::str::from_utf8(rest).unwrap(), char::from(alphabet[at ^ 1])),
     );
     let standard = format!("{header}.{payload}.{signature}").replace('-', "+").replace('_', "/");
     if standard != good {
-        add("the other base64", standard);
+        add("the standard base64 alphabet", standard);
     }
 
     let of = |header: &str, claims: &str| key.token_of(header, claims);
@@ -146,7 +146,10 @@ fn malformed(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
         let once = format!(r#""{name}":{}"#, claims[name]);
         add("twice in the claims", of(&header, &text.replace(&once, &format!("{once},{once}"))));
     }
-    add("twice in the claims, in disguise", of(&header, &text.replace(r#""sub":"#, r#""s\u0075b":"ada","sub":"#)));
+    add(
+        "twice in the claims, once with an escape",
+        of(&header, &text.replace(r#""sub":"#, r#""s\u0075b":"ada","sub":"#)),
+    );
     for header in [
         json!({ "crit": ["exp"] }),
         json!({ "crit": [] }),
@@ -168,8 +171,8 @@ fn malformed(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     bad
 }
 
-/// Tokens of one key that name another.
-fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
+/// Returns tokens that are signed by one key and name another key or algorithm.
+fn signed_by_another_key(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
     let mut bad = Vec::new();
     for signer in keys {
         for other in keys.iter().filter(|other| other.id != signer.id) {
@@ -177,7 +180,7 @@ fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
             bad.push((format!("{} by a key of another kind", other.algorithm()), signer.token_with(&header, claims)));
             for algorithm in [signer.algorithm(), other.algorithm()] {
                 let header = json!({ "alg": algorithm, "kid": other.id, "typ": "JWT" });
-                // A key id of another algorithm is unknown: the issuer is asked once.
+                // A key id of another algorithm is unknown, so the server fetches the keys once.
                 bad.push((format!("{algorithm} of {} as {}", signer.id, other.id), signer.token_with(&header, claims)));
             }
         }
@@ -185,8 +188,8 @@ fn borrowed(keys: &[SigningKey], claims: &Value) -> Vec<(String, String)> {
     bad
 }
 
-/// Tokens of the issuer with another audience, another time, or no user.
-fn claiming_too_much(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
+/// Returns tokens of the issuer with another issuer, audience or time, or without a valid user name.
+fn with_invalid_claims(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {
     let issuer = claims["iss"].as_str().unwrap();
     [
         json!({ "iss": null }),

@@ -1,4 +1,4 @@
-//! Warnings about keys and tokens that cannot be used: with the reason or the value found, rarely, and never with a token.
+//! Warnings about unusable keys and tokens: with the reason or the value found, rate-limited, and without the token.
 
 use std::time::Instant;
 
@@ -41,18 +41,20 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
         assert_eq!(line["level"], "WARN");
         assert!(line.to_string().contains(reason), "{reason}: {line}");
         let id = jwk.get("kid").map(Value::to_string);
-        assert_eq!(line["kid"].as_str(), id.as_deref(), "quoted, so that it stays on its line");
+        assert_eq!(line["kid"].as_str(), id.as_deref(), "the key id is quoted, so that it cannot break the line");
     }
     assert!(!server.log().contains("c2VjcmV0"));
 
     issuer.wait_for_fetch();
     issuer.publish_jwks(published.into_iter().skip(1).collect());
-    wait_for("the other set", || (lines(&server, SKIPPED).len() > unusable.len()).then_some(()));
-    wait_for("all of it", || (lines(&server, SKIPPED).len() == 2 * unusable.len() - 1).then_some(()));
+    wait_for("a warning about the new key set", || (lines(&server, SKIPPED).len() > unusable.len()).then_some(()));
+    wait_for("all warnings about the new key set", || {
+        (lines(&server, SKIPPED).len() == 2 * unusable.len() - 1).then_some(())
+    });
 }
 
 #[rstest]
-fn a_wrong_audience_is_logged_with_the_value_found_and_rarely(
+fn wrong_audience_is_logged_with_the_value_found_once_a_minute(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -69,7 +71,7 @@ fn a_wrong_audience_is_logged_with_the_value_found_and_rarely(
         assert_eq!(call(&server, &of(json!(format!("shop-{number}")))).error(), 40101);
     }
     assert_eq!(call(&server, &of(json!(null))).error(), 40101);
-    // Lines come in their order: after this one, all are there.
+    // Log lines are ordered: after this line, all earlier lines are written.
     assert_eq!(call(&server, "opaque").error(), 40101);
     wait_for_log(&server, OPAQUE);
     let warned = lines(&server, AUDIENCE_WRONG);
@@ -79,11 +81,11 @@ fn a_wrong_audience_is_logged_with_the_value_found_and_rarely(
     let shown = line["found"].as_str().expect("the value found");
     assert!(shown.starts_with(r#"["shop\n\u{202e}xxx"#) && shown.ends_with("x…"), "{shown}");
     assert!(shown.len() < 300, "{shown}");
-    assert!(first.split('.').all(|part| !server.log().contains(part)), "never the token");
+    assert!(first.split('.').all(|part| !server.log().contains(part)), "the log has no token");
 }
 
 #[rstest]
-fn an_opaque_token_is_logged_rarely_and_only_beside_an_issuer(
+fn opaque_token_is_logged_once_a_minute_if_there_is_an_issuer(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
@@ -93,25 +95,25 @@ fn an_opaque_token_is_logged_rarely_and_only_beside_an_issuer(
     let ours = site.token("bob", &[]);
     assert_eq!(call(&server, &ours[..ours.len() - 1]).error(), 40101);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-    // Lines come in their order: after this one, all before it are there.
+    // Log lines are ordered: after this line, all earlier lines are written.
     wait_for_log(&server, r#""status":200"#);
-    assert_eq!(occurrences(&server, OPAQUE), 0, "a token of ours that is cut off is none of the issuer's");
+    assert_eq!(occurrences(&server, OPAQUE), 0, "a truncated token of plantstore is not reported");
     let start = Instant::now();
     let opaque: Vec<String> = (0..50).map(|number| format!("opaque-token-{number}-LwvqNQt")).collect();
     for token in &opaque {
         assert_eq!(call(&server, token).error(), 40101);
     }
     wait_for_log(&server, OPAQUE);
-    // Three parts, and no JWT.
+    // A token of three parts that is no JWT.
     assert_eq!(call(&server, "YWJj.ZGVm.Z2hp").error(), 40101);
     assert_eq!(call(&server, &key.token(&with(issuer.claims("ada"), json!({ "aud": "other" })))).error(), 40101);
     wait_for_log(&server, AUDIENCE_WRONG);
     assert!(occurrences(&server, OPAQUE) as u64 <= 1 + start.elapsed().as_secs() / 60);
     assert_eq!(lines(&server, OPAQUE)[0]["level"], "WARN");
-    assert!(opaque.iter().all(|token| !server.log().contains(token)), "never the token");
+    assert!(opaque.iter().all(|token| !server.log().contains(token)), "the log has no token");
 
     let alone = site.serve(&[]);
     assert_eq!(call(&alone, &opaque[0]).error(), 40101);
     wait_for_log(&alone, r#""status":401"#);
-    assert_eq!(occurrences(&alone, OPAQUE), 0, "without an issuer");
+    assert_eq!(occurrences(&alone, OPAQUE), 0, "no warning without an issuer");
 }

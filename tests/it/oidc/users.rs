@@ -1,4 +1,4 @@
-//! Users that a token of the issuer names: created at its first use.
+//! Users of the issuer: created at the first use of a token.
 
 use rstest::rstest;
 use serde_json::json;
@@ -16,7 +16,7 @@ fn user_is_created_once_at_the_first_use(#[values(Engine::Sqlite, Engine::Postgr
     std::thread::scope(|scope| {
         for number in 0..8 {
             let (server, issuer, key) = (&server, &issuer, &key);
-            // Different tokens of one user, so that none rests on what another has found.
+            // Different tokens of one user, so that no request finds the user in the token cache.
             let claims = with(issuer.claims("newcomer"), json!({ "jti": number }));
             scope.spawn(move || server.client(&key.token(&claims)).plant(number, "Rose"));
         }
@@ -37,9 +37,9 @@ fn a_local_user_of_the_same_name_is_the_same_user(#[values(Engine::Sqlite, Engin
     let theirs = server.client(&key.token(&issuer.claims("ada")));
     assert_eq!(theirs.ids(), [1]);
     assert_eq!(theirs.delete(1).status, 204);
-    assert_eq!(ours.ids(), [0_i64; 0], "both kinds of token work side by side");
+    assert_eq!(ours.ids(), [0_i64; 0], "both kinds of tokens name the same user");
     assert_eq!(server.client(&key.token(&issuer.claims("bob"))).post(r#"{"id":1,"name":"Fern"}"#).status, 200);
-    assert_eq!(ours.ids(), [0_i64; 0], "and others are others");
+    assert_eq!(ours.ids(), [0_i64; 0], "other users are separate");
 }
 
 #[rstest]
@@ -51,12 +51,12 @@ fn deleted_user_with_a_valid_token_is_created_again(#[values(Engine::Sqlite, Eng
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    wait_for("another user of the name", || {
+    wait_for("the user to be created again", || {
         let response = ada.post(r#"{"id":2,"name":"Fern"}"#);
         assert!([200, 401].contains(&response.status), "{}", response.text());
         (response.status == 200).then_some(())
     });
-    assert_eq!(ada.ids(), [2], "nothing of the old one");
+    assert_eq!(ada.ids(), [2], "the new user has no plants of the deleted one");
     assert_eq!(users(site), ["ada"]);
 }
 
@@ -68,7 +68,11 @@ fn claim_of_the_user_name_is_an_option(#[values(Engine::Sqlite, Engine::Postgres
     let server = serve(site, &issuer, &["--oidc-user-claim", "email"]);
     let claims = with(issuer.claims("7c8ec7"), json!({ "email": "ada@example.com" }));
     server.client(&key.token(&claims)).plant(1, "Rose");
-    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).error(), 40101, "without it there is no user");
+    assert_eq!(
+        call(&server, &key.token(&issuer.claims("ada"))).error(),
+        40101,
+        "a token without the claim is rejected"
+    );
     let twice = claims.to_string().replace(r#""email":"#, r#""email":"eve","email":"#);
     assert_eq!(call(&server, &key.token_of(&key.header().to_string(), &twice)).error(), 40101);
     assert_eq!(users(site), ["ada@example.com"]);
@@ -79,7 +83,7 @@ fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Pos
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(site, &issuer, &["--store-timeout", "5s"]);
     let known = server.client(&key.token(&issuer.claims("known")));
     known.plant(1, "Rose");
     let held = site.hold_writes();
@@ -89,10 +93,10 @@ fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Pos
     assert!(response.header("retry-after").is_some());
     assert_eq!(known.ids(), [1], "existing users are not delayed");
     drop(held);
-    wait_for("the newcomer", || (newcomer.get("/plants").status == 200).then_some(()));
+    wait_for("the new user to be created", || (newcomer.get("/plants").status == 200).then_some(()));
 }
 
-/// Nodes that meet the same newcomer at the same time make one user of them.
+/// Two nodes that see a new user concurrently create one user.
 #[rstest]
 #[case::requires_postgres()]
 fn two_nodes_create_one_user() {
@@ -117,8 +121,41 @@ fn two_nodes_create_one_user() {
         }
     });
     for clients in &clients {
-        assert!(clients.iter().all(|client| client.ids() == [0, 1]), "both see what both have planted");
+        assert!(clients.iter().all(|client| client.ids() == [0, 1]), "each node lists the plants of both");
     }
     assert_eq!(site.rows("SELECT count(*) FROM users"), [21]);
     assert_eq!(site.rows("SELECT count(*) FROM collections"), [21]);
+}
+
+#[rstest]
+fn user_of_the_issuer_makes_tokens_and_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(site, &issuer, &[]);
+    let scope = json!({ "scope": "plants:read tokens:manage shares:manage" });
+    let ada = server.client(&key.token(&with(issuer.claims("ada"), scope)));
+    let me = ada.get("/me").json();
+    assert_eq!((&me["user"], &me["token"]["issuer"]), (&json!("ada"), &json!(issuer.url())));
+    assert!(me["token"].get("id").is_none() && me["token"].get("label").is_none(), "{me}");
+    assert!(me["token"]["expires_at"].as_str().is_some_and(|time| time.ends_with('Z')), "{me}");
+
+    let headers = [("Content-Type", "application/json")];
+    let create = |body: &str| ada.call("POST", "/tokens", &headers, Some(body.as_bytes()));
+    assert_eq!(create(r#"{"scopes":["plants:write"]}"#).error(), 40008);
+    assert_eq!(create(r#"{"expires_at":"2999-01-01T00:00:00Z"}"#).error(), 40008, "later than the default");
+    let token = create("{}").json();
+    assert_eq!((&token["scopes"], &token["current"]), (&json!(["plants:read"]), &json!(false)));
+    let time = |field: &str| -> jiff::Timestamp { token[field].as_str().unwrap().parse().unwrap() };
+    let days = time("expires_at").duration_since(time("created_at")).as_hours() / 24;
+    assert_eq!(days, 90, "it does not end with the token of the issuer");
+    let made = Client { address: ada.address, token: token["secret"].as_str().map(str::to_owned) };
+    assert_eq!(made.get("/plants").text(), "[]");
+    let listed = String::from_utf8(site.run(&["token", "list", "--json"]).stdout).expect("text");
+    assert!(listed.contains(r#""made_by": "issuer""#), "{listed}");
+
+    // A share with a name takes effect when the issuer's user of this name first appears.
+    assert_eq!(ada.call("PUT", "/shares/bob", &headers, Some(br#"{"role":"reader"}"#)).status, 204);
+    let bob = server.client(&key.token(&issuer.claims("bob")));
+    assert_eq!(bob.get("/plants?owner=ada").text(), "[]");
 }

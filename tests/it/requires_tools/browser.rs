@@ -115,24 +115,29 @@ fn console_is_accessible_in_every_state() {
     script.run_with_commands(|command| {
         assert_eq!(command, "share");
         let done = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
-        // The server applies it once its cache entry for bob has expired.
+        // The grant takes effect when the server's cache entry for bob has expired.
         let shared = || server.client(&bob).get("/plants").text().contains("Monstera").then_some(());
-        wait_for("the share", shared);
+        wait_for("the grant to take effect", shared);
         done.status.to_string()
     });
 }
 
-/// Runs one part of a script about the console: for ada, with bob as a user to share with, and with tokens that lack something.
+/// Runs one part of a script about the console: for ada, with bob as a user to share with, and with a read-only and a
+/// revoked token.
 fn run_part(script: &str, part: &str) {
     let site = Site::new(Engine::Sqlite);
     let [token, bob] = [site.token("ada", &[]), site.token("bob", &[])];
     let reads = site.token("ada", &["--scope", "plants:read"]);
     let revoked = revoked_token(&site);
+    let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
+    let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]);
+    let full = site.token("ada", &scopes.chain(["--label", "full"]).collect::<Vec<_>>());
     let server = site.serve(&[]);
     let script = BrowserScript::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
-    let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked);
+    let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked).with("FULL", &full);
     script.run_with_commands(|command| {
         match command {
+            "share of bob" => operate(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]),
             "revoke first" => operate(&site, &["token", "revoke", "1"]),
             other => share(&site, other),
         }
@@ -141,7 +146,7 @@ fn run_part(script: &str, part: &str) {
 }
 
 #[test]
-fn console_sign_in_accepts_a_token_as_people_paste_it() {
+fn console_sign_in_extracts_the_token_from_a_pasted_command_or_header() {
     run_part("console-sign-in", "pasting");
 }
 
@@ -166,6 +171,26 @@ fn console_hides_what_the_token_or_role_does_not_allow() {
 }
 
 #[test]
+fn console_user_makes_and_revokes_tokens() {
+    run_part("console-access", "tokens");
+}
+
+#[test]
+fn console_user_shares_plants_and_ends_the_share() {
+    run_part("console-access", "shares");
+}
+
+#[test]
+fn access_page_explains_what_the_scopes_of_the_token_do_not_allow() {
+    run_part("console-access", "forbidden");
+}
+
+#[test]
+fn console_keeps_what_was_typed_when_the_token_ends() {
+    run_part("console-access", "drafts");
+}
+
+#[test]
 fn console_filters_are_in_the_address_and_survive_a_reload() {
     run_part("console-address", "filters");
 }
@@ -176,7 +201,7 @@ fn back_closes_a_dialog_of_the_console() {
 }
 
 #[test]
-fn console_shows_its_keys_and_links_to_the_api_documentation() {
+fn console_shows_its_keyboard_shortcuts_and_links_to_the_api_documentation() {
     run_part("console-address", "help");
 }
 
@@ -195,11 +220,11 @@ fn console_reports_rate_limits() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
     site.serve(&[]).client(&token).plant(1, "Rose");
-    let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "1"]);
+    let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "2"]);
     BrowserScript::new("console-limits", "console-limits", &server, &token).run();
 }
 
-/// CORS as a browser applies it. The bytes are tested in `cors.rs`.
+/// A real browser enforces CORS. `cors.rs` tests the header fields.
 #[test]
 fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
     let site = Site::new(Engine::Sqlite);

@@ -1,4 +1,4 @@
-//! Generated clients: made by third-party programs from the document of a running server, and used against it.
+//! Clients that third-party programs generate from the document of a running server, used with that server.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ fn generated_python_client_creates_conflicts_pages_and_deletes(
     let url = format!("http://{}", server.address());
     let directory = site.directory();
     let configuration = directory.join("generator.json");
-    // Without the formatters that it runs afterwards.
+    // Disables the formatters that the generator runs afterwards.
     fs::write(&configuration, r#"{"post_hooks": []}"#).unwrap();
     succeed(
         python_tool("openapi-python-client")
@@ -51,7 +51,7 @@ fn generated_typescript_client_creates_conflicts_pages_and_deletes(
     let server = site.serve(&[]);
     let url = format!("http://{}", server.address());
     let directory = site.directory();
-    // Modules are looked up from where the program is.
+    // Node looks up modules from the directory of the program.
     symlink(in_tests("node/node_modules"), directory.join("node_modules")).unwrap();
     fs::write(directory.join("package.json"), r#"{"type": "module"}"#).unwrap();
     fs::copy(in_tests("node/client.ts"), directory.join("client.ts")).unwrap();

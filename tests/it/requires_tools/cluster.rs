@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{Cluster, wait_for};
 
-/// Runs a statement as the service would: over TCP, with a password.
+/// Runs a statement as the role `plantstore`, over TCP and with a password.
 fn as_plantstore(cluster: &Cluster, url: &str, more: &str, sql: &str) -> Result<String, String> {
     let mut psql = cluster.tool("psql");
     psql.args(["-X", "-A", "-t", "-q", "-c", sql, &format!("{url}?connect_timeout=10{more}")]);
@@ -18,7 +18,7 @@ fn as_plantstore(cluster: &Cluster, url: &str, more: &str, sql: &str) -> Result<
 }
 
 #[test]
-fn every_test_has_a_database_of_its_own() {
+fn every_test_has_its_own_database() {
     let cluster = Cluster::shared();
     let (one, other) = (cluster.create_database(), cluster.create_database());
     assert_ne!(one, other);
@@ -28,7 +28,7 @@ fn every_test_has_a_database_of_its_own() {
         "",
         "CREATE TABLE plants (id bigint); INSERT INTO plants VALUES (7)",
     );
-    made.expect("a table of the owner");
+    made.expect("the owner may create a table");
     assert_eq!(cluster.psql(&one, "SELECT id FROM plants;\nSELECT 8"), "7\n8");
     assert_eq!(cluster.psql(&other, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
     let about = "SELECT usesuper, current_setting('fsync'), current_setting('server_encoding') \
@@ -37,7 +37,7 @@ fn every_test_has_a_database_of_its_own() {
     let wrong = cluster.url(&one).replace("only-for-tests", "wrong");
     assert!(
         as_plantstore(cluster, &wrong, "", "SELECT 1")
-            .expect_err("the password counts")
+            .expect_err("the password is wrong")
             .contains("authentication failed")
     );
 }
@@ -51,7 +51,7 @@ fn a_session_holds_its_locks_until_it_is_dropped() {
     let held = cluster.hold(&database, "BEGIN; LOCK TABLE plants");
     assert_eq!(cluster.psql(&database, locked), "1");
     drop(held);
-    wait_for("the lock to be free", || (cluster.psql(&database, locked) == "0").then_some(()));
+    wait_for("the lock to be released", || (cluster.psql(&database, locked) == "0").then_some(()));
 }
 
 #[test]
@@ -65,7 +65,10 @@ fn committed_data_survives_a_kill_and_a_stop() {
     for (id, end) in ends.iter().enumerate() {
         cluster.psql(&database, &format!("INSERT INTO plants VALUES ({id})"));
         end(&cluster);
-        assert!(as_plantstore(&cluster, &cluster.url(&database), "", "SELECT 1").is_err(), "it is gone");
+        assert!(
+            as_plantstore(&cluster, &cluster.url(&database), "", "SELECT 1").is_err(),
+            "the server still accepts connections"
+        );
         cluster.restart();
         assert_eq!(cluster.address().port(), cluster.port());
     }
@@ -74,7 +77,7 @@ fn committed_data_survives_a_kill_and_a_stop() {
 }
 
 #[test]
-fn frozen_cluster_is_silent_and_thawed_cluster_responds() {
+fn frozen_cluster_responds_after_it_is_thawed() {
     let cluster = Cluster::start(&[]);
     let ways: [[fn(&Cluster); 2]; 2] =
         [[Cluster::freeze, Cluster::thaw], [Cluster::freeze_postmaster, Cluster::thaw_postmaster]];
@@ -83,14 +86,14 @@ fn frozen_cluster_is_silent_and_thawed_cluster_responds() {
         let (done, response) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| done.send(cluster.psql("postgres", "SELECT 1")));
-            // The kernel takes the connection, and then nothing comes.
+            // The kernel accepts the connection, but the server does not respond.
             let silence = response.recv_timeout(Duration::from_millis(300));
             thaw(&cluster);
             assert_eq!(silence, Err(mpsc::RecvTimeoutError::Timeout));
         });
         assert_eq!(response.recv().as_deref(), Ok("1"));
     }
-    // Even so it can be ended.
+    // A frozen server can be killed, and it does not block the end of the test.
     cluster.freeze();
     cluster.kill();
     cluster.restart();
@@ -108,7 +111,7 @@ fn cluster_with_tls_has_a_verifiable_certificate() {
     assert_eq!(as_plantstore(&cluster, &cluster.url(&database), "&sslmode=disable", encrypted).as_deref(), Ok("f"));
 }
 
-/// The processes that work in a directory.
+/// Returns the processes whose working directory is below this directory.
 fn processes_in(directory: &Path) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").expect("the processes").flatten().map(|entry| entry.path());
     let works_there =
@@ -116,8 +119,8 @@ fn processes_in(directory: &Path) -> Vec<PathBuf> {
     processes.filter(works_there).collect()
 }
 
-fn is_gone(data: &Path) -> bool {
-    !data.parent().expect("the directory of all").exists() && processes_in(data).is_empty()
+fn is_removed(data: &Path) -> bool {
+    !data.parent().expect("the parent of the data directory").exists() && processes_in(data).is_empty()
 }
 
 #[test]
@@ -126,18 +129,18 @@ fn dropped_cluster_is_removed() {
     let data = cluster.data_directory().to_owned();
     assert!(!processes_in(&data).is_empty());
     drop(cluster);
-    wait_for("the server to be gone", || is_gone(&data).then_some(()));
+    wait_for("the server to be removed", || is_removed(&data).then_some(()));
 }
 
-/// Runs itself in a process of its own, which gets no chance to clean up.
+/// Runs this test again in a child process, which is killed before it can clean up.
 #[test]
 fn cluster_is_removed_when_the_tests_are_killed() {
     const INNER: &str = "PLANTSTORE_TEST_STARTS_CLUSTER";
-    #[expect(clippy::disallowed_methods, reason = "how the test knows its other self")]
+    #[expect(clippy::disallowed_methods, reason = "tells the child process apart")]
     if std::env::var_os(INNER).is_some() {
         let cluster = Cluster::start(&[]);
         cluster.freeze();
-        #[expect(clippy::print_stdout, reason = "what the other process waits for")]
+        #[expect(clippy::print_stdout, reason = "the parent process reads this line")]
         {
             println!("\ndata: {}", cluster.data_directory().display());
         }
@@ -151,11 +154,11 @@ fn cluster_is_removed_when_the_tests_are_killed() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the tests run");
-    let mut lines = BufReader::new(inner.stdout.take().expect("its output")).lines();
+    let mut lines = BufReader::new(inner.stdout.take().expect("standard output is piped")).lines();
     let data = lines.find_map(|line| line.expect("a line").strip_prefix("data: ").map(PathBuf::from));
-    let data = data.expect("where the data is");
+    let data = data.expect("the line with the data directory");
     assert!(!processes_in(&data).is_empty());
-    inner.kill().expect("it is killed");
-    inner.wait().expect("its end");
-    wait_for("the server to be gone", || is_gone(&data).then_some(()));
+    inner.kill().expect("the child process is killed");
+    inner.wait().expect("the child process has ended");
+    wait_for("the server to be removed", || is_removed(&data).then_some(()));
 }

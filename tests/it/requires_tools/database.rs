@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::support::{Cluster, Engine, Server, Site, StopOnDrop, wait_for};
 
-/// Of the role `plantstore` of every server of the tests.
+/// Password of the role `plantstore` on every PostgreSQL server of the tests.
 const PASSWORD: &str = "only-for-tests";
 
-/// Commands on a store that is named by hand, in a directory of their own.
+/// Runs commands with a store URL of the test's choice, in a separate directory.
 struct Operator {
     site: Site<'static>,
     url: String,
@@ -28,7 +28,7 @@ impl Operator {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.site.command(arguments);
-        // No file of passwords but one that a test puts there.
+        // Ignores the password file of the user who runs the tests.
         command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).stdin(Stdio::null());
         command
     }
@@ -55,7 +55,7 @@ impl Operator {
         error_of(&self.command(arguments).output().unwrap())
     }
 
-    /// The same of `serve`, which ends by itself even if it is not rejected.
+    /// Returns the error of `serve`. A timeout ends a server that starts unexpectedly.
     #[track_caller]
     fn serve_error(&self, arguments: &[&str]) -> String {
         let fixed = ["serve", "--listen", "127.0.0.1:0"];
@@ -79,9 +79,9 @@ fn succeeded(output: &Output) -> String {
 fn error_of(output: &Output) -> String {
     let words = errors(output);
     assert_eq!(output.status.code(), Some(1), "{words}");
-    let (hopes, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
+    let (retries, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
     assert_eq!(last.len(), 1, "{words}");
-    assert!(last[0].starts_with("error: ") && hopes.len() <= 1, "{words}");
+    assert!(last[0].starts_with("error: ") && retries.len() <= 1, "{words}");
     assert!(!words.contains(PASSWORD), "{words}");
     last[0].to_owned()
 }
@@ -90,8 +90,8 @@ fn database_url(cluster: &Cluster, role: &str, password: &str, database: &str) -
     format!("postgres://{role}:{password}@{}/{database}", cluster.address())
 }
 
-/// A database with a name and options of its own on the server that all share.
-fn make_database(name: &str, options: &str) -> Operator {
+/// Creates a database with this name and these options on the shared server.
+fn create_database(name: &str, options: &str) -> Operator {
     let cluster = Cluster::shared();
     cluster.psql("postgres", &format!("CREATE DATABASE {name} {options}"));
     Operator::at(cluster.url(name))
@@ -110,23 +110,23 @@ fn works(server: &Server, token: &str) {
     assert_eq!(ada.ids(), before);
 }
 
-/// The statements that docs/how-to/postgresql.md tells administrators to run.
+/// Returns the SQL statements that docs/how-to/postgresql.md gives to administrators.
 fn statements_of_the_document() -> String {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/how-to/postgresql.md")).unwrap();
     let block = document.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next());
     block.expect("a block of SQL").to_owned()
 }
 
-/// Returns the error of a statement that a role runs.
+/// Runs a statement as the role of the URL and returns its output or error.
 fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
     let output = cluster.tool("psql").args(["-X", "-A", "-t", "-q", "-c", sql, url]).output().unwrap();
     if output.status.success() { Ok(succeeded(&output)) } else { Err(errors(&output)) }
 }
 
-/// All that the service and its operators do.
+/// Runs the operations of the server and the commands of operators.
 fn everything_works(node: &Operator, cluster: &Cluster, database: &str, arguments: &[&str]) {
     let count = |table: &str| cluster.psql(database, &format!("SELECT count(*) FROM plantstore.{table}"));
-    // What an interrupted deletion leaves behind.
+    // The rows that an interrupted deletion of a user leaves.
     cluster.psql(
         database,
         "INSERT INTO plantstore.departed_users VALUES (999);
@@ -137,12 +137,14 @@ fn everything_works(node: &Operator, cluster: &Cluster, database: &str, argument
     works(&server, &token);
     let ada = server.client(&token);
     ada.plant(1, "Monstera");
-    wait_for("the note of the use", || node.json(&["token", "list"])[0]["last_used"].as_str().map(drop));
-    wait_for("the sweep", || (count("plants") == "1" && count("departed_users") == "0").then_some(()));
+    wait_for("the stored last use of the token", || node.json(&["token", "list"])[0]["last_used"].as_str().map(drop));
+    wait_for("the rows of the deleted user to be removed", || {
+        (count("plants") == "1" && count("departed_users") == "0").then_some(())
+    });
     let tokens = node.json(&["token", "list"]);
     assert_eq!((&tokens[0]["user"], &tokens[0]["state"]), (&"ada".into(), &"active".into()));
     node.run(&["token", "revoke", &tokens[0]["id"].to_string()]);
-    wait_for("the revocation", || (ada.get("/plants").status == 401).then_some(()));
+    wait_for("the revoked token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
     assert_eq!(node.json(&["user", "list"])[0]["plants"], 1);
     node.run(&["user", "delete", "--yes", "ada"]);
     assert_eq!(["users", "tokens", "plants", "departed_users"].map(count), ["0"; 4]);
@@ -179,7 +181,7 @@ fn documented_roles_have_exactly_the_privileges_needed() {
         let words = try_as(&cluster, &url("service"), statement).expect_err(statement);
         assert!(words.contains("permission denied") || words.contains("must be owner"), "{statement}: {words}");
     }
-    // What a later migration adds is the service's to use, too.
+    // The service may also use tables that a later migration adds.
     try_as(&cluster, &url("owner"), "CREATE TABLE plantstore.later (id bigint)").unwrap();
     try_as(&cluster, &url("service"), "INSERT INTO plantstore.later VALUES (1)").unwrap();
     let granted = "SELECT string_agg(DISTINCT privilege_type, ' ' ORDER BY privilege_type)
@@ -189,7 +191,7 @@ fn documented_roles_have_exactly_the_privileges_needed() {
 
 #[test]
 fn role_without_create_privilege_gets_a_clear_error() {
-    let node = make_database("of_another_role", "");
+    let node = create_database("of_another_role", "");
     let create = ["token", "create", "--create", "--user", "a"];
     for words in [node.serve_error(&[]), node.error_of(&["migrate"]), node.error_of(&create)] {
         assert!(
@@ -201,14 +203,14 @@ fn role_without_create_privilege_gets_a_clear_error() {
 
 #[test]
 fn commands_that_only_read_create_no_schema() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     let node = Operator::at(site.url());
     let words = node.serve_error(&["--no-migrate"]);
-    assert!(words.contains("is at version 0, this release needs 2: run `plantstore migrate` first"), "{words}");
-    for looking in
+    assert!(words.contains("is at version 0, this release needs 3: run `plantstore migrate` first"), "{words}");
+    for command in
         [&["token", "list"][..], &["token", "revoke", "1"], &["user", "list"], &["user", "delete", "--yes", "a"]]
     {
-        let words = node.error_of(looking);
+        let words = node.error_of(command);
         assert!(words.contains("there is no store at postgres://plantstore@127.0.0.1:"), "{words}");
     }
     assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
@@ -219,7 +221,7 @@ fn commands_that_only_read_create_no_schema() {
 
 #[rstest]
 fn migration_of_a_current_schema_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let site = &Site::empty(engine);
     let first = site.run(&["migrate"]);
     assert!(first.status.success(), "{}", errors(&first));
     assert!(errors(&first).starts_with("created a new store: "), "{}", errors(&first));
@@ -234,7 +236,7 @@ fn migration_of_a_current_schema_changes_nothing(#[values(Engine::Sqlite, Engine
     assert_eq!(server.client(&token).ids(), [1]);
 }
 
-// Names are bytes and ids are numbers, independent of the locale.
+// Names are stored byte by byte, and ids are ordered as numbers, in any locale.
 #[rstest]
 fn stored_text_is_listed_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -283,12 +285,16 @@ fn listed_users(output: &Output) -> Vec<String> {
 }
 
 #[test]
-fn users_are_listed_in_the_order_of_bytes_in_a_database_of_another_language() {
+fn users_are_listed_in_the_order_of_bytes_in_any_collation() {
     let options =
         "OWNER plantstore ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US' LOCALE 'C' TEMPLATE template0";
-    let node = make_database("of_a_language", options);
+    let node = create_database("with_icu_collation", options);
     let sorted = "SELECT string_agg(name, ' ' ORDER BY name) FROM (VALUES ('Zoe'), ('ada')) AS names (name)";
-    assert_eq!(Cluster::shared().psql("of_a_language", sorted), "ada Zoe", "it has an order of its own");
+    assert_eq!(
+        Cluster::shared().psql("with_icu_collation", sorted),
+        "ada Zoe",
+        "the collation of the database is not that of bytes"
+    );
     for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
         node.run(&["token", "create", "--create", "--user", user]);
     }
@@ -297,14 +303,14 @@ fn users_are_listed_in_the_order_of_bytes_in_a_database_of_another_language() {
 }
 
 #[test]
-fn schema_with_additions_is_accepted_and_one_with_losses_rejected() {
+fn newer_schema_is_accepted_only_if_it_is_compatible() {
     let site = Site::new(Engine::Postgres);
     let node = Operator::at(site.url());
     let token = site.token("ada", &[]);
     site.execute(
         "ALTER TABLE plants ADD COLUMN planted_at bigint; ALTER TABLE users ADD COLUMN email text;
          ALTER TABLE tokens ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE pots (pot_id bigint PRIMARY KEY);
-         INSERT INTO schema_versions VALUES (3, 1)",
+         INSERT INTO schema_versions VALUES (4, 1)",
     );
     for arguments in [&[][..], &["--no-migrate"]] {
         let server = node.serve(arguments);
@@ -312,11 +318,11 @@ fn schema_with_additions_is_accepted_and_one_with_losses_rejected() {
         works(&server, &node.run(&["token", "create", "--user", "bob"]));
     }
     node.run(&["migrate"]);
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
 
-    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (4, 4)");
+    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (5, 5)");
     for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
-        let newer = "was written by a newer plantstore (schema 4, this one knows 2): use that release or a later one";
+        let newer = "was written by a newer plantstore (schema 5, this one knows 3): use that release or a later one";
         assert!(words.contains(newer), "{words}");
     }
 }
@@ -327,9 +333,11 @@ fn database_of_the_previous_release_is_migrated() {
     let site = Site::new(Engine::Postgres);
     let token = site.token("ada", &[]);
     site.token("bob", &[]);
-    // The second migration only adds: without what it has added, the schema is that of 0.2.0, whose versions were small.
+    // Later migrations only add tables and columns. Without them, the schema is that of 0.2.0, whose list versions start
+    // at 1.
     site.execute(
-        "DROP TABLE shares, idempotency_keys; DELETE FROM schema_versions WHERE version = 2;
+        "DROP TABLE shares, shares_by_name, idempotency_keys; ALTER TABLE tokens DROP COLUMN maker;
+         DELETE FROM schema_versions WHERE version > 1;
          UPDATE collections SET version = 1 WHERE user_id = 1;
          INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
     );
@@ -341,10 +349,10 @@ fn database_of_the_previous_release_is_migrated() {
     assert_eq!(ada.ids(), [1, 2]);
     let shared = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
     assert!(shared.status.success());
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
 }
 
-/// The first step of an upgrade, under the nodes of the release before.
+/// An upgrade first adds columns while nodes of the previous release run.
 #[test]
 fn running_node_keeps_serving_during_an_additive_migration() {
     let site = Site::new(Engine::Postgres);
@@ -384,7 +392,7 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
         "CREATE TABLE plantstore.schema_versions (version text, oldest text)",
     ];
     for table in tables {
-        let site = Site::new(Engine::Postgres);
+        let site = Site::empty(Engine::Postgres);
         site.execute(&format!("CREATE SCHEMA plantstore AUTHORIZATION plantstore; SET ROLE plantstore; {table}"));
         let words = Operator::at(site.url()).serve_error(&[]);
         assert!(words.starts_with("error: cannot use postgres://plantstore@127.0.0.1:"), "{words}");
@@ -396,7 +404,7 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
 
 #[test]
 fn database_with_another_encoding_is_rejected() {
-    let node = make_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
+    let node = create_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
     let words = node.serve_error(&[]);
     assert!(
         words.contains("its encoding is LATIN1, which cannot store every name: create one with ENCODING 'UTF8'"),

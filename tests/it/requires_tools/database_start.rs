@@ -7,10 +7,10 @@ use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Proxy, Site, wait_for};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
-/// Far shorter than what happens in these tests lasts.
+/// Store timeout that is much shorter than the waits of these tests.
 const SHORT: &[&str] = &["--store-timeout", "50ms"];
 
-/// Sessions of the service in this state on the database, other than the one that runs the query.
+/// Counts the sessions of plantstore on the database that meet a condition.
 fn sessions(site: &Site, condition: &str) -> Vec<i64> {
     site.rows(&format!(
         "SELECT count(*) FROM pg_stat_activity
@@ -25,27 +25,29 @@ fn migrate(site: &Site) -> Child {
 
 #[test]
 fn migration_may_be_idle_for_longer_than_a_request_waits() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     let proxy = Proxy::start(Cluster::shared().address());
     proxy.freeze_at(b"INSERT INTO plantstore.schema_versions");
     let slow = site.through(&proxy);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| slow.serve(SHORT));
         let idle = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
-        wait_for("a migration that has been idle for long", || (sessions(&site, idle) == [1]).then_some(()));
+        wait_for("a migration that has been idle for 1 s", || (sessions(&site, idle) == [1]).then_some(()));
         proxy.heal();
         let server = server.join().unwrap();
         let ada = server.client(&site.token("ada", &[]));
-        wait_for("a reachable store", || (ada.get("/plants").status == 200).then_some(()));
+        wait_for("the store to be available", || (ada.get("/plants").status == 200).then_some(()));
     });
 }
 
 #[test]
 fn migration_waits_for_another_and_says_so() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     let held = site.hold(SCHEMA_LOCK);
     let migrating = migrate(&site);
-    wait_for("the wait", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    wait_for("the migration to wait for the lock", || {
+        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+    });
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -54,14 +56,18 @@ fn migration_waits_for_another_and_says_so() {
 
 #[test]
 fn migration_whose_connection_is_lost_is_retried() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     let held = site.hold(SCHEMA_LOCK);
     let migrating = migrate(&site);
-    wait_for("the wait", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    wait_for("the migration to wait for the lock", || {
+        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+    });
     let waiting =
         site.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
     site.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
-    wait_for("the wait of another connection", || (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(()));
+    wait_for("another connection to wait for the lock", || {
+        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+    });
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -89,7 +95,7 @@ fn command_on_an_unreachable_database_fails_at_once() {
         let output = source.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         let lines: Vec<_> = stderr(&output).lines().map(str::to_owned).collect();
-        // The password is an argument here, which is warned of.
+        // The password is an argument here, so the command prints a warning.
         let reported: Vec<_> =
             lines.iter().filter(|line| !line.contains("is visible to all users of this machine")).collect();
         assert_eq!(reported, [expected.trim_end()], "{arguments:?}");

@@ -1,4 +1,4 @@
-//! The `Date` header field follows the wall clock, also when that is set back.
+//! The `Date` header field follows the wall-clock time, also when the clock is set back.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -6,14 +6,15 @@ use std::time::{Duration, SystemTime};
 use crate::support::http2::Http2;
 use crate::support::{Connection, Engine, Response, Server, Site, wait_for};
 
-/// Directory of the `faketime` library on Debian.
+/// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 /// Offset of the clock before it is set back.
 const AHEAD: Duration = Duration::from_secs(2 * 60 * 60);
-/// Largest difference between a `Date` and the clock: it has whole seconds, and a response takes a moment.
+/// Largest difference between a `Date`, which has whole seconds, and the clock when the response is checked.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A server whose clock is ahead by the number of seconds in a file, which `faketime` reads at every look at the clock.
+/// Starts a server whose clock is ahead by the number of seconds in a file. `faketime` reads the file whenever the
+/// server reads the clock.
 fn serve_with_clock(site: &Site, file: &Path) -> Server {
     let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
     let library = library.into_iter().find(|library| Path::new(library).exists());
@@ -30,7 +31,7 @@ fn serve_with_clock(site: &Site, file: &Path) -> Server {
 
 /// Sets the server's clock this far ahead of the real one.
 fn set_ahead(file: &Path, ahead: Duration) {
-    // Renamed, so that no look at the clock meets an empty file.
+    // Renamed, so that the server never reads an empty file.
     let new = file.with_extension("new");
     std::fs::write(&new, format!("+{}s\n", ahead.as_secs())).unwrap();
     std::fs::rename(new, file).unwrap();
@@ -43,11 +44,11 @@ fn is_dated(response: &Response, ahead: Duration) -> bool {
     date <= now + TOLERANCE && date + TOLERANCE >= now
 }
 
-/// One response of each kind that has a `Date`: of HTTP/1.1, of HTTP/2, and to what is not a request.
+/// Returns responses of each kind that has a `Date`: over HTTP/1.1, over HTTP/2, and to a malformed request.
 fn responses(server: &Server) -> Vec<Response> {
     let mut malformed = Connection::open(server.address());
     malformed.send("nonsense\r\n\r\n");
-    // Several, because each thread of the server may have its own idea of the time.
+    // Several responses, because each thread of the server may cache its own date.
     let mut all: Vec<Response> = (0..12).map(|_| server.anonymous().get("/livez")).collect();
     all.push(malformed.read_response(false));
     all.push(Http2::open(&server.anonymous()).get("/livez"));
@@ -62,7 +63,7 @@ fn date_follows_a_clock_that_is_set_back() {
     let server = serve_with_clock(&site, &file);
     for response in responses(&server) {
         assert!(is_dated(&response, AHEAD), "{}", response.wire());
-        assert_eq!(response.headers.iter().filter(|(name, _)| name == "date").count(), 1, "one date");
+        assert_eq!(response.headers.iter().filter(|(name, _)| name == "date").count(), 1, "the response has one date");
     }
     set_ahead(&file, Duration::ZERO);
     wait_for("dates of the present", || {

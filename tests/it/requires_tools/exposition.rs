@@ -1,4 +1,4 @@
-//! The pages of metrics, as parsers of other projects read them.
+//! The formats of the metrics, read by parsers of other projects.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -18,8 +18,13 @@ const DURATION: &str = "plantstore_http_request_duration_seconds_bucket";
 #[track_caller]
 fn feed(mut command: Command, input: &str) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command runs");
-    child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("its input");
-    let output = child.wait_with_output().expect("its output");
+    child
+        .stdin
+        .take()
+        .expect("standard input is piped")
+        .write_all(input.as_bytes())
+        .expect("the command reads its input");
+    let output = child.wait_with_output().expect("the command ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}: {text}");
     text
@@ -41,7 +46,7 @@ fn durations_of_traced_requests_have_exemplars(#[values(Engine::Sqlite, Engine::
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/plants").status, 200);
     metrics.wait_for("plantstore_http_requests_total", &[], 1);
-    assert_eq!(exemplars(&metrics.scrape().text), [Value::Null; 0], "it is not sampled");
+    assert_eq!(exemplars(&metrics.scrape().text), [Value::Null; 0], "a request that is not sampled has no exemplar");
     let traced = [("traceparent", &*format!("00-{TRACE}-b7ad6b7169203331-01")), ("X-Request-Id", "traced")];
     assert_eq!(ada.call("GET", "/plants", &traced, None).status, 200);
     metrics.wait_for("plantstore_http_requests_total", &[], 2);
@@ -72,7 +77,7 @@ fn both_formats_are_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     ada.plant(1, "Rose");
     assert_eq!(ada.get("/plants").status, 200);
     assert_eq!(ada.delete(2).status, 404);
-    wait_for("an exemplar of each", || (exemplars(&metrics.scrape().text).len() >= 3).then_some(()));
+    wait_for("an exemplar of each request", || (exemplars(&metrics.scrape().text).len() >= 3).then_some(()));
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]);
     feed(promtool, metrics.client().get("/metrics").text());

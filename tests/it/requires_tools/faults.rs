@@ -1,32 +1,36 @@
-//! Faults under several nodes on one database: it is killed, frozen or unreachable, connections break during commits, and
-//! nodes are lost. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
+//! Faults with several nodes on one database: the database is killed, frozen or unreachable, connections break during
+//! commits, and nodes are lost. Acknowledged writes stay, no response is wrong, and the service recovers by itself.
 
 mod balancer;
 mod commits;
 mod database;
 mod network;
 mod nodes;
+#[cfg(feature = "citus")]
+mod workers;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Workload, wait_for};
+use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Stopwatch, Workload, wait_for};
 
-/// Nodes that log what is worth a look, should the test fail.
-const QUIET: &[&str] = &["--log-level", "warn"];
+/// Nodes log warnings only, which are shown if the test fails. These tests measure the default timeout.
+const QUIET: &[&str] = &["--log-level", "warn", "--store-timeout", "2s"];
+/// For tests in which no request may fail, also not on a busy machine.
+const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 /// Longest time for a response, in any state of the database.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(3);
-/// The same for clients that share two cores with all the tests.
+/// The same under load: clients share two cores with all other tests.
 const RESPONSE_LIMIT_UNDER_LOAD: Duration = Duration::from_millis(3_500);
-/// Within this a node is ready again once the database is.
-const HEALED: Duration = Duration::from_secs(5);
+/// Longest time until a node is ready after the database is available again.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of a writer that has begun, even if no request waits for it any more.
 const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
 
-/// The statements that begin and end a transaction, as they go over the wire.
+/// The statements that begin and end a transaction in the bytes of the protocol.
 const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE\0";
 const COMMIT: &[u8] = b"COMMIT\0";
 
-/// Several users with few ids, on all of the nodes.
+/// Returns a workload of three users with few ids on all nodes.
 fn load(site: &Site, nodes: &[Server]) -> Workload {
     let tokens = ["ada", "ben", "cyd"].map(|user| site.token(user, &[])).to_vec();
     Workload {
@@ -39,7 +43,8 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
     }
 }
 
-/// Disturbs the nodes under load for some rounds. The clients notice, get every response in time, and see nothing untrue.
+/// Disturbs the nodes under load for some rounds. Writes fail, but every response comes in time, and the history is
+/// linearizable.
 #[track_caller]
 fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) {
     let workload = load(site, nodes);
@@ -52,10 +57,10 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
         });
         assert!(report.slowest < RESPONSE_LIMIT_UNDER_LOAD, "{report:?}");
         settle(&history, site);
-        workload.look(&history);
+        workload.record_final_lists(&history);
     }
     let summary = history.check().unwrap();
-    assert!(summary.rejected > 0 && summary.failed_lists > 0, "it was felt: {summary:?}");
+    assert!(summary.rejected > 0, "no write failed: {summary:?}");
 }
 
 /// Starts two nodes on one database, the second behind a proxy that can cut it off.
@@ -76,11 +81,12 @@ fn clients_of_pair(site: &Site, nodes: &[Server; 2]) -> [Client; 2] {
     clients
 }
 
-/// Uses a token for the first time. That is noted, and the commit of the note is not to be taken for that of a write.
+/// Uses a token for the first time and waits until its use is stored, so that no later commit can be mistaken for the
+/// commit of a write.
 fn first_use(client: &Client, site: &Site) {
     assert_eq!(client.get("/plants").status, 200);
-    let unnoted = "SELECT count(*) FROM tokens WHERE last_used_at IS NULL";
-    wait_for("the note of its use", || (site.rows(unnoted) == [0]).then_some(()));
+    let unused = "SELECT count(*) FROM tokens WHERE last_used_at IS NULL";
+    wait_for("the stored last use of the token", || (site.rows(unused) == [0]).then_some(()));
 }
 
 fn is_ready(node: &Server) -> bool {
@@ -94,18 +100,18 @@ fn is_ready(node: &Server) -> bool {
 #[track_caller]
 fn wait_until_not_ready(nodes: &[Server]) {
     for node in nodes {
-        wait_for("the node to notice", || (!is_ready(node)).then_some(()));
+        wait_for("the node to be unready", || (!is_ready(node)).then_some(()));
     }
 }
 
-/// From the moment at which the database is there.
+/// Waits until all nodes are ready. To be called when the database is available again.
 #[track_caller]
-fn wait_until_healed(nodes: &[Server]) {
-    let start = Instant::now();
+fn wait_until_ready(nodes: &[Server]) {
+    let start = Stopwatch::start();
     for node in nodes {
         wait_for("the node to be ready again", || is_ready(node).then_some(()));
     }
-    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < RECOVERY_LIMIT, "the nodes were ready after {:?}", start.elapsed());
 }
 
 #[track_caller]
@@ -117,25 +123,27 @@ fn wait_for_writes(history: &History, more: usize) {
 /// Waits, after the load has ended, until every write has committed or failed, and records that in the history.
 #[track_caller]
 fn settle(history: &History, site: &Site) {
-    const AT_WORK: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
+    const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
                            AND datname = current_database() AND state <> 'idle'";
-    let over = history.now() + LAST_ATTEMPT;
-    wait_for("the last attempts", || (history.now() > over && site.rows(AT_WORK) == [0]).then_some(()));
+    let end = history.now() + LAST_ATTEMPT;
+    wait_for("the last attempts to end", || {
+        (history.now() > end && site.rows(ACTIVE) == [0] && site.prepared_transactions() == 0).then_some(())
+    });
     history.settle(history.now());
 }
 
-/// The response, which comes in time.
+/// Returns the response, which must arrive within [`RESPONSE_LIMIT`].
 #[track_caller]
 fn in_time(call: impl FnOnce() -> Response) -> Response {
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let response = call();
     assert!(start.elapsed() < RESPONSE_LIMIT, "response after {:?}: {}", start.elapsed(), response.wire());
     response
 }
 
-/// Without the database every request fails in time, with an error code that is true of its effect.
+/// Asserts that every request fails in time, with an error code that describes its effect.
 #[track_caller]
-fn assert_out_of_reach(client: &Client) {
+fn assert_unavailable(client: &Client) {
     let calls: [&dyn Fn() -> Response; 3] =
         [&|| client.get("/plants"), &|| client.post(plant(1, "lost")), &|| client.delete(1)];
     for call in calls {
@@ -144,12 +152,12 @@ fn assert_out_of_reach(client: &Client) {
     }
 }
 
-/// The body of a create.
+/// Returns the body of a create.
 fn plant(id: i64, name: &str) -> String {
     serde_json::json!({ "id": id, "name": name }).to_string()
 }
 
-/// The plants of a client by id.
+/// Lists the plants of a client with their ids.
 #[track_caller]
 fn plants(client: &Client) -> Vec<(i64, String)> {
     let listed = client.get("/plants?include=id").json();

@@ -41,8 +41,8 @@ fn a_real_provider_may_rotate_its_keys(#[values(Engine::Sqlite, Engine::Postgres
     assert_eq!(status(&server, &old), 200);
     provider.rotate_keys();
     let new = provider.token("ES256", PLANTS);
-    assert_eq!(status(&server, &new), 200, "the first token of a new key");
-    assert_eq!(status(&server, &old), 401, "the old key is gone");
+    assert_eq!(status(&server, &new), 200, "the first token of a new key is accepted");
+    assert_eq!(status(&server, &old), 401, "a token of the old key is rejected");
 }
 
 #[rstest]

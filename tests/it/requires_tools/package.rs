@@ -1,5 +1,5 @@
-//! The packages that `scripts/package` makes of the program under test: their contents, and the life of the .deb in a
-//! scratch root.
+//! The packages that `scripts/package` builds from the tested program: their contents, and installation, upgrade and
+//! removal of the .deb in a scratch root.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_plantstore");
 /// Directory of the package for an embedded database.
 const STATE: &str = "var/lib/plantstore";
 const OPTIONS: &str = "etc/plantstore/environment";
-/// Search path of a system with all its programs, which dpkg asks for.
+/// Search path with the system directories, which dpkg requires.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Packages that all tests share.
@@ -32,11 +32,11 @@ fn build(directory: &Path) {
     let _ = fs::remove_dir_all(directory);
     let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/package"));
     script.args(["--program", PROGRAM, "--output"]).arg(directory);
-    // So that it works without a Git repository, too.
+    // Set, so that the script needs no Git repository.
     succeed(script.env("SOURCE_DATE_EPOCH", "1700000000"));
 }
 
-/// The one file of the directory that ends like this.
+/// Returns the file of the directory whose name ends with `ending`.
 fn file_in(directory: &Path, ending: &str) -> PathBuf {
     let mut files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     files.find(|path| path.to_str().unwrap().ends_with(ending)).unwrap_or_else(|| panic!("no {ending}"))
@@ -46,7 +46,7 @@ fn plantstore(arguments: &[&str]) -> String {
     succeed(Command::new(PROGRAM).args(arguments))
 }
 
-/// Compares everything that the program generates with what a package installs below this directory.
+/// Asserts that a package has installed all generated files below this directory.
 fn assert_complete(prefix: &Path, zsh: &str, doc: &[&str]) {
     let read = |path: &str| fs::read_to_string(prefix.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
     assert_eq!(succeed(Command::new(prefix.join("bin/plantstore")).arg("--version")), plantstore(&["--version"]));
@@ -93,7 +93,7 @@ fn the_same_program_gives_the_same_packages() {
     }
 }
 
-/// Root directory with a package database of its own.
+/// Root directory with its own package database.
 struct ScratchRoot(TempDir);
 
 impl ScratchRoot {
@@ -113,7 +113,7 @@ impl ScratchRoot {
         self.0.path().join(path)
     }
 
-    /// Runs dpkg as root of a user namespace. Maintainer scripts run with the tools of this machine, on the scratch root.
+    /// Runs dpkg as root of a user namespace. Maintainer scripts use the tools of this machine on the scratch root.
     fn dpkg(&self, arguments: &[&str]) -> String {
         let mut dpkg = Command::new("unshare");
         dpkg.args(["--map-root-user", "dpkg", "--force-script-chrootless", "--root"]).arg(self.0.path());
@@ -142,7 +142,7 @@ impl ScratchRoot {
     }
 }
 
-/// Makes an earlier release out of a package: another version, and a file that was dropped since.
+/// Builds a package of an earlier release: an older version, with a file that the new one does not have.
 fn earlier_release(package: &Path, directory: &Path) -> PathBuf {
     let (tree, earlier) = (directory.join("tree"), directory.join("earlier.deb"));
     succeed(Command::new("dpkg-deb").arg("--raw-extract").arg(package).arg(&tree));
@@ -165,7 +165,7 @@ fn package_is_installed_upgraded_removed_and_purged() {
     assert_complete(&root.path("usr"), "vendor-completions", &["changelog.gz", "copyright", "dropped"]);
     assert!(enabled.is_symlink(), "enabled");
     assert_eq!(fs::metadata(root.path(OPTIONS)).unwrap().permissions().mode() & 0o777, 0o600);
-    // The service starts with the options of the package, and a port that is free.
+    // The server starts with the options of the package and a free port.
     let options = fs::read_to_string(root.path(OPTIONS)).unwrap() + "PLANTSTORE_LISTEN=127.0.0.1:0\n";
     fs::write(root.path(OPTIONS), &options).unwrap();
     fs::create_dir(root.path(STATE)).unwrap();
@@ -174,7 +174,7 @@ fn package_is_installed_upgraded_removed_and_purged() {
     server.client(token.trim_end()).plant(1, "Rose");
     assert_eq!(server.stop().code(), Some(0));
 
-    // Its administrator has disabled it, and an upgrade leaves that alone.
+    // An upgrade does not enable a unit that the administrator has disabled.
     fs::remove_file(&enabled).unwrap();
     root.dpkg(&["--install", package.to_str().unwrap()]);
     assert!(!enabled.is_symlink(), "enabled again");
@@ -189,15 +189,15 @@ fn package_is_installed_upgraded_removed_and_purged() {
     assert_eq!(fs::read_to_string(root.path(OPTIONS)).unwrap(), options);
     assert!(root.path(STATE).join("plantstore.db").exists());
 
-    let said = root.dpkg(&["--purge", "plantstore"]);
-    assert!(said.contains("The database in /var/lib/plantstore is still there."), "{said}");
+    let printed = root.dpkg(&["--purge", "plantstore"]);
+    assert!(printed.contains("The database in /var/lib/plantstore is still there."), "{printed}");
     assert!(!root.path("etc/plantstore").exists());
     assert!(!root.path("var/lib/systemd/deb-systemd-helper-enabled/plantstore.service.dsh-also").exists());
     assert!(root.path(STATE).join("plantstore.db").exists());
 }
 
-/// Runs a maintainer script as dpkg does on a system with systemd, and returns the commands that it gives to Debian's
-/// tools. These only note how they were called, because no system runs here.
+/// Runs a maintainer script as dpkg does on a system with systemd, and returns its calls of Debian's tools. Stubs that
+/// record their arguments replace the tools, because the tests have no systemd.
 fn commands_of(script: &str, arguments: &[&str], invoke_status: &str) -> (Vec<String>, String) {
     let directory = tempfile::tempdir().unwrap();
     for tool in ["deb-systemd-helper", "deb-systemd-invoke", "systemctl"] {
@@ -213,8 +213,8 @@ fn commands_of(script: &str, arguments: &[&str], invoke_status: &str) -> (Vec<St
     command.arg("mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec \"$@\" 2>&1").arg("sh");
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/debian").join(script)).args(arguments);
     command.env("PATH", format!("{}:{PATH}", directory.path().display()));
-    let said = succeed(command.env("CALLS", &calls).env_remove("DPKG_ROOT"));
-    (fs::read_to_string(&calls).unwrap().lines().map(str::to_owned).collect(), said)
+    let printed = succeed(command.env("CALLS", &calls).env_remove("DPKG_ROOT"));
+    (fs::read_to_string(&calls).unwrap().lines().map(str::to_owned).collect(), printed)
 }
 
 #[test]
@@ -235,6 +235,6 @@ fn maintainer_scripts_start_restart_and_stop_the_service() {
     ] {
         assert_eq!(commands_of(script, arguments, "0").0, expected, "{script} {arguments:?}");
     }
-    let (_, said) = commands_of("postinst", &["configure", "0.0.1"], "1");
-    assert_eq!(said, "plantstore did not start; see: journalctl -u plantstore\n");
+    let (_, printed) = commands_of("postinst", &["configure", "0.0.1"], "1");
+    assert_eq!(printed, "plantstore did not start; see: journalctl -u plantstore\n");
 }

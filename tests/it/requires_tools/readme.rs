@@ -5,17 +5,17 @@ use std::process::{Command, Stdio};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
 use crate::support::{Engine, Site, Terminal, wait_for};
 
-/// The port for metrics in the documents.
+/// Metrics port in the documents.
 const METRICS_PORT: &str = "9464";
 
-/// Commands of a block of a document and the expected output, line by line.
+/// A command in a document and its printed output, line by line.
 struct Example {
     command: String,
     shown: Vec<String>,
 }
 
 impl Example {
-    /// The options of the server that it starts, if it does.
+    /// Returns the options if the command starts a server.
     fn served(&self) -> Option<Vec<&str>> {
         let words =
             self.command.strip_prefix("cargo run --release -- ").or(self.command.strip_prefix("plantstore "))?;
@@ -23,8 +23,8 @@ impl Example {
     }
 }
 
-/// The examples of all `console` blocks, in order: a line after `$ ` is typed, one that ends in a backslash goes on, and
-/// the lines until the next are shown.
+/// Returns the examples of all `console` blocks in order. A line after `$ ` is a command, which continues after a
+/// backslash at its end. The lines until the next command are its output.
 fn examples(document: &str) -> Vec<Example> {
     let text = std::fs::read_to_string(format!("{}/{document}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let mut examples: Vec<Example> = Vec::new();
@@ -45,11 +45,13 @@ fn examples(document: &str) -> Vec<Example> {
     examples
 }
 
-/// Returns true if a line is as printed; `…` in a document stands for text that differs from run to run.
+/// Returns true if a line is as printed; `…` in a document, with the spaces after it, stands for text that differs from
+/// run to run.
 fn matches(shown: &str, found: &str) -> bool {
     let mut rest = found;
     let pieces: Vec<&str> = shown.split('…').collect();
     for (index, piece) in pieces.iter().enumerate() {
+        let piece = if index == 0 { piece } else { piece.trim_start() };
         let at = if index == 0 { rest.starts_with(piece).then_some(0) } else { rest.find(piece) };
         let Some(at) = at else { return false };
         rest = &rest[at + piece.len()..];
@@ -57,16 +59,16 @@ fn matches(shown: &str, found: &str) -> bool {
     rest.is_empty() || shown.ends_with('…')
 }
 
-/// Types the examples into a shell, beside a server with these options and a store of its own that was started on another terminal.
+/// Runs the examples in a shell. A server with these options and a new store runs on another terminal.
 fn check(options: &[&str], token: &str, examples: &[Example]) {
     check_in(&Site::new(Engine::Sqlite), options, token, examples, |_| ());
 }
 
-/// The same, in a directory where something may have been prepared; `prepare` gets the address of the server.
+/// Runs the examples in the directory of `site`. `prepare` is called with the address of the server before.
 fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example], prepare: impl FnOnce(&str)) {
     let free = |option: &&'a str| if *option == METRICS_PORT { "0" } else { *option };
     let server = Terminal::serve_default_store(site, &options.iter().map(free).collect::<Vec<_>>());
-    let address = server.address().expect("it listens").to_string();
+    let address = server.address().expect("the server listens").to_string();
     prepare(&address);
     let metrics = options
         .contains(&METRICS_PORT)
@@ -121,7 +123,7 @@ fn the_examples_work_as_printed() {
     for (document, least) in documents {
         let examples = examples(document);
         assert!(examples.len() >= least, "{document} has examples");
-        // Each server that is started has examples of its own; a document that starts none has an ordinary one.
+        // A command that starts a server begins a new group of examples. A document without one gets a default server.
         for run in examples.chunk_by(|_, next| next.served().is_none()) {
             let options = run[0].served();
             check(&options.clone().unwrap_or_default(), "", &run[usize::from(options.is_some())..]);
@@ -132,7 +134,7 @@ fn the_examples_work_as_printed() {
 #[test]
 fn the_tutorial_works_as_printed() {
     let examples = examples("docs/tutorial.md");
-    let [serve, rest @ ..] = examples.as_slice() else { panic!("a server and its clients") };
+    let [serve, rest @ ..] = examples.as_slice() else { panic!("a command that starts a server, and others") };
     assert!(rest.len() >= 7 && rest.iter().any(|example| example.command == "python3 garden.py"));
     let site = Site::new(Engine::Sqlite);
     let file = site.directory().join("garden.py");
@@ -153,7 +155,7 @@ fn the_examples_about_openid_connect_work_as_printed() {
 fn the_examples_about_tls_work_as_printed() {
     let examples = examples("docs/how-to/tls.md");
     let [certificate, serve, rest @ ..] = examples.as_slice() else {
-        panic!("a certificate, and a server that shows it")
+        panic!("a command for a certificate, one that starts a server, and others")
     };
     let site = Site::new(Engine::Sqlite);
     let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(site.directory()).status();
@@ -161,7 +163,7 @@ fn the_examples_about_tls_work_as_printed() {
     check_in(&site, &serve.served().expect("a server"), "", rest, |_| ());
 }
 
-/// The only block of a document in this language.
+/// Returns the only code block of a document in this language.
 fn program(document: &str, language: &str) -> String {
     let text = std::fs::read_to_string(format!("{}/{document}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let start = format!("```{language}\n");
@@ -171,7 +173,7 @@ fn program(document: &str, language: &str) -> String {
 }
 
 #[test]
-fn python_and_javascript_examples_resolve_the_link_to_the_next_page() {
+fn python_and_javascript_examples_follow_the_next_links() {
     let python = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("venv/bin/python");
     assert!(python.exists(), "{} is missing: scripts/test installs it", python.display());
     let site = Site::new(Engine::Sqlite);

@@ -33,16 +33,16 @@ impl TlsFiles {
         let authority = Authority::new();
         let [certificate, key] = ["shown.crt", "shown.key"].map(|name| authority.path(name).display().to_string());
         let files = Self { authority, certificate, key };
-        files.show_certificate("server");
-        files.show_key("server");
+        files.install_certificate("server");
+        files.install_key("server");
         files
     }
 
-    fn show_certificate(&self, name: &str) {
+    fn install_certificate(&self, name: &str) {
         fs::copy(self.authority.path(&format!("{name}.crt")), &self.certificate).unwrap();
     }
 
-    fn show_key(&self, name: &str) {
+    fn install_key(&self, name: &str) {
         fs::copy(self.authority.path(&format!("{name}.key")), &self.key).unwrap();
     }
 
@@ -55,7 +55,7 @@ impl TlsFiles {
         site.serve(&[&self.options(), more].concat())
     }
 
-    /// A client that trusts the authority alone.
+    /// Returns the configuration of a client that trusts only the authority.
     fn trusting(&self, protocol: &str) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         for certificate in rustls::pki_types::pem::PemObject::pem_file_iter(self.authority.file()).unwrap() {
@@ -68,7 +68,7 @@ impl TlsFiles {
         config
     }
 
-    /// An encrypted connection that speaks this protocol.
+    /// Opens an encrypted connection with this protocol.
     #[track_caller]
     fn connect(&self, address: SocketAddr, protocol: &str) -> Encrypted {
         self.try_connect(address, protocol).expect("an encrypted connection")
@@ -87,14 +87,14 @@ impl TlsFiles {
     }
 
     /// Returns true if a new connection gets the certificate of this name.
-    fn shows(&self, address: SocketAddr, name: &str) -> bool {
+    fn presents(&self, address: SocketAddr, name: &str) -> bool {
         let file = self.authority.path(&format!("{name}.crt"));
         let expected = <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_file(file);
         let stream = self.connect(address, "http/1.1");
         stream.conn.peer_certificates().expect("a certificate")[0] == expected.unwrap()
     }
 
-    /// Expiry time of the certificate of this name, in seconds since 1970.
+    /// Returns the expiry time of the certificate of this name, in seconds since 1970.
     fn end_of(&self, name: &str) -> i64 {
         let script = r#"date -u +%s -d "$(openssl x509 -noout -enddate -in "$0" | cut -d= -f2)""#;
         let file = self.authority.path(&format!("{name}.crt"));
@@ -120,11 +120,11 @@ impl TlsFiles {
 #[track_caller]
 fn ask(stream: &mut (impl Read + Write), request: &[u8], end: &str) -> String {
     stream.write_all(request).expect("a request sent");
-    stream.flush().expect("all of it");
+    stream.flush().expect("the request is sent");
     let (mut response, mut buffer) = (String::new(), [0; 4_096]);
     while !response.ends_with(end) {
         let length = stream.read(&mut buffer).expect("a response");
-        assert_ne!(length, 0, "the end of {response}");
+        assert_ne!(length, 0, "the connection ended after {response}");
         response.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }
     response
@@ -139,7 +139,7 @@ fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// Tests without a store.
+/// Returns a site for tests that do not depend on the engine.
 fn site() -> Site<'static> {
     Site::new(Engine::Sqlite)
 }
@@ -174,7 +174,7 @@ fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite
     assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
 }
 
-// What is at work when the certificate changes is not disturbed, and nothing that stays open is closed.
+// Requests in flight and open connections are not affected by the new certificate.
 #[rstest]
 fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
@@ -184,36 +184,37 @@ fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite
     let ada = server.client(&site.token("ada", &[]));
     let mut open = files.connect(server.address(), "http/1.1");
     assert!(ask(&mut open, LIVEZ, LIVE).starts_with("HTTP/1.1 200"));
-    let mut at_work = Frames::begin(files.connect(server.address(), "h2"), &[]);
-    at_work.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
-    at_work.send(DATA, 0, 1, br#"{"id":1,"#);
-    assert!(files.shows(server.address(), "server"));
-    files.show_certificate("renewed");
-    files.show_key("renewed");
+    let mut in_flight = Frames::begin(files.connect(server.address(), "h2"), &[]);
+    in_flight.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    in_flight.send(DATA, 0, 1, br#"{"id":1,"#);
+    assert!(files.presents(server.address(), "server"));
+    files.install_certificate("renewed");
+    files.install_key("renewed");
     server.signal("HUP");
     wait_for_log(&server, RENEWED);
-    assert!(files.shows(server.address(), "renewed"));
-    at_work.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
-    assert_eq!(at_work.body(1), r#"{"name":"Rose"}"#);
+    assert!(files.presents(server.address(), "renewed"));
+    in_flight.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
+    assert_eq!(in_flight.body(1), r#"{"name":"Rose"}"#);
     assert!(
         ask(&mut open, &ada.bytes("GET", "/plants", &[], None), r#"[{"name":"Rose"}]"#).starts_with("HTTP/1.1 200")
     );
 }
 
-/// Tools replace one file after the other: what does not fit together is not shown, and warned of once.
+/// Tools replace the two files one after the other. A certificate without its key is not used, and one warning is
+/// logged.
 #[test]
 fn changed_certificate_files_are_reloaded() {
     let (site, files) = (site(), TlsFiles::new());
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
     let server = files.serve(&site, &[]);
-    // The same again is nothing.
-    files.show_certificate("server");
-    files.show_certificate("renewed");
+    // A file with the same contents is no change.
+    files.install_certificate("server");
+    files.install_certificate("renewed");
     wait_for_log(&server, "does not belong to the first certificate");
-    assert!(files.shows(server.address(), "server"));
-    files.show_key("renewed");
+    assert!(files.presents(server.address(), "server"));
+    files.install_key("renewed");
     wait_for_log(&server, RENEWED);
-    assert!(files.shows(server.address(), "renewed"));
+    assert!(files.presents(server.address(), "renewed"));
     assert_eq!((occurrences(&server, RENEWED), occurrences(&server, NOT_RENEWED)), (1, 1), "{}", server.log());
 }
 
@@ -231,9 +232,9 @@ fn invalid_files_leave_the_old_certificate_in_use() {
         let before = occurrences(&server, words);
         server.signal("HUP");
         wait_for(words, || (occurrences(&server, words) > before).then_some(()));
-        assert!(files.shows(server.address(), "server"), "{words}");
-        files.show_certificate("server");
-        files.show_key("server");
+        assert!(files.presents(server.address(), "server"), "{words}");
+        files.install_certificate("server");
+        files.install_key("server");
     }
     server.signal("HUP");
     wait_for_log(&server, "certificate unchanged");
@@ -242,18 +243,18 @@ fn invalid_files_leave_the_old_certificate_in_use() {
 #[test]
 fn certificate_expiry_is_reported() {
     let (site, files) = (site(), TlsFiles::new());
-    // Beyond the middle of the century, whose years are written in another way.
+    // After 2050, ASN.1 has another format for years.
     files.authority.openssl("req -new -x509 -key server.key -subj /CN=renewed -days 20000 -out renewed.crt");
     let mut server = files.serve(&site, &["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let expiry = "plantstore_tls_certificate_expiry_timestamp_seconds";
     assert_eq!(metrics.value(expiry, &[]), files.end_of("server"));
-    files.show_certificate("renewed");
+    files.install_certificate("renewed");
     server.signal("HUP");
     wait_for_log(&server, RENEWED);
     assert_eq!(metrics.value(expiry, &[]), files.end_of("renewed"));
     let text = site.serve(&["--metrics-listen", "0"]).metrics().scrape().text;
-    assert!(!text.contains(expiry), "there is none: {text}");
+    assert!(!text.contains(expiry), "without TLS there is no expiry: {text}");
 }
 
 /// An operator may send SIGHUP to all services of a machine.
@@ -267,9 +268,9 @@ fn hangup_is_ignored_without_a_certificate() {
     assert!(server.ended().is_none());
 }
 
-/// In a network namespace of its own.
+/// Runs in a separate network namespace, because the server listens on all addresses.
 #[test]
-fn plain_http_beyond_loopback_is_warned_of() {
+fn plain_http_on_a_non_loopback_address_logs_a_warning() {
     let (site, files) = (site(), TlsFiles::new());
     let everywhere = |tls: &[&str]| {
         let options = [&["serve", "--listen", "0.0.0.0:0", "--no-first-token"], tls].concat();
@@ -299,11 +300,11 @@ fn usual_key_formats_are_accepted() {
         ("edwards", "edwards", "PRIVATE"),
     ];
     for (certificate, key, form) in ways {
-        files.show_certificate(certificate);
-        files.show_key(key);
+        files.install_certificate(certificate);
+        files.install_key(key);
         assert!(fs::read_to_string(&files.key).unwrap().contains(&format!("BEGIN {form}")), "{key}");
         let server = files.serve(&site, &[]);
-        assert!(files.shows(server.address(), certificate), "{key}");
+        assert!(files.presents(server.address(), certificate), "{key}");
     }
 }
 
@@ -337,11 +338,11 @@ fn invalid_certificates_are_rejected_with_one_clear_line() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(other) && errors.lines().count() == 1, "{errors}");
     }
-    assert!(!site.file().exists(), "no store was made");
+    assert!(!site.file().exists(), "a server that cannot start creates no store");
 }
 
 #[test]
-fn world_readable_key_is_warned_of() {
+fn world_readable_key_logs_a_warning() {
     let (site, files) = (site(), TlsFiles::new());
     for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true)] {
         fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
@@ -369,16 +370,16 @@ fn logged_certificate_is_the_one_in_use() {
 }
 
 #[test]
-fn handshakes_that_take_too_long_are_cut() {
+fn slow_handshakes_time_out() {
     let (site, files) = (site(), TlsFiles::new());
     let server = files.serve(&site, &["--header-timeout", "300ms", "--idle-timeout", "60s"]);
-    // Nothing at all, and the beginning of a handshake.
+    // No bytes, and the first bytes of a handshake.
     for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
         assert!(connection.is_closed_by_server(), "{bytes:?}");
     }
-    // A handshake, and then nothing, or half a head.
+    // After the handshake, no bytes, or half of a head.
     let mut response = String::new();
     let silent = files.connect(server.address(), "http/1.1").read_to_string(&mut response);
     assert!(silent.is_ok() && response.is_empty(), "{response}");
@@ -388,10 +389,11 @@ fn handshakes_that_take_too_long_are_cut() {
     assert!(response.starts_with("HTTP/1.1 408 ") && response.contains("40800"), "{response}");
     let mut frames = Frames::begin(files.connect(server.address(), "h2"), &[]);
     assert_eq!(frames.ending(), Some(crate::support::http2::NO_ERROR));
-    assert!(files.shows(server.address(), "server"), "others are served");
+    assert!(files.presents(server.address(), "server"), "other clients are served");
 }
 
-/// Everything that a connection can be ended for, but taking nothing of a response, by either protocol.
+/// Sends input of every kind for which the server closes a connection, with each protocol. Clients that do not read are
+/// tested elsewhere.
 fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
     let large = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Filler: {}\r\n\r\n", "x".repeat(20_000));
     for bytes in ["", "GET / HTTP/1.1\r\nHo", "nonsense\r\n\r\n", &large] {
@@ -403,9 +405,9 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
     }
     let head = head(ada, "POST", "/plants", &[JSON]);
     let half = &frame(HEADERS, END_HEADERS, 3, &head)[..20];
-    for (at_work, bytes) in [(false, &[][..]), (true, half), (true, &frame(DATA, 0, 0, b"no stream"))] {
+    for (in_flight, bytes) in [(false, &[][..]), (true, half), (true, &frame(DATA, 0, 0, b"no stream"))] {
         let mut connection = Frames::begin(open("h2"), &[]);
-        if at_work {
+        if in_flight {
             connection.send(HEADERS, END_HEADERS, 1, &head);
             connection.send(PING, 0, 0, b"eightful");
             connection.next_of(PING);
@@ -416,7 +418,7 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
 }
 
 #[test]
-fn cut_connections_are_counted_the_same_over_tls_and_plain_http() {
+fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
     let (site, files) = (site(), TlsFiles::new());
     let token = site.token("ada", &[]);
     let limits = ["--metrics-listen", "0", "--header-timeout", "2s", "--idle-timeout", "60s"];
@@ -448,7 +450,7 @@ fn handshakes_that_fail_are_counted() {
     let (site, files) = (site(), TlsFiles::new());
     let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "2s"]);
     let metrics = server.metrics();
-    // Plain HTTP, half a handshake, none at all, and a client that trusts another authority.
+    // Plain HTTP, half a handshake, a malformed handshake, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
@@ -458,14 +460,14 @@ fn handshakes_that_fail_are_counted() {
     metrics.wait_for("plantstore_http_connections_aborted_total", &[("reason", "tls_handshake")], 4);
     // A connection without a byte is not a failed handshake.
     drop(Connection::open(server.address()));
-    assert!(files.shows(server.address(), "server"));
+    assert!(files.presents(server.address(), "server"));
     metrics.wait_for("plantstore_http_connections_accepted_total", &[], 6);
     metrics.wait_for("plantstore_http_connections", &[], 0);
-    assert_eq!(metrics.value("plantstore_http_connections_aborted_total", &[]), 4, "and nothing else");
+    assert_eq!(metrics.value("plantstore_http_connections_aborted_total", &[]), 4, "no other reason is counted");
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_cut_off() {
+fn client_that_reads_nothing_is_disconnected() {
     let (site, files) = (site(), TlsFiles::new());
     let token = site.token("ada", &[]);
     site.execute(
@@ -474,13 +476,13 @@ fn a_client_that_reads_nothing_is_cut_off() {
     );
     let mut server = files.serve(&site, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
     let ada = server.client(&token);
-    let mut lazy = files.connect(server.address(), "http/1.1");
-    lazy.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
+    let mut unread = files.connect(server.address(), "http/1.1");
+    unread.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
     wait_for_log(&server, r#""complete":false"#);
     server.metrics().wait_for("plantstore_http_connections_aborted_total", &[("reason", "stalled")], 1);
     let mut received = Vec::new();
-    let _ = lazy.read_to_end(&mut received);
-    assert!(!received.ends_with(b"0\r\n\r\n"), "it did not get the whole list");
+    let _ = unread.read_to_end(&mut received);
+    assert!(!received.ends_with(b"0\r\n\r\n"), "the list is complete");
 }
 
 #[test]
@@ -495,12 +497,12 @@ fn plain_http_on_a_tls_port_gets_a_clear_error() {
         assert_eq!(response.message(), "this port is encrypted: write https:// in place of http://");
         assert!(connection.is_closed_by_server());
     }
-    let in_clear = site.serve(&[]);
-    assert!(files.try_connect(in_clear.address(), "h2").is_err(), "a plain HTTP port has no handshakes");
-    assert_eq!(in_clear.anonymous().get("/livez").status, 200);
+    let plain = site.serve(&[]);
+    assert!(files.try_connect(plain.address(), "h2").is_err(), "a plain HTTP port has no handshakes");
+    assert_eq!(plain.anonymous().get("/livez").status, 200);
 }
 
-/// Only a handshake could carry a response, and there is no capacity for one.
+/// The server cannot send an error response, because that would need a TLS handshake.
 #[test]
 fn connections_beyond_the_limit_are_closed() {
     let (site, files) = (site(), TlsFiles::new());
@@ -510,7 +512,7 @@ fn connections_beyond_the_limit_are_closed() {
     assert!(Connection::open(server.address()).is_closed_by_server());
     ask(&mut first, LIVEZ, LIVE);
     first.sock.shutdown(Shutdown::Both).unwrap();
-    wait_for("a free place", || files.try_connect(server.address(), "http/1.1").ok().map(drop));
+    wait_for("a free connection slot", || files.try_connect(server.address(), "http/1.1").ok().map(drop));
 }
 
 #[test]
@@ -519,11 +521,11 @@ fn unfinished_handshake_does_not_delay_shutdown() {
     let mut server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
     let mut unfinished = Connection::open(server.address());
     unfinished.send(b"\x16\x03\x01");
-    // This one has agreed on HTTP/2, and has not begun to speak it.
+    // This connection has negotiated HTTP/2, but the client has not sent the preface.
     let _unspoken = files.connect(server.address(), "h2");
     let mut open = files.connect(server.address(), "http/1.1");
     ask(&mut open, LIVEZ, LIVE);
-    assert_eq!(server.stop().code(), Some(0), "well before the grace is over");
+    assert_eq!(server.stop().code(), Some(0), "the server ends before the grace period is over");
     assert!(unfinished.is_closed_by_server());
 }
 

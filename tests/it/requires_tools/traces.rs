@@ -1,4 +1,4 @@
-//! Traces: a client's trace is continued, spans are exported to a collector, and a failing collector affects no request.
+//! Traces: a client's trace is continued, spans are exported, and a failing collector affects no request.
 
 mod variables;
 
@@ -15,7 +15,7 @@ const SPAN: &str = "b7ad6b7169203331";
 
 fn line(server: &Server, id: &str) -> Value {
     let mark = format!(r#""request_id":"{id}""#);
-    wait_for("its line in the log", || {
+    wait_for("the log line of the request", || {
         let log = server.log();
         log.lines().find(|line| line.contains(&mark)).map(|line| serde_json::from_str(line).expect("JSON"))
     })
@@ -61,10 +61,10 @@ fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postg
 
     assert_eq!(ada.call("DELETE", "/plants/7", &[id("missing")], None).status, 404);
     let (span, _) = collector.wait_for_request("missing");
-    assert_ne!(span.text("traceId"), TRACE, "a trace of its own");
+    assert_ne!(span.text("traceId"), TRACE, "a request without a parent starts a new trace");
     assert_eq!((span.text("parentSpanId"), span.text("name")), ("", "DELETE /plants/{id}"));
     assert_eq!(line(&server, "missing")["trace_id"], span.text("traceId"));
-    assert!(span.0["status"].is_null(), "the client's fault is no failure of the service");
+    assert!(span.0["status"].is_null(), "a 4xx response is no error of the span");
     assert_eq!(span.attributes().get("plantstore.error_code").map(String::as_str), Some("40400"));
 
     site.execute("ALTER TABLE plants RENAME TO gone");
@@ -75,7 +75,7 @@ fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postg
 }
 
 #[rstest]
-fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn request_over_http2_is_a_span(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
     let server = site.serve(&["--otlp-endpoint", &collector.url()]);
@@ -111,13 +111,13 @@ fn a_request_over_http2_is_a_span_like_any_other(#[values(Engine::Sqlite, Engine
     }
     assert_eq!(ask("list", "GET", &[], None).0, 200);
     assert_eq!(ask("head", "HEAD", &[], None).0, 200);
-    // Rejected before it reaches a handler.
+    // This request is rejected before it reaches a handler.
     let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
     assert_eq!((status, attributes.get("plantstore.error_code").map(String::as_str)), (431, Some("43100")));
 }
 
 #[rstest]
-fn spans_hold_no_secret(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn spans_have_no_secrets(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
     let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
@@ -163,14 +163,14 @@ fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Pos
     get("root", "");
     get("not-recorded", &format!("00-{TRACE}-{SPAN}-00"));
     get("recorded", &format!("00-{TRACE}-{SPAN}-01"));
-    assert_eq!(line(&server, "root")["trace_id"], Value::Null, "of which nothing would be found");
-    assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the client knows it");
+    assert_eq!(line(&server, "root")["trace_id"], Value::Null, "a trace that is not exported is not logged");
+    assert_eq!(line(&server, "not-recorded")["trace_id"], TRACE, "the trace id of the client is logged");
     assert_eq!(server.stop().code(), Some(0));
     let reported: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
     assert_eq!(reported, [false, false, true]);
 }
 
-/// The forms of the header, by the specification. What is not a parent begins a trace of its own, and is never rejected.
+/// A request with an invalid `traceparent` is not rejected; it starts a new trace.
 #[test]
 fn only_valid_traceparent_headers_are_parents() {
     let collector = Collector::start();
@@ -221,14 +221,14 @@ fn only_valid_traceparent_headers_are_parents() {
     ask(twice, &[("traceparent", &good[0]), ("traceparent", &good[0])]);
     assert_eq!(server.stop().code(), Some(0));
     for number in 0..=twice {
-        let (span, _) = collector.request(&format!("case-{number}")).expect("its span");
+        let (span, _) = collector.request(&format!("case-{number}")).expect("the span of the request");
         let continued = (span.text("traceId"), span.text("parentSpanId"), span.text("traceState"));
         let parent = cases.get(number).map_or("twice", |parent| parent.as_str());
         if number < good.len() {
             assert_eq!(continued, (TRACE, SPAN, "a=1"), "{parent}");
         } else {
             assert!(continued.0 != TRACE && continued.0.len() == 32, "{parent}");
-            assert_eq!((continued.1, continued.2), ("", ""), "{parent}: its state goes with it");
+            assert_eq!((continued.1, continued.2), ("", ""), "{parent}: `tracestate` is ignored, too");
         }
     }
 }
@@ -265,16 +265,18 @@ fn failing_collector_loses_only_spans() {
 
     collector.respond_with(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
-    wait_for("its warning", || server.log().contains("the collector does not accept spans").then_some(()));
+    wait_for("the warning", || server.log().contains("the collector does not accept spans").then_some(()));
     assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("rejected") == 0);
     collector.respond_with(None);
     collector.wait_for_request("later");
-    wait_for("the word that it is over", || server.log().contains("the collector accepts spans again").then_some(()));
+    wait_for("the log line about the recovery", || {
+        server.log().contains("the collector accepts spans again").then_some(())
+    });
 
     collector.server.stop();
-    get("while-away");
+    get("while-unreachable");
     collector.server.restart();
-    collector.wait_for_request("while-away");
+    collector.wait_for_request("while-unreachable");
 
     collector.respond_with(Some("400 Bad Request"));
     get("refused");
@@ -282,15 +284,15 @@ fn failing_collector_loses_only_spans() {
     collector.respond_with(None);
     get("after");
     collector.wait_for_request("after");
-    assert!(collector.request("refused").is_none(), "what is refused is not sent again");
+    assert!(collector.request("refused").is_none(), "a rejected export is not sent again");
 
-    // Silent: one batch is with it, and what does not fit into the queue any more is dropped.
+    // A silent collector blocks one batch. Spans that do not fit into the queue are dropped.
     collector.server.be_silent(true);
     let attempts = collector.server.connections();
     get("unheard");
-    wait_for("an attempt", || (collector.server.connections() > attempts).then_some(()));
+    wait_for("the export to begin", || (collector.server.connections() > attempts).then_some(()));
     let batch = server.anonymous().bytes("GET", "/livez", &[], None).repeat(100);
-    wait_for("a full queue", || {
+    wait_for("dropped spans", || {
         let mut connection = server.anonymous().connect();
         connection.send(&batch);
         (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
@@ -300,7 +302,7 @@ fn failing_collector_loses_only_spans() {
 
 /// A collector that requests an immediate retry still gets a pause.
 #[test]
-fn a_collector_that_is_not_ready_is_not_flooded() {
+fn retry_after_0_of_a_collector_does_not_cause_a_busy_loop() {
     let collector = Collector::start();
     let (site, url) = (Site::new(Engine::Sqlite), collector.url());
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
@@ -310,7 +312,10 @@ fn a_collector_that_is_not_ready_is_not_flooded() {
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
         wait_for("the first attempt", || (collector.server.connections() > before).then_some(()));
-        assert!(server.anonymous().connect().is_closed_by_server(), "after as long as a silent client has");
+        assert!(
+            server.anonymous().connect().is_closed_by_server(),
+            "waits 2 s, until the server closes a silent connection"
+        );
         let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
         collector.respond_with(None);
@@ -326,12 +331,12 @@ fn shutdown_waits_for_the_collector_with_a_limit() {
     let mut server = site.serve(&["--otlp-endpoint", &url]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "last")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
-    assert!(collector.request("last").is_some(), "handed over at the end");
+    assert!(collector.request("last").is_some(), "the last span is exported during the shutdown");
     drop(collector);
 
-    let mut away = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
-    assert_eq!(away.anonymous().get("/livez").status, 200);
-    assert_eq!(away.stop().code(), Some(0), "the stop does not wait for a collector that is down");
+    let mut unreachable = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
+    assert_eq!(unreachable.anonymous().get("/livez").status, 200);
+    assert_eq!(unreachable.stop().code(), Some(0), "the shutdown does not wait for an unreachable collector");
 
     let silent = Collector::start();
     silent.server.be_silent(true);

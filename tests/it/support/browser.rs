@@ -14,7 +14,7 @@ use super::tools::external;
 /// Longest silence of a script before it is considered stuck.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A script, and what it finds in its environment.
+/// A script and its environment variables.
 pub(crate) struct BrowserScript {
     name: String,
     output: PathBuf,
@@ -22,8 +22,8 @@ pub(crate) struct BrowserScript {
 }
 
 impl BrowserScript {
-    /// `tests/browser/NAME.mjs`, with the server's address in `BASE_URL`, a token in `TOKEN` and a directory for its
-    /// pictures in `OUTPUT`, which is `target/test-output/browser/CASE`.
+    /// Prepares `tests/browser/NAME.mjs`, with the server's address in `BASE_URL`, a token in `TOKEN` and a directory
+    /// for screenshots in `OUTPUT`, which is `target/test-output/browser/CASE`.
     #[track_caller]
     pub(crate) fn new(name: &str, case: &str, server: &Server, token: &str) -> Self {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
@@ -31,42 +31,43 @@ impl BrowserScript {
         assert!(libraries.is_dir(), "{} is missing: scripts/test installs it", libraries.display());
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
         let output = target.join("test-output/browser").join(case);
-        // Pictures of an earlier run would pass for those of this one.
+        // Screenshots of an earlier run could be mistaken for those of this run.
         let _ = fs::remove_dir_all(&output);
-        fs::create_dir_all(&output).expect("a directory for pictures");
+        fs::create_dir_all(&output).expect("a directory for screenshots");
         let mut command = external("node");
         command.arg(directory.join(format!("{name}.mjs"))).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.env("BASE_URL", format!("http://{}", server.address())).env("TOKEN", token).env("OUTPUT", &output);
         Self { name: name.to_owned(), output, command }
     }
 
-    /// With one more variable in its environment.
+    /// Adds an environment variable.
     pub(crate) fn with(mut self, variable: &str, value: &str) -> Self {
         self.command.env(variable, value);
         self
     }
 
-    /// Runs it to its end, which must be a success.
+    /// Runs the script, which must succeed.
     #[track_caller]
     pub(crate) fn run(self) {
         self.run_with_commands(|command| panic!("the script asks to {command}"));
     }
 
-    /// The same; its commands (`ask` in `browser.mjs`) are run by `respond`, whose result it gets.
+    /// Runs the script, which must succeed. `respond` runs the commands of `ask` in `browser.mjs` and returns their
+    /// results.
     #[track_caller]
     pub(crate) fn run_with_commands(mut self, mut respond: impl FnMut(&str) -> String) {
         let _slot = Slot::wait();
         let errors = self.output.join("errors.txt");
         self.command.stderr(File::create(&errors).expect("a file for its errors"));
         let mut running = Running(self.command.spawn().expect("node is missing: scripts/test installs it"));
-        let mut input = running.0.stdin.take().expect("its input");
+        let mut input = running.0.stdin.take().expect("standard input is piped");
         let lines = lines_of(&mut running.0);
         let mut log = String::new();
         loop {
             match lines.recv_timeout(TIMEOUT) {
                 Ok(line) => {
                     if let Some(command) = line.strip_prefix("ask ") {
-                        // If it has ended meanwhile, its exit status is checked below.
+                        // If the script has ended meanwhile, its exit status is checked below.
                         let _ = writeln!(input, "{}", respond(command));
                     }
                     log.push_str(&(line + "\n"));
@@ -76,10 +77,10 @@ impl BrowserScript {
             }
         }
         let _ = fs::write(self.output.join("log.txt"), &log);
-        let status = running.0.wait().expect("its end");
+        let status = running.0.wait().expect("node ends");
         log.push_str(&fs::read_to_string(&errors).unwrap_or_default());
-        let pictures = self.output.display();
-        assert!(status.success(), "{}.mjs failed (its pictures are in {pictures}):\n{log}", self.name);
+        let screenshots = self.output.display();
+        assert!(status.success(), "{}.mjs failed (its screenshots are in {screenshots}):\n{log}", self.name);
     }
 }
 
@@ -106,7 +107,7 @@ impl Drop for Slot {
     }
 }
 
-/// Ended with the test; without it, its browser ends by itself.
+/// Process of a script. It is killed when the test ends; the browser ends when the script has ended.
 struct Running(Child);
 
 impl Drop for Running {
@@ -118,7 +119,7 @@ impl Drop for Running {
 
 /// Reads the standard output, line by line, to its end.
 fn lines_of(child: &mut Child) -> Receiver<String> {
-    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let output = BufReader::new(child.stdout.take().expect("standard output is piped"));
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     lines

@@ -112,7 +112,7 @@ impl Connection {
         closed && self.unread.is_empty()
     }
 
-    /// Reads what there is; a signal that comes in between is nothing.
+    /// Reads available bytes. A read that a signal interrupts is repeated.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.stream.read(buffer) {
@@ -158,7 +158,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The bytes of a request, with the token if there is one.
+    /// Returns the bytes of a request, with the token if there is one.
     pub(crate) fn bytes(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Vec<u8> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
         if let Some(token) = &self.token {
@@ -201,14 +201,14 @@ impl Client {
         self.call("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_ref()))
     }
 
-    /// Creates a plant that must be new.
+    /// Creates a plant, which must succeed.
     #[track_caller]
     pub(crate) fn plant(&self, id: i64, name: &str) {
         let response = self.post(serde_json::json!({ "id": id, "name": name }).to_string());
         assert_eq!(response.status, 200, "{}", response.text());
     }
 
-    /// All ids, in the order of the list.
+    /// Returns the ids of all plants, in the order of the list.
     #[track_caller]
     pub(crate) fn ids(&self) -> Vec<i64> {
         self.get("/plants?include=id").ids()

@@ -1,5 +1,5 @@
-//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, unreachable or reject
-//! exports. What it receives is decoded with the schema that OpenTelemetry publishes.
+//! An OpenTelemetry collector for the tests: accepts OTLP over HTTP, in protobuf, and can be slow, unreachable or
+//! reject exports. It decodes requests with the schema that OpenTelemetry publishes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ use super::stub_server::{Duplex, StubServer};
 use super::tools::{in_tests, python_tool};
 use super::wait_for;
 
-/// A span as OTLP has it in JSON.
+/// A span in the JSON form of OTLP.
 #[derive(Clone, Debug)]
 pub(crate) struct Span(pub(crate) Value);
 
@@ -24,7 +24,7 @@ impl Span {
         self.0[field].as_str().unwrap_or_default()
     }
 
-    /// Its attributes, all as text.
+    /// Returns the attributes, with all values as text.
     pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
         attributes(&self.0)
     }
@@ -97,8 +97,8 @@ impl Decoder {
         let mut command = python_tool("python");
         command.arg(in_tests("python/otlp.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("Python runs");
-        let input = process.stdin.take().expect("its input");
-        let output = BufReader::new(process.stdout.take().expect("its output"));
+        let input = process.stdin.take().expect("standard input is piped");
+        let output = BufReader::new(process.stdout.take().expect("standard output is piped"));
         Self { process, input, output }
     }
 
@@ -108,7 +108,7 @@ impl Decoder {
         self.input.flush().expect("a decoder");
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
-        serde_json::from_str(&line).expect("a request as the schema has it")
+        serde_json::from_str(&line).expect("a valid OTLP request")
     }
 }
 
@@ -142,22 +142,22 @@ impl Collector {
         self.url.clone()
     }
 
-    /// Answers with this status line and these header fields; with success for `None`.
+    /// Responds with this status line and these header fields; with 200 for `None`.
     pub(crate) fn respond_with(&self, head: Option<&str>) {
         self.shared.response.lock().expect("the response").override_head = head.map(str::to_owned);
     }
 
-    /// Answers with this body.
-    pub(crate) fn answer_with(&self, body: &[u8]) {
+    /// Responds with this body.
+    pub(crate) fn respond_with_body(&self, body: &[u8]) {
         self.shared.response.lock().expect("the response").body = body.to_vec();
     }
 
-    /// All requests that were accepted.
+    /// Returns all accepted requests.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().expect("the requests").clone()
     }
 
-    /// All requests that were accepted, decoded.
+    /// Returns all accepted requests, decoded.
     fn decoded(&self) -> Vec<Value> {
         let mut decoded = self.decoded.lock().expect("the decoder");
         let Decoded { decoder, requests } = &mut *decoded;
@@ -167,18 +167,18 @@ impl Collector {
         requests.clone()
     }
 
-    /// All that was accepted, as text.
+    /// Returns all accepted requests as JSON text.
     pub(crate) fn text(&self) -> String {
         self.decoded().iter().map(Value::to_string).collect()
     }
 
-    /// All spans that were accepted.
+    /// Returns all accepted spans.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let scopes = self.resources().into_iter().flat_map(|resource| items(&resource, "scopeSpans"));
         scopes.flat_map(|scope| items(&scope, "spans")).map(Span).collect()
     }
 
-    /// The attributes of the resource in the last request.
+    /// Returns the resource attributes of the last request.
     pub(crate) fn resource(&self) -> BTreeMap<String, String> {
         attributes(&self.resources().last().expect("a request")["resource"])
     }
@@ -187,13 +187,13 @@ impl Collector {
         self.decoded().iter().flat_map(|request| items(request, "resourceSpans")).collect()
     }
 
-    /// Waits for the span of the request with this id, and those within it.
+    /// Waits for the span of the request with this id, and returns it with its child spans.
     #[track_caller]
     pub(crate) fn wait_for_request(&self, id: &str) -> (Span, Vec<Span>) {
         wait_for(&format!("the span of {id}"), || self.request(id))
     }
 
-    /// The span of the request with this id, and those within it, if they were accepted.
+    /// Returns the span of the request with this id and its child spans, if the collector has accepted it.
     pub(crate) fn request(&self, id: &str) -> Option<(Span, Vec<Span>)> {
         let spans = self.spans();
         let is_it = |span: &&Span| span.attributes().get("plantstore.request_id").is_some_and(|found| found == id);

@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::response::Response;
 
-/// Pages for people, and their files, and what is served on the port of the metrics: they are no part of the interface.
+/// HTML pages and their files, and the page of the metrics listener. The document does not describe them.
 const PAGES: [&str; 5] = ["/docs", "/", "/console", "/favicon.ico", "/metrics"];
 
 /// Header fields that every HTTP/1.1 message may have, or that the document describes elsewhere (`content`).
 const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "transfer-encoding"];
 
-/// The document of the binary that is tested.
+/// Returns the OpenAPI document of the tested binary.
 pub(crate) fn document() -> &'static Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
         let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).arg("openapi").output().expect("the command runs");
@@ -31,7 +31,7 @@ pub(crate) struct RequestLine {
 
 impl RequestLine {
     pub(crate) fn new(method: &str, target: &str) -> Self {
-        // The absolute form names a server, too.
+        // A target in absolute form contains the host.
         let target = target.split_once("://").map_or(target, |(_, rest)| &rest[rest.find('/').unwrap_or(rest.len())..]);
         let path = target.split('?').next().unwrap_or_default().to_owned();
         Self { method: method.to_lowercase(), path }
@@ -53,7 +53,7 @@ impl PendingRequests {
         self.bytes.extend_from_slice(&bytes[of_body..]);
     }
 
-    /// Takes the next request, unless it never became one.
+    /// Takes the next request. Returns `None` if it is incomplete or malformed.
     pub(crate) fn next(&mut self) -> Option<RequestLine> {
         let end = find(&self.bytes, b"\r\n\r\n")?;
         let head: Vec<u8> = self.bytes.drain(..end).collect();
@@ -107,7 +107,7 @@ pub(crate) fn check(request: Option<&RequestLine>, response: &Response) {
         let known = headers.keys().any(|known| known.eq_ignore_ascii_case(name));
         assert!(known, "the document does not list `{name}`: {}", exchange());
     }
-    // The response to HEAD has the type of the body that it does not have.
+    // A response to HEAD has a content type but no body.
     if let Some(media_type) = response.header("content-type").filter(|_| !response.body.is_empty()) {
         let content = &listed["content"][media_type];
         assert!(content.is_object(), "the document does not list the media type: {}", exchange());
@@ -142,9 +142,14 @@ fn listed(request: Option<&RequestLine>, status: u16) -> Option<&'static Value> 
     }
 }
 
-/// The address among those of the document.
+/// Returns the path template of the document that matches a path.
 fn template(path: &str) -> Option<&'static str> {
-    let of_plant = path.strip_prefix("/plants/").is_some_and(|id| !id.is_empty() && !id.contains('/'));
+    let matches = |known: &str| {
+        let of_one = |(prefix, _): (&str, &str)| {
+            path.strip_prefix(prefix).is_some_and(|one| !one.is_empty() && !one.contains('/'))
+        };
+        known == path || known.split_once('{').is_some_and(of_one)
+    };
     let paths = document()["paths"].as_object().expect("paths");
-    paths.keys().map(String::as_str).find(|known| *known == path || (*known == "/plants/{id}" && of_plant))
+    paths.keys().map(String::as_str).find(|known| matches(known))
 }

@@ -1,4 +1,4 @@
-//! Proxy in front of a real server that rewrites requests and responses, so that one rule is broken.
+//! Proxy in front of a real server that rewrites requests or responses, to violate one rule of the interface.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::{Connection, Response};
 
-/// A request on its way.
+/// A request that the proxy has received.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxiedRequest {
     pub(crate) method: String,
-    /// With its query.
+    /// Path with its query.
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -52,7 +52,7 @@ impl ProxiedRequest {
         for (name, value) in self.headers.iter().filter(|(name, _)| name != "content-length") {
             let _ = write!(text, "{name}: {value}\r\n");
         }
-        if self.method == "POST" {
+        if ["POST", "PUT"].contains(&self.method.as_str()) {
             let _ = write!(text, "content-length: {}\r\n", self.body.len());
         }
         let mut bytes = (text + "\r\n").into_bytes();
@@ -81,17 +81,22 @@ impl Response {
         Self { body: json.to_string().into_bytes(), ..self }
     }
 
-    /// The number of an error, if that is what it is.
+    /// Returns the error code of an error response.
     pub(crate) fn error_code(&self) -> Option<i64> {
         serde_json::from_slice::<Value>(&self.body).ok()?["error"].as_i64()
     }
 }
 
-/// The server behind.
+/// The server behind the proxy.
 #[derive(Clone, Copy)]
 pub(crate) struct Upstream(SocketAddr);
 
 impl Upstream {
+    /// Another server at this address.
+    pub(crate) fn at(address: SocketAddr) -> Self {
+        Self(address)
+    }
+
     pub(crate) fn send(self, request: &ProxiedRequest) -> Response {
         let mut connection = Connection::open(self.0);
         connection.send(request.bytes());
@@ -102,11 +107,11 @@ impl Upstream {
 /// Action of the proxy on a request.
 pub(crate) enum Reply {
     Response(Response),
-    /// Nothing, ever.
+    /// No response; the connection stays open.
     Silence,
-    /// The end of the connection.
+    /// The connection is closed without a response.
     Cut,
-    /// Half of it, and the end.
+    /// The connection is closed after half of the body.
     Half(Response),
     /// A list that does not end.
     Endless,
@@ -114,7 +119,7 @@ pub(crate) enum Reply {
 
 pub(crate) type Fault = fn(&ProxiedRequest, Upstream) -> Reply;
 
-/// The proxy; gone with the process.
+/// The proxy. It runs until the process ends.
 pub(crate) struct FaultyProxy {
     address: SocketAddr,
 }
@@ -125,7 +130,7 @@ impl FaultyProxy {
         fault: impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
-        let address = listener.local_addr().expect("its address");
+        let address = listener.local_addr().expect("a local address");
         let fault = Arc::new(fault);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -159,7 +164,7 @@ fn serve(
                     return Ok(());
                 }
             }
-            // Until the client gives up.
+            // Waits until the client disconnects.
             Reply::Silence => return io::copy(&mut reader, &mut io::sink()).map(drop),
             Reply::Cut => return Ok(()),
             Reply::Half(response) => {
@@ -201,7 +206,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<ProxiedRequest>>
     Ok(Some(request))
 }
 
-/// A response as bytes, with the length that it has now.
+/// Returns the bytes of a response, with the length of its present body.
 fn to_bytes(request: &ProxiedRequest, response: &Response) -> Vec<u8> {
     let mut text = format!("HTTP/1.1 {} {}\r\n", response.status, response.reason);
     let about_length = ["content-length", "transfer-encoding"];

@@ -13,7 +13,7 @@ pub(crate) struct ForwardProxy {
 impl ForwardProxy {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
+        let address = listener.local_addr().expect("a local address");
         let heads = Arc::<Mutex<Vec<String>>>::default();
         let shared = Arc::clone(&heads);
         std::thread::spawn(move || {

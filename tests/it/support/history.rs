@@ -1,7 +1,7 @@
-//! Linearizability checker: records the operations of clients and finds those that no sequential store explains.
+//! Linearizability checker: records the operations of clients and finds those that no sequential order explains.
 //!
-//! Every plant of every user is a register of its own: absent, or present with one value. A list is a read of each of
-//! the user's registers. Registers do not touch each other, so a history is linearizable if it is for each of them.
+//! Every plant of every user is one register: absent, or present with one value. A list reads every register of the
+//! user. Registers are independent, so a history is linearizable if the history of each register is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -12,22 +12,22 @@ use std::time::{Duration, Instant};
 /// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It was done, and once.
+    /// Executed exactly once.
     Done,
-    /// It found the register in the other state: a conflict for a create, not found for a delete.
+    /// Rejected because of the state of the register: a conflict for a create, not found for a delete.
     Denied,
-    /// Unknown: done once at any time after its call, or never.
+    /// Executed once at any time after the call, or never.
     Unknown,
-    /// The service reported that nothing was done.
+    /// Not executed, by the response of the service.
     Rejected,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Of a plant with a name from [`History::name`].
+    /// The name of the plant is from [`History::name`].
     Create(i64, String, Outcome),
     Delete(i64, Outcome),
-    /// All plants of the user by id, or nothing if the list failed.
+    /// All plants of the user by id; `None` if the list failed.
     List(Option<BTreeMap<i64, String>>),
 }
 
@@ -41,7 +41,7 @@ impl Action {
     }
 }
 
-/// Times are those of [`History::now`]. When a write of unknown outcome returned does not matter.
+/// An operation with its times of [`History::now`]. The time at which a write of unknown outcome returned is ignored.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) user: usize,
@@ -50,20 +50,20 @@ pub(crate) struct Operation {
     pub(crate) action: Action,
 }
 
-/// Operations of several threads, from a moment without any plants.
+/// Operations of several threads, starting with an empty store.
 pub(crate) struct History {
     start: Instant,
     names: AtomicUsize,
     acknowledged: AtomicUsize,
     operations: Mutex<Vec<Operation>>,
-    /// Moments without a write of unknown outcome in flight.
+    /// Times at which no write of unknown outcome was in flight.
     settled: Mutex<Vec<Duration>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) operations: usize,
-    /// Creates and deletes that were done.
+    /// Creates and deletes that succeeded.
     pub(crate) acknowledged: usize,
     pub(crate) unknown: usize,
     pub(crate) rejected: usize,
@@ -80,7 +80,7 @@ impl History {
         self.start.elapsed()
     }
 
-    /// Returns a unique name: a list that shows it names the create.
+    /// Returns a unique name, so that a list shows which create it has read.
     pub(crate) fn name(&self, user: usize, id: i64) -> String {
         format!("user {user} id {id} number {}", self.names.fetch_add(1, Ordering::Relaxed))
     }
@@ -92,8 +92,8 @@ impl History {
         self.operations.lock().expect("the operations").push(operation);
     }
 
-    /// Notes that a write of unknown outcome that was called before this moment and has not happened never will.
-    /// The caller has verified it. Without it, each such delete could explain the loss of one plant at any later time.
+    /// Records that writes of unknown outcome that were called before `moment` take no effect after it. The caller must
+    /// have verified that. Without it, each unknown delete could explain the loss of one plant at any later time.
     pub(crate) fn settle(&self, moment: Duration) {
         self.settled.lock().expect("the moments").push(moment);
     }
@@ -119,12 +119,12 @@ impl History {
         summary
     }
 
-    /// State of each plant by the last acknowledged write: the time of its call, and the name unless it was a delete.
-    /// Plants that another write may have changed after it are left out.
+    /// Returns the state of each plant after its last acknowledged write: the time of the call, and the name unless it
+    /// was a delete. Omits plants that another write may have changed later.
     pub(crate) fn certain(&self) -> BTreeMap<(usize, i64), (Duration, Option<String>)> {
         let operations = self.operations.lock().expect("the operations");
         let settled = self.settled.lock().expect("the moments");
-        // When a write has happened at the latest, if it has.
+        // The latest time at which a write can have taken effect; `None` if it had no effect.
         let over = |operation: &Operation| match operation.action.outcome() {
             Some(Outcome::Done) => Some(operation.returned),
             Some(Outcome::Unknown) => {
@@ -148,7 +148,7 @@ impl History {
             }
             ends.entry(register).or_default().extend(over(operation));
         }
-        // The end of the last write itself is the only one after its call.
+        // After the call of the last write, only that write itself may have ended.
         last.retain(|register, (called, _)| ends[register].iter().filter(|end| *end >= called).count() == 1);
         last
     }
@@ -160,7 +160,7 @@ impl History {
         }
     }
 
-    /// The plants with which something is wrong.
+    /// Returns one violation for each plant whose history is not linearizable.
     pub(crate) fn violations(&self) -> Vec<Violation> {
         let operations = self.operations.lock().expect("the operations");
         let mut ids: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
@@ -196,28 +196,28 @@ impl History {
     }
 }
 
-/// Content of a register: the number of a value that some list shows, or [`UNSEEN`]. Values that no list ever shows are
-/// all alike: nothing that was observed depends on which of them it is.
+/// Content of a register: the number of a value that some list shows, or [`UNSEEN`]. All values that no list shows are
+/// represented by `UNSEEN`, because no observation distinguishes them.
 type Content = Option<usize>;
 const UNSEEN: usize = 0;
 
-/// Effect on the register of an operation that is known to have happened.
+/// Effect of an executed operation on the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Put(usize),
     Take,
-    FindAny,
-    Find(Content),
+    ReadPresent,
+    Read(Content),
 }
 
 impl Step {
-    /// The register afterwards, if the step is possible.
-    fn on(self, held: Content) -> Option<Content> {
+    /// Returns the register after the step, or `None` if the step is impossible.
+    fn apply(self, held: Content) -> Option<Content> {
         match self {
             Self::Put(value) => held.is_none().then_some(Some(value)),
             Self::Take => held.is_some().then_some(None),
-            Self::FindAny => held.is_some().then_some(held),
-            Self::Find(expected) => (held == expected).then_some(held),
+            Self::ReadPresent => held.is_some().then_some(held),
+            Self::Read(expected) => (held == expected).then_some(held),
         }
     }
 
@@ -230,16 +230,17 @@ impl Step {
 #[derive(Clone, Copy, Debug)]
 struct Possibility {
     held: Content,
-    /// The operations under way that have already happened, a bit for each place.
+    /// The in-flight operations that have taken effect, one bit for each slot.
     happened: u128,
-    /// Number of writes of unknown outcome that have happened.
+    /// Numbers of creates and deletes of unknown outcome that have taken effect.
     creates: usize,
     deletes: usize,
 }
 
 impl Possibility {
-    /// Returns true if everything that may follow `other` may follow this, too: the register is the same, the same changes are
-    /// still to come, and there is no finding still to come and no unknown write used up that is not there too.
+    /// Returns true if every continuation of `other` is also possible from `self`: the register and the outstanding
+    /// changes are the same, `self` has no outstanding read that `other` has applied, and it has used no more unknown
+    /// writes.
     fn covers(&self, other: &Self, changing: u128) -> bool {
         self.held == other.held
             && (self.happened ^ other.happened) & changing == 0
@@ -249,7 +250,7 @@ impl Possibility {
     }
 }
 
-/// Adds a possibility unless a better one is there; takes out those that it is better than.
+/// Adds a possibility unless a known one covers it, and removes those that it covers.
 fn add(possibilities: &mut Vec<Possibility>, new: Possibility, changing: u128) -> bool {
     if possibilities.iter().any(|known| known.covers(&new, changing)) {
         return false;
@@ -259,39 +260,40 @@ fn add(possibilities: &mut Vec<Possibility>, new: Possibility, changing: u128) -
     true
 }
 
-/// The operations under way at some moment.
+/// The operations in flight at some moment.
 #[derive(Default)]
-struct UnderWay {
-    places: Vec<Option<Step>>,
-    /// The places of those that change the register.
+struct InFlight {
+    slots: Vec<Option<Step>>,
+    /// Bits of the slots whose operations change the register.
     changing: u128,
-    /// Number of writes of unknown outcome that have been called.
+    /// Numbers of creates and deletes of unknown outcome that have been called.
     creates: usize,
     deletes: usize,
 }
 
-impl UnderWay {
+impl InFlight {
     fn enter(&mut self, step: Step) -> usize {
-        let place = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
-        assert!(place < 128, "more operations at once on one plant than the checker has bits for");
-        self.places.resize(self.places.len().max(place + 1), None);
-        self.places[place] = Some(step);
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        assert!(slot < 128, "more than 128 concurrent operations on one plant");
+        self.slots.resize(self.slots.len().max(slot + 1), None);
+        self.slots[slot] = Some(step);
         if step.changes() {
-            self.changing |= 1 << place;
+            self.changing |= 1 << slot;
         }
-        place
+        slot
     }
 
-    fn leave(&mut self, place: usize) {
-        self.places[place] = None;
-        self.changing &= !(1 << place);
+    fn leave(&mut self, slot: usize) {
+        self.slots[slot] = None;
+        self.changing &= !(1 << slot);
     }
 
-    /// Lets all reads happen that the register allows. Early is best: a read does not restrict other operations.
-    fn find(&self, mut possibility: Possibility) -> Possibility {
-        for (place, step) in self.places.iter().enumerate() {
-            if step.is_some_and(|step| !step.changes() && step.on(possibility.held).is_some()) {
-                possibility.happened |= 1 << place;
+    /// Applies all reads that match the register. Applying them early is safe, because a read does not restrict other
+    /// operations.
+    fn apply_reads(&self, mut possibility: Possibility) -> Possibility {
+        for (slot, step) in self.slots.iter().enumerate() {
+            if step.is_some_and(|step| !step.changes() && step.apply(possibility.held).is_some()) {
+                possibility.happened |= 1 << slot;
             }
         }
         possibility
@@ -300,10 +302,10 @@ impl UnderWay {
     /// Lists the possibilities after one more change of the register.
     fn changes(&self, from: Possibility) -> Vec<Possibility> {
         let mut next = Vec::new();
-        for (place, step) in self.places.iter().enumerate() {
-            let Some(step) = step.filter(|step| step.changes() && from.happened & (1 << place) == 0) else { continue };
-            if let Some(held) = step.on(from.held) {
-                next.push(Possibility { held, happened: from.happened | (1 << place), ..from });
+        for (slot, step) in self.slots.iter().enumerate() {
+            let Some(step) = step.filter(|step| step.changes() && from.happened & (1 << slot) == 0) else { continue };
+            if let Some(held) = step.apply(from.held) {
+                next.push(Possibility { held, happened: from.happened | (1 << slot), ..from });
             }
         }
         if from.held.is_none() && from.creates < self.creates {
@@ -312,7 +314,7 @@ impl UnderWay {
         if from.held.is_some() && from.deletes < self.deletes {
             next.push(Possibility { held: None, deletes: from.deletes + 1, ..from });
         }
-        next.into_iter().map(|possibility| self.find(possibility)).collect()
+        next.into_iter().map(|possibility| self.apply_reads(possibility)).collect()
     }
 
     /// Lists all reachable possibilities, with any of the changes applied now or left for later.
@@ -326,14 +328,14 @@ impl UnderWay {
         known
     }
 
-    /// Lists all possibilities in which the operation at this place has happened. Operations that are not needed for
-    /// that are left for later.
-    fn happen(&self, place: usize, possibilities: Vec<Possibility>) -> Vec<Possibility> {
+    /// Lists all possibilities in which the operation in this slot has taken effect. Only operations that it needs are
+    /// applied before it.
+    fn happen(&self, slot: usize, possibilities: Vec<Possibility>) -> Vec<Possibility> {
         let mut happened = Vec::new();
         let mut known = possibilities.clone();
         let mut open = possibilities;
         while let Some(possibility) = open.pop() {
-            if possibility.happened & (1 << place) != 0 {
+            if possibility.happened & (1 << slot) != 0 {
                 add(&mut happened, possibility, self.changing);
                 continue;
             }
@@ -347,8 +349,8 @@ impl UnderWay {
     }
 }
 
-/// Events of a timeline, in the order that applies at the same moment: an operation that is called when another
-/// returns may have happened before it.
+/// Events of a timeline, in their order at equal times: calls come before returns, because an operation that is called
+/// when another returns may have taken effect before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Call(usize),
@@ -359,9 +361,9 @@ enum Event {
 
 /// Operations on one register.
 struct Timeline<'a> {
-    /// The operations that are known to have happened.
+    /// The executed operations.
     steps: Vec<(Step, &'a Operation)>,
-    /// In the order of time; the numbers are those of the steps.
+    /// In the order of time. The numbers are indexes into `steps`.
     events: Vec<(Duration, Event)>,
 }
 
@@ -378,7 +380,8 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
     }
     let mut steps = Vec::new();
     let mut events: Vec<_> = settled.iter().map(|moment| (*moment, Event::Settle)).collect();
-    // A create that a list shows returns with it, and after it: if it cannot be, the list is to blame.
+    // An unknown create that a list shows returns when the list does. Its return is checked after that of the list, so
+    // that an impossible history is reported at the list.
     let (unknown, known): (Vec<&Operation>, Vec<&Operation>) =
         operations.iter().partition(|operation| operation.action.outcome() == Some(Outcome::Unknown));
     for operation in known.into_iter().chain(unknown) {
@@ -391,7 +394,7 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
             Action::Create(_, name, Outcome::Unknown) if shown(name) != UNSEEN => {
                 let settled = settled.iter().copied().filter(|moment| *moment >= operation.called).min();
                 let first_shown = first_shown[name.as_str()].1;
-                // Not before its call, or the list is at fault and found to be.
+                // The return is not before the call: if the list returned earlier, the checker reports the list.
                 returned = settled.map_or(first_shown, |settled| settled.min(first_shown)).max(operation.called);
                 Step::Put(shown(name))
             }
@@ -401,10 +404,10 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
                 continue;
             }
             Action::Create(_, name, Outcome::Done) => Step::Put(shown(name)),
-            Action::Create(_, _, Outcome::Denied) => Step::FindAny,
+            Action::Create(_, _, Outcome::Denied) => Step::ReadPresent,
             Action::Delete(_, Outcome::Done) => Step::Take,
-            Action::Delete(_, Outcome::Denied) => Step::Find(None),
-            Action::List(Some(plants)) => Step::Find(plants.get(&id).map(|name| shown(name))),
+            Action::Delete(_, Outcome::Denied) => Step::Read(None),
+            Action::List(Some(plants)) => Step::Read(plants.get(&id).map(|name| shown(name))),
         };
         events.push((operation.called, Event::Call(steps.len())));
         events.push((returned, Event::Return(steps.len())));
@@ -414,48 +417,50 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
     Timeline { steps, events }
 }
 
-/// Walks through the calls and returns in the order of time and tracks all possibilities. An operation happens between
-/// the two, and need not happen before some return requires it. When no possibility is left, the operation that returned
-/// there is the error: no order explains it.
+/// Visits the calls and returns in the order of time and tracks all possible states. An operation takes effect between
+/// its call and its return, and is applied only when a return requires it. If no possible state is left after a return,
+/// that operation is reported: no order of the operations explains it.
 ///
-/// Writes of unknown outcome never return, so they would pile up. They do not, for these reasons:
-/// - A create whose value some list shows has happened, and before the first return of such a list: it is like any
-///   other create that returned then.
-/// - A create whose value no list shows need not have happened. If it did, it was to explain a conflict, a delete or a
-///   plant that another unknown write took away, and which of several such creates it was makes no difference. So they
-///   are counted: how many were called, and how many a possibility has used.
-/// - Unknown deletes are all alike, and counted in the same way.
-/// - To have used fewer of them is never worse, so of two possibilities that differ only in that, one is enough.
-/// - When things settle, those called before are over: all that they may have done by then is taken into account.
+/// Writes of unknown outcome never return, so the possible states could grow without bound. These rules limit them:
+/// - A create whose value some list shows took effect before the first return of such a list. It is handled like a
+///   create that returned then.
+/// - A create whose value no list shows may not have taken effect. If it did, it explains a conflict, a delete or a
+///   plant that another unknown write removed. Such creates are interchangeable, so only their numbers are stored: how
+///   many were called, and how many a possibility has used.
+/// - Unknown deletes are interchangeable and counted in the same way.
+/// - A possibility that has used fewer of them allows everything that one with more allows, so only the first is kept.
+/// - At a settled moment, all effects of the unknown writes called before are applied, and their numbers reset to 0.
 ///
-/// A rejected write is left out: a list that shows its value finds no create that explains it.
+/// Rejected writes are omitted: if a list shows their value, no create explains it.
 fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Result<(), &'a Operation> {
     let Timeline { steps, events } = timeline(id, operations, settled);
-    let mut under_way = UnderWay::default();
-    let mut places = vec![usize::MAX; steps.len()];
+    let mut in_flight = InFlight::default();
+    let mut slots = vec![usize::MAX; steps.len()];
     let mut possibilities = vec![Possibility { held: None, happened: 0, creates: 0, deletes: 0 }];
     for (_, event) in events {
         match event {
-            Event::CallUnknown { create: true } => under_way.creates += 1,
-            Event::CallUnknown { create: false } => under_way.deletes += 1,
+            Event::CallUnknown { create: true } => in_flight.creates += 1,
+            Event::CallUnknown { create: false } => in_flight.deletes += 1,
             Event::Call(number) => {
-                places[number] = under_way.enter(steps[number].0);
-                possibilities = possibilities.into_iter().map(|possibility| under_way.find(possibility)).collect();
+                slots[number] = in_flight.enter(steps[number].0);
+                possibilities =
+                    possibilities.into_iter().map(|possibility| in_flight.apply_reads(possibility)).collect();
             }
             Event::Settle => {
-                let ways = under_way.settle(possibilities);
-                (under_way.creates, under_way.deletes) = (0, 0);
+                let settled = in_flight.settle(possibilities);
+                (in_flight.creates, in_flight.deletes) = (0, 0);
                 possibilities = Vec::new();
-                for way in ways {
-                    add(&mut possibilities, Possibility { creates: 0, deletes: 0, ..way }, under_way.changing);
+                for possibility in settled {
+                    let possibility = Possibility { creates: 0, deletes: 0, ..possibility };
+                    add(&mut possibilities, possibility, in_flight.changing);
                 }
             }
             Event::Return(number) => {
-                let place = places[number];
-                possibilities = under_way.happen(place, possibilities);
-                under_way.leave(place);
+                let slot = slots[number];
+                possibilities = in_flight.happen(slot, possibilities);
+                in_flight.leave(slot);
                 for possibility in &mut possibilities {
-                    possibility.happened &= !(1 << place);
+                    possibility.happened &= !(1 << slot);
                 }
                 if possibilities.is_empty() {
                     return Err(steps[number].1);
@@ -466,15 +471,16 @@ fn check_register<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration
     Ok(())
 }
 
-/// Operation that no order of the operations explains.
+/// Operation that no sequential order explains.
 pub(crate) struct Violation {
     pub(crate) user: usize,
     pub(crate) id: i64,
-    /// The operations on this plant that lead there, in the order of their calls, and which of them cannot be.
+    /// The operations on this plant up to the impossible one, in the order of their calls. True marks the impossible
+    /// one.
     lines: Vec<(bool, String)>,
 }
 
-/// Number of operations that are shown before the offending one.
+/// Number of operations that are shown, up to the offending one.
 const SHOWN: usize = 20;
 
 impl Violation {
@@ -527,7 +533,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The same, because this is what a failed test prints.
+/// Same as `Display`: a failed test prints the `Debug` output.
 impl fmt::Debug for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)

@@ -13,7 +13,7 @@ use super::{Client, Response, TIMEOUT};
 /// Connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection of a client that behaves.
+/// A connection of a client that obeys the protocol.
 pub(crate) struct Http2 {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Bytes>,
@@ -64,7 +64,7 @@ impl Http2 {
         self.runtime.block_on(exchange)
     }
 
-    /// The same many times at once; what became of each.
+    /// Sends a request to each of these paths concurrently and returns the statuses.
     pub(crate) fn all_at_once(&mut self, method: &str, paths: &[String], body: impl Fn(usize) -> String) -> Vec<u16> {
         let token = self.client.token.as_deref().unwrap_or_default();
         let exchanges = paths.iter().enumerate().map(|(index, path)| {
@@ -89,7 +89,7 @@ async fn exchange(
     let request_line = contract::RequestLine::new(request.method().as_str(), &request.uri().to_string());
     let (response, mut stream) = sender.ready().await?.send_request(request, body.is_none())?;
     if let Some(body) = body {
-        // A service that has sent its response may reject the rest.
+        // The server may reject the body after it has sent its response.
         let _ = stream.send_data(body, true);
     }
     let (head, mut body) = in_time(response).await?.into_parts();
@@ -111,10 +111,10 @@ async fn exchange(
 
 /// Waits for the next part of a response. The timeout is for each part, not for the whole.
 async fn in_time<T>(next: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, next).await.expect("more of the response")
+    tokio::time::timeout(TIMEOUT, next).await.expect("the next part of the response in time")
 }
 
-/// The kinds of frames.
+/// Frame types.
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const PRIORITY: u8 = 2;
@@ -124,13 +124,13 @@ pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
-/// Their flags.
+/// Frame flags.
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 /// `SETTINGS_INITIAL_WINDOW_SIZE`: number of bytes of a response before the client must open the window.
 pub(crate) const INITIAL_WINDOW: u16 = 4;
-/// Why a stream or a connection ends.
+/// Error codes of `RST_STREAM` and GOAWAY.
 pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const REFUSED_STREAM: u32 = 7;
 pub(crate) const CANCEL: u32 = 8;
@@ -145,14 +145,14 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The reason in a frame that ends something.
+    /// Returns the error code of a `RST_STREAM` or GOAWAY frame.
     pub(crate) fn reason(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("four bytes"))
     }
 }
 
-/// A connection of which every frame is chosen by the test.
+/// A connection on which the test sends raw frames.
 pub(crate) struct Frames<S> {
     pub(crate) stream: S,
 }
@@ -187,7 +187,7 @@ impl<S: Read + Write> Frames<S> {
         self.stream.flush()
     }
 
-    /// The next frame; `None` when the service has closed the connection. That nothing comes for long is not closing.
+    /// Reads the next frame; `None` if the server has closed the connection. A timeout fails the test.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
@@ -202,18 +202,18 @@ impl<S: Read + Write> Frames<S> {
         Some(Frame { kind: head[3], flags: head[4], stream, payload })
     }
 
-    /// The next frame of this kind; those in between are passed over.
+    /// Reads the next frame of this type and skips others.
     #[track_caller]
     pub(crate) fn next_of(&mut self, kind: u8) -> Frame {
         loop {
-            let frame = self.next().unwrap_or_else(|| panic!("a frame of kind {kind} before the end"));
+            let frame = self.next().unwrap_or_else(|| panic!("the connection ended before a frame of type {kind}"));
             if frame.kind == kind {
                 return frame;
             }
         }
     }
 
-    /// The reason of the GOAWAY that ends the connection, if there is one.
+    /// Reads until the connection ends, and returns the error code of the last GOAWAY.
     pub(crate) fn ending(&mut self) -> Option<u32> {
         let mut reason = None;
         while let Some(frame) = self.next() {
@@ -224,7 +224,7 @@ impl<S: Read + Write> Frames<S> {
         reason
     }
 
-    /// The body of the response on this stream, to its end.
+    /// Reads the response on this stream to its end and returns the body.
     #[track_caller]
     pub(crate) fn body(&mut self, stream: u32) -> String {
         let mut body = Vec::new();
@@ -252,7 +252,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The fields of a request's head, none compressed.
+/// Encodes the header fields of a request without compression.
 pub(crate) fn head(client: &Client, method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let address = client.address.to_string();
     let bearer = client.token.as_ref().map(|token| format!("Bearer {token}"));
@@ -262,12 +262,12 @@ pub(crate) fn head(client: &Client, method: &str, path: &str, more: &[(&str, &st
     fields.into_iter().flat_map(|(name, value)| field(&name.to_lowercase(), value)).collect()
 }
 
-/// One field as a literal without indexing.
+/// Encodes a field as a literal without indexing.
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     [vec![0], length(name.len()), name.into(), length(value.len()), value.into()].concat()
 }
 
-/// A length in seven bits, and more bytes of seven bits each when it does not fit.
+/// Encodes a length as an HPACK integer with a 7-bit prefix.
 fn length(number: usize) -> Vec<u8> {
     if number < 127 {
         return vec![u8::try_from(number).expect("seven bits")];

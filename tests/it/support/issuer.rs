@@ -37,7 +37,7 @@ pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// Runs `openssl` and gives back what it prints.
+/// Runs `openssl` and returns its standard output.
 fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
     let mut child = external("openssl")
         .args(arguments.split(' '))
@@ -48,8 +48,8 @@ fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
         .spawn()
         .expect("openssl runs");
     // The command may not read its input.
-    let _ = child.stdin.take().expect("its input").write_all(input);
-    let output = child.wait_with_output().expect("its end");
+    let _ = child.stdin.take().expect("standard input is piped").write_all(input);
+    let output = child.wait_with_output().expect("openssl ends");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
@@ -63,7 +63,7 @@ pub(crate) struct SigningKey {
 }
 
 enum Pair {
-    /// In a file for `openssl`, which also makes keys that are too weak.
+    /// A file for `openssl`, because `ring` does not generate RSA keys.
     Rsa(NamedTempFile),
     P256(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
@@ -117,17 +117,17 @@ impl SigningKey {
         json!({ "alg": self.algorithm(), "kid": self.id, "typ": "JWT" })
     }
 
-    /// A token as the issuer makes it.
+    /// Signs a valid token.
     pub(crate) fn token(&self, claims: &Value) -> String {
         self.token_with(&self.header(), claims)
     }
 
-    /// One with another header.
+    /// Signs a token with another header.
     pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
         self.token_of(&header.to_string(), &claims.to_string())
     }
 
-    /// One of these very texts.
+    /// Signs a token whose header and claims are these texts, which need not be JSON.
     pub(crate) fn token_of(&self, header: &str, claims: &str) -> String {
         let signed = format!("{}.{}", encode(header), encode(claims));
         let signature = encode(self.sign(signed.as_bytes()));
@@ -144,7 +144,7 @@ impl SigningKey {
         }
     }
 
-    /// The public key in all encodings that could be mistaken for a shared secret.
+    /// Returns the public key in all encodings that a server could mistake for a shared secret.
     pub(crate) fn public_forms(&self) -> Vec<Vec<u8>> {
         let mut forms = vec![self.jwk.to_string().into_bytes()];
         for number in ["n", "x", "y"] {
@@ -170,7 +170,7 @@ impl SigningKey {
     }
 }
 
-/// A certificate authority, and a certificate of its for 127.0.0.1.
+/// A certificate authority that has issued a certificate for 127.0.0.1.
 pub(crate) struct Authority {
     directory: TempDir,
 }
@@ -180,7 +180,7 @@ impl Authority {
         Self::with_subject("IP:127.0.0.1")
     }
 
-    /// The same, with a certificate for this host.
+    /// Creates an authority with a certificate for this host.
     pub(crate) fn for_host(host: &str) -> Self {
         Self::with_subject(&format!("DNS:{host}"))
     }
@@ -198,7 +198,7 @@ impl Authority {
         openssl(arguments, self.directory.path(), b"");
     }
 
-    /// Makes a key, in `NAME.key`, and a certificate for it, in `NAME.crt`.
+    /// Creates a key (`NAME.key`) and a certificate for it (`NAME.crt`).
     pub(crate) fn issue(&self, name: &str, algorithm: &str) {
         self.openssl(&format!("genpkey -quiet -algorithm {algorithm} -out {name}.key"));
         self.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
@@ -208,12 +208,12 @@ impl Authority {
         ));
     }
 
-    /// One of its files.
+    /// Returns the path of a file, such as `server.key`.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Its own certificate.
+    /// Returns the path of the authority's own certificate.
     pub(crate) fn file(&self) -> PathBuf {
         self.path("root.crt")
     }
@@ -228,18 +228,18 @@ impl Authority {
     }
 }
 
-/// An issuer with a port to itself, which can go down and come back on it.
+/// An issuer with its own port, which can stop and restart on it.
 pub(crate) struct Issuer {
     shared: Arc<IssuerState>,
     pub(crate) server: StubServer,
 }
 
 struct IssuerState {
-    /// Its address, which is its name.
+    /// Its URL, which is also the `iss` claim of its tokens.
     url: OnceLock<String>,
     keys: Mutex<Vec<Value>>,
     fetches: AtomicUsize,
-    /// Whole responses in place of its own, by path.
+    /// Complete responses that replace the regular ones, by path.
     overrides: Mutex<HashMap<&'static str, Vec<u8>>>,
 }
 
@@ -252,12 +252,12 @@ impl Issuer {
         Self::start_as("127.0.0.1", authority, keys)
     }
 
-    /// One whose address has this host.
+    /// Starts an issuer whose URL has this host.
     pub(crate) fn start_as(host: &str, authority: &Authority, keys: &[&SigningKey]) -> Self {
         Self::start_with(Some(authority.server()), host, "", keys)
     }
 
-    /// One whose address has a path.
+    /// Starts an issuer whose URL has a path.
     pub(crate) fn start_below(path: &str, keys: &[&SigningKey]) -> Self {
         Self::start_with(None, "127.0.0.1", path, keys)
     }
@@ -286,7 +286,7 @@ impl Issuer {
         ["--oidc-issuer", self.url(), "--oidc-audience", AUDIENCE]
     }
 
-    /// Has these keys from now on.
+    /// Replaces the published keys.
     pub(crate) fn publish(&self, keys: &[&SigningKey]) {
         self.publish_jwks(keys.iter().map(|key| key.jwk.clone()).collect());
     }
@@ -307,7 +307,7 @@ impl Issuer {
         wait_for("another fetch of the keys", || (self.fetches() > before).then_some(()));
     }
 
-    /// Sends these bytes at this path; its own response again for `None`.
+    /// Sends these bytes in response to requests for this path; the regular response again for `None`.
     pub(crate) fn respond_with(&self, path: &'static str, response: Option<Vec<u8>>) {
         let mut responses = self.shared.overrides.lock().expect("the responses");
         match response {
@@ -325,14 +325,14 @@ impl Issuer {
     }
 }
 
-/// A whole response with this body.
+/// Returns a complete 200 response with this body.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 impl IssuerState {
     fn url(&self) -> &str {
-        self.url.get().expect("it has started")
+        self.url.get().expect("the issuer has started")
     }
 
     fn serve(&self, mut stream: &mut dyn Duplex) -> std::io::Result<()> {
@@ -348,8 +348,8 @@ impl IssuerState {
         if path == KEYS {
             self.fetches.fetch_add(1, Ordering::SeqCst);
         }
-        if let Some(odd) = self.overrides.lock().expect("the responses").get(path) {
-            return odd.clone();
+        if let Some(response) = self.overrides.lock().expect("the responses").get(path) {
+            return response.clone();
         }
         let host = self.url().splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
         let below = self.url()[host.len()..].trim_end_matches('/');

@@ -14,7 +14,7 @@ pub(crate) struct Metrics {
     client: Client,
 }
 
-/// One page of them.
+/// A parsed response of the metrics endpoint.
 pub(crate) struct Scrape {
     pub(crate) text: String,
     pub(crate) samples: Vec<Sample>,
@@ -48,13 +48,13 @@ impl Metrics {
         Scrape::parse(response.text())
     }
 
-    /// The sum of what a name has with these labels, on a new page.
+    /// Scrapes and returns the sum of the samples with this name and these labels.
     #[track_caller]
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
         self.scrape().value(name, labels)
     }
 
-    /// Waits until that is as expected: what a request is counted for may follow its response.
+    /// Waits until the value is as expected: a request may be counted after its response is sent.
     #[track_caller]
     pub(crate) fn wait_for(&self, name: &str, labels: &[(&str, &str)], expected: i64) {
         let reached = || (self.value(name, labels) == expected).then_some(());
@@ -66,14 +66,14 @@ impl Scrape {
     /// Parses a page strictly by the OpenMetrics format.
     #[track_caller]
     pub(crate) fn parse(text: &str) -> Self {
-        let lines = text.strip_suffix("# EOF\n").expect("the mark of the end");
+        let lines = text.strip_suffix("# EOF\n").expect("`# EOF` at the end");
         let (mut families, mut samples) = (BTreeSet::new(), Vec::new());
         let mut current = (String::new(), String::new());
         for line in lines.lines() {
             if let Some(help) = line.strip_prefix("# HELP ") {
                 assert!(help.split_once(' ').is_some_and(|(_, text)| text.ends_with('.')), "{line}");
             } else if let Some(kind) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = kind.split_once(' ').expect("a kind");
+                let (name, kind) = kind.split_once(' ').expect("a metric type");
                 current = (name.to_owned(), kind.to_owned());
                 assert!(families.insert(name), "{name} comes twice");
             } else {
@@ -85,7 +85,7 @@ impl Scrape {
                     "info" => &["_info"],
                     "histogram" => &["_bucket", "_count", "_sum"],
                     "gauge" => &[""],
-                    kind => panic!("{kind} is no kind"),
+                    kind => panic!("{kind} is no known metric type"),
                 };
                 assert!(suffixes.contains(&suffix), "{line} in a {}", current.1);
                 samples.push(sample);
@@ -116,7 +116,7 @@ impl Scrape {
         }
     }
 
-    /// The sum of what a name has with these labels, without what is behind the point.
+    /// Returns the sum of the samples with this name and these labels, without its fraction.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> i64 {
         let fits = |sample: &&Sample| {
             let has = |(name, value): &(&str, &str)| sample.labels.get(*name).is_some_and(|found| found == value);

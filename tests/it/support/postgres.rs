@@ -1,4 +1,4 @@
-//! PostgreSQL servers for the tests, which end with them.
+//! PostgreSQL servers for the tests. They end when the test process ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -11,10 +11,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::tools::assert_declared;
 use super::wait_for;
 
-/// Of the role `plantstore`, which owns the databases and is no superuser.
+/// Password of the role `plantstore`, which owns the databases and is no superuser. On Citus also that of the superuser, with
+/// which servers log in to each other.
 const PASSWORD: &str = "only-for-tests";
 
-/// A server with a port and a directory to itself.
+/// A PostgreSQL server with its own port and directory.
 pub(crate) struct Cluster {
     supervisor: Mutex<Supervisor>,
     tools: PathBuf,
@@ -22,21 +23,39 @@ pub(crate) struct Cluster {
     data: PathBuf,
     port: u16,
     databases: AtomicUsize,
+    /// Workers of Citus, if the tests run on it.
+    workers: Vec<Cluster>,
+    /// Name of the database that distributed databases are copied from.
+    template: OnceLock<String>,
 }
 
 impl Cluster {
-    /// The one for all tests that leave it as it is; each takes a database of its own.
+    /// Returns the server for all tests that neither stop nor configure it. Each test creates its own database.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         assert_declared("postgres");
-        // No test needs it to survive a power failure, so it need not wait for the disk.
+        // No test simulates a power failure, so writes need not wait for the disk.
         SHARED.get_or_init(|| Self::start(&["fsync=off"]))
     }
 
-    /// One for a test that breaks it, with settings such as `fsync=off`. With `ssl=on` it has a certificate for
-    /// 127.0.0.1 from an authority whose own is `root.crt` in the data directory.
+    /// Starts a server for one test, with settings such as `fsync=off`. With `ssl=on` it has a certificate for
+    /// 127.0.0.1; the certificate of its authority is `root.crt` in the data directory.
     pub(crate) fn start(settings: &[&str]) -> Self {
         assert_declared("postgres");
+        if !runs_on_citus() {
+            return Self::start_server(settings);
+        }
+        let settings = [CITUS_SETTINGS, settings].concat();
+        let workers = (0..CITUS_WORKERS).map(|_| Self::start_server(&settings)).collect();
+        let mut coordinator = Self::start_server(&settings);
+        coordinator.workers = workers;
+        for server in coordinator.servers() {
+            server.psql("postgres", &format!("ALTER ROLE postgres PASSWORD '{PASSWORD}'"));
+        }
+        coordinator
+    }
+
+    fn start_server(settings: &[&str]) -> Self {
         let tools = tools();
         let mut supervisor = Supervisor::start(&tools, settings);
         let directory = PathBuf::from(supervisor.read_line());
@@ -44,8 +63,16 @@ impl Cluster {
         // Another process may take the port first.
         let port = (0..10).map(|_| free_port()).find(|port| supervisor.run(&data, *port));
         let port = port.unwrap_or_else(|| panic!("PostgreSQL does not start:\n{}", log(&directory)));
-        let cluster =
-            Self { supervisor: Mutex::new(supervisor), tools, directory, data, port, databases: AtomicUsize::new(0) };
+        let cluster = Self {
+            supervisor: Mutex::new(supervisor),
+            tools,
+            directory,
+            data,
+            port,
+            databases: AtomicUsize::new(0),
+            workers: Vec::new(),
+            template: OnceLock::new(),
+        };
         cluster.psql("postgres", &format!("CREATE ROLE plantstore LOGIN PASSWORD '{PASSWORD}'"));
         cluster
     }
@@ -62,25 +89,91 @@ impl Cluster {
         &self.data
     }
 
-    /// A new, empty database that belongs to the role `plantstore`.
+    /// Creates an empty database that belongs to the role `plantstore`, and returns its name.
     pub(crate) fn create_database(&self) -> String {
+        self.copy_database("template1")
+    }
+
+    fn copy_database(&self, template: &str) -> String {
         let name = format!("plants_{}", self.databases.fetch_add(1, Ordering::Relaxed));
-        self.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
+        for server in self.servers() {
+            server.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore TEMPLATE {template}"));
+        }
         name
     }
 
-    /// The database as `--store` names it.
+    /// Creates a database of Citus as a copy, on each server, of one that `distribute` has set up. This takes a tenth of the
+    /// time of setting up another one.
+    pub(crate) fn copy_distributed_database(&self, distribute: impl FnOnce() -> String) -> String {
+        let template = self.template.get_or_init(|| {
+            let name = distribute();
+            for server in self.servers() {
+                // A database can be copied while no process uses it, including the background processes of Citus.
+                server.psql("postgres", &format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
+                let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+                server.psql("postgres", &end);
+            }
+            name
+        });
+        let copy = self.copy_database(template);
+        // The settings of a database are not copied with it.
+        let settings = format!(
+            "SELECT format('ALTER DATABASE {copy} SET %s;', unnest(setconfig))
+             FROM pg_db_role_setting JOIN pg_database ON pg_database.oid = setdatabase WHERE datname = '{template}'"
+        );
+        for server in self.servers() {
+            server.psql("postgres", &server.psql("postgres", &settings));
+        }
+        copy
+    }
+
+    /// Removes a database of Citus, for which each server runs a background process.
+    pub(crate) fn drop_database(&self, name: &str) {
+        for server in self.servers() {
+            let mut session = server.session("postgres");
+            let statement = format!("DROP DATABASE {name} WITH (FORCE)");
+            // It stays if a transaction is still prepared.
+            let _ = session.stdin.take().expect("standard input is piped").write_all(statement.as_bytes());
+            let _ = session.wait_with_output();
+        }
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.workers)
+    }
+
+    /// Makes the servers of this database known to each other, on Citus, with the workers at these addresses.
+    pub(crate) fn connect_workers(&self, database: &str, workers: &[SocketAddr]) {
+        for server in self.servers() {
+            server.psql(database, "CREATE EXTENSION citus");
+            for role in ["postgres", "plantstore"] {
+                let password = format!("(0, '{role}', 'password={PASSWORD}')");
+                server.psql(database, &format!("INSERT INTO pg_dist_authinfo VALUES {password}"));
+            }
+        }
+        let node = |address: SocketAddr| format!("'{}', {}", address.ip(), address.port());
+        self.psql(database, &format!("SELECT citus_set_coordinator_host({})", node(self.address())));
+        for worker in workers {
+            self.psql(database, &format!("SELECT citus_add_node({})", node(*worker)));
+        }
+    }
+
+    pub(crate) fn workers(&self) -> &[Self] {
+        &self.workers
+    }
+
+    /// Returns the value of `--store` for a database.
     pub(crate) fn url(&self, database: &str) -> String {
         self.url_at(self.address(), database)
     }
 
-    /// The same by way of another address, that of a proxy.
-    #[expect(clippy::unused_self, reason = "it is the way to this server's database")]
+    /// Returns the value of `--store` for a database behind a proxy with this address.
+    #[expect(clippy::unused_self, reason = "the URL leads to a database of this server")]
     pub(crate) fn url_at(&self, address: SocketAddr, database: &str) -> String {
         format!("postgres://plantstore:{PASSWORD}@{address}/{database}")
     }
 
-    /// One of PostgreSQL's own programs.
+    /// Returns the command for a program of PostgreSQL, such as `pg_dump`.
     pub(crate) fn tool(&self, name: &str) -> Command {
         Command::new(self.tools.join(name))
     }
@@ -89,73 +182,73 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn psql(&self, database: &str, sql: &str) -> String {
         let mut session = self.session(database);
-        // If it does not read them, its error says why.
-        let _ = session.stdin.take().expect("its input").write_all(sql.as_bytes());
-        let output = session.wait_with_output().expect("the end of psql");
+        // If psql ends early, its error output says why.
+        let _ = session.stdin.take().expect("standard input is piped").write_all(sql.as_bytes());
+        let output = session.wait_with_output().expect("psql ends");
         let stderr = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         assert!(output.status.success(), "{sql}: {stderr} {}", String::from_utf8_lossy(&output.stderr));
         stderr
     }
 
-    /// A session of the superuser that has run these statements, such as `BEGIN; LOCK TABLE …`, and stays.
+    /// Opens a session of the superuser, runs statements such as `BEGIN; LOCK TABLE …`, and keeps the session open.
     #[track_caller]
     pub(crate) fn hold(&self, database: &str, sql: &str) -> HeldSession {
         let mut held = HeldSession(self.session(database));
-        let input = held.0.stdin.as_mut().expect("its input");
+        let input = held.0.stdin.as_mut().expect("standard input is piped");
         let _ = input.write_all(format!("{sql};\n\\echo held\n").as_bytes());
-        let output = BufReader::new(held.0.stdout.as_mut().expect("its output"));
-        if !output.lines().any(|line| line.expect("its words") == "held") {
+        let output = BufReader::new(held.0.stdout.as_mut().expect("standard output is piped"));
+        if !output.lines().any(|line| line.expect("a line of text") == "held") {
             let mut errors = String::new();
-            held.0.stderr.take().expect("its errors").read_to_string(&mut errors).expect("text");
+            held.0.stderr.take().expect("standard error is piped").read_to_string(&mut errors).expect("text");
             panic!("{sql}: {errors}");
         }
         held
     }
 
-    /// Kills all of its processes at once, without a chance to write anything.
+    /// Kills all processes of the server at the same moment, so that none can write anything more.
     pub(crate) fn kill(&self) {
         self.freeze_postmaster();
-        wait_until_ended(&self.order("all KILL"));
+        wait_until_ended(&self.command("all KILL"));
     }
 
-    /// Shuts it down cleanly, without waiting for its clients.
+    /// Shuts the server down cleanly and disconnects its clients.
     pub(crate) fn stop(&self) {
-        wait_until_ended(&self.order("one INT"));
+        wait_until_ended(&self.command("one INT"));
     }
 
-    /// Starts it again after its end, on the same port and data.
+    /// Starts the server again after it has ended, with the same port and data.
     pub(crate) fn restart(&self) {
         let mut supervisor = self.supervisor.lock().expect("the supervisor");
-        assert!(ended(supervisor.server), "it runs already");
-        // Meanwhile a connection of another process may have taken the port.
+        assert!(ended(supervisor.server), "the server is still running");
+        // A connection of another process may use the port meanwhile.
         wait_for("the port of the database server", || supervisor.run(&self.data, self.port).then_some(()));
     }
 
-    /// Stops the time for all of its processes: connections are open, and silent.
+    /// Stops all processes of the server with SIGSTOP. Connections stay open and get no response.
     pub(crate) fn freeze(&self) {
         self.freeze_postmaster();
-        wait_until_frozen(&self.order("all STOP"));
+        wait_until_frozen(&self.command("all STOP"));
     }
 
     pub(crate) fn thaw(&self) {
-        self.order("all CONT");
+        self.command("all CONT");
     }
 
-    /// Stops the time for the process that takes connections; those that are open go on.
+    /// Stops the process that accepts connections with SIGSTOP. Open connections continue to work.
     pub(crate) fn freeze_postmaster(&self) {
-        wait_until_frozen(&self.order("one STOP"));
+        wait_until_frozen(&self.command("one STOP"));
     }
 
     pub(crate) fn thaw_postmaster(&self) {
-        self.order("one CONT");
+        self.command("one CONT");
     }
 
-    /// Its processes, the first one first.
-    fn order(&self, order: &str) -> Vec<u32> {
-        self.supervisor.lock().expect("the supervisor").order(order)
+    /// Sends a command to the supervisor. Returns the ids of the signalled processes, the postmaster first.
+    fn command(&self, command: &str) -> Vec<u32> {
+        self.supervisor.lock().expect("the supervisor").command(command)
     }
 
-    /// Starts a session that waits for a frozen server, but not forever.
+    /// Starts psql. It waits for a frozen server for at most 300 s.
     fn session(&self, database: &str) -> Child {
         Command::new("timeout")
             .arg("300")
@@ -185,7 +278,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A session that holds what it has until it is dropped.
+/// A session that holds its locks until it is dropped.
 pub(crate) struct HeldSession(Child);
 
 impl Drop for HeldSession {
@@ -196,7 +289,7 @@ impl Drop for HeldSession {
     }
 }
 
-/// `postgres.sh`, the server's parent: it outlives the tests just long enough to remove what is theirs.
+/// `postgres.sh`, the parent of the server. When the tests end, it kills the server and removes its directory.
 struct Supervisor {
     child: Child,
     input: Option<ChildStdin>,
@@ -217,7 +310,7 @@ impl Supervisor {
             .process_group(0)
             .spawn()
             .expect("a shell");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let output = BufReader::new(child.stdout.take().expect("standard output is piped"));
         Self { input: child.stdin.take(), child, output, server: 0 }
     }
 
@@ -228,14 +321,15 @@ impl Supervisor {
         line.trim_end().to_owned()
     }
 
-    fn order(&mut self, order: &str) -> Vec<u32> {
-        writeln!(self.input.as_mut().expect("its input"), "{order}").expect("the order given");
+    fn command(&mut self, command: &str) -> Vec<u32> {
+        writeln!(self.input.as_mut().expect("standard input is piped"), "{command}")
+            .expect("the supervisor reads the command");
         self.read_line().split(' ').filter_map(|process| process.parse().ok()).collect()
     }
 
-    /// Starts the server and waits until it takes connections; false if it ends instead.
+    /// Starts the server and waits until it accepts connections. Returns false if it ends instead.
     fn run(&mut self, data: &Path, port: u16) -> bool {
-        let server = self.order(&format!("start {port}"))[0];
+        let server = self.command(&format!("start {port}"))[0];
         self.server = server;
         wait_for("the database server to be ready", || {
             // Line 1 is the process id, line 8 the state.
@@ -247,6 +341,28 @@ impl Supervisor {
             ended(server).then_some(false)
         })
     }
+}
+
+/// Number of workers of a cluster on Citus.
+const CITUS_WORKERS: usize = 2;
+/// Settings of its servers. Prepared transactions of a lost server are resolved soon.
+const CITUS_SETTINGS: &[&str] = &[
+    "shared_preload_libraries=citus",
+    // Citus would enable TLS with a certificate that no client accepts.
+    "ssl=off",
+    "citus.node_conninfo=sslmode=disable",
+    "citus.recover_2pc_interval=1s",
+    "citus.shard_count=8",
+    "citus.enable_unsafe_triggers=on",
+    "wal_level=logical",
+    "max_prepared_transactions=100",
+    "max_worker_processes=100",
+];
+
+/// Returns true if `scripts/distributed` runs the tests: every database is distributed over several servers.
+pub(crate) fn runs_on_citus() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "tests have no command line of their own")]
+    std::env::var_os("PLANTSTORE_TEST_CITUS").is_some()
 }
 
 /// Directory of PostgreSQL's programs: `PG_BIN`, or the newest version where Debian installs it.
@@ -262,8 +378,8 @@ fn tools() -> PathBuf {
     PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
 }
 
-/// A port that nothing listens on and that the kernel gives to no other socket: it is below the range that sockets
-/// without a chosen port get (32768 and above by default).
+/// Returns a port that no process listens on and that the kernel gives to no other socket: it is below the ephemeral
+/// ports (32768 and above by default).
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let candidate = || 20_000 + (std::process::id() * 100 + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
@@ -271,20 +387,20 @@ pub(crate) fn free_port() -> u16 {
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port")
 }
 
-/// An address where connections are rejected: tests do not listen on a reserved port.
+/// An address at which no server listens, because its port is privileged.
 pub(crate) const CLOSED_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 fn log(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// The letter for the state of a process, as the kernel shows it; none after its end.
+/// Returns the state letter of a process from `/proc`; `None` if the process does not exist.
 fn state(process: u32) -> Option<char> {
     let state = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     state.rsplit_once(") ").and_then(|(_, state)| state.chars().next())
 }
 
-/// Ended, even if its parent has not taken note yet.
+/// Returns true if a process has ended, also while its parent has not reaped it.
 pub(super) fn ended(process: u32) -> bool {
     matches!(state(process), None | Some('Z' | 'X'))
 }

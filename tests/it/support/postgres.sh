@@ -47,12 +47,12 @@ end() {
   trap '' INT TERM
   set +e
   if runs; then
-    # Stopped, it has no more children; a last one that this misses ends when it finds itself without a parent.
+    # A stopped server starts no more children. A child that the list misses ends when it has lost its parent.
     kill -STOP "$server"
     kill -KILL $(family)
     wait "$server"
   fi 2> /dev/null
-  # The one thing that a killed server leaves outside of its directory: a segment of shared memory, named in this file.
+  # A killed server leaves a segment of shared memory. This file has its id.
   segment=$(sed -n '7s/.* //p' data/postmaster.pid 2> /dev/null)
   [ -z "$segment" ] || ipcrm --shmem-id "$segment" 2> /dev/null
   cd /
@@ -63,7 +63,7 @@ end() {
   done
 }
 
-# A certificate for 127.0.0.1 and the authority that gave it, `data/root.crt`.
+# Creates an authority (`data/root.crt`) and a certificate for 127.0.0.1.
 certify() {
   for name in root server; do
     $run openssl ecparam -name prime256v1 -genkey -noout -out "data/$name.key"

@@ -7,11 +7,14 @@ use tempfile::NamedTempFile;
 
 use super::tools::{external, in_tests};
 
-/// The resources that it knows, whose tokens have the audiences `plants` and `other`.
+/// The resources of the provider. Their tokens have the audiences `plants` and `other`.
 pub(crate) const PLANTS: &str = "https://plants.example";
 pub(crate) const OTHER: &str = "https://other.example";
 
-/// A running provider with one client, `garden`.
+/// A resource whose tokens have its URL as their audience.
+pub(crate) const GARDEN: &str = "https://garden.example";
+
+/// A running provider with the client `garden`; `register` adds another.
 pub(crate) struct Provider {
     process: Child,
     input: ChildStdin,
@@ -33,19 +36,20 @@ impl Provider {
             .stderr(errors.reopen().expect("the file"))
             .spawn()
             .expect("node is missing: scripts/test installs it");
-        let input = process.stdin.take().expect("its input");
-        let output = BufReader::new(process.stdout.take().expect("its output"));
+        let input = process.stdin.take().expect("standard input is piped");
+        let output = BufReader::new(process.stdout.take().expect("standard output is piped"));
         let mut provider = Self { process, input, output, errors, issuer: String::new() };
         provider.issuer = provider.read_line();
         provider
     }
 
-    /// Its address, which is also its name in tokens.
+    /// Returns its URL, which is also the `iss` claim of its tokens.
     pub(crate) fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// An access token of the client credentials grant, signed with this algorithm; `opaque` for one that is not a JWT.
+    /// Returns an access token of the client credentials grant, signed with this algorithm, or one that is no JWT for
+    /// `opaque`.
     #[track_caller]
     pub(crate) fn token(&mut self, algorithm: &str, resource: &str) -> String {
         self.ask(&format!("token {algorithm} {resource}"))
@@ -57,9 +61,16 @@ impl Provider {
         assert_eq!(self.ask("rotate"), "rotated");
     }
 
+    /// Adds the public client `console`, whose users come back to this URL from the provider's login page.
     #[track_caller]
-    fn ask(&mut self, line: &str) -> String {
-        writeln!(self.input, "{line}").expect("it reads");
+    pub(crate) fn register(&mut self, url: &str) {
+        assert_eq!(self.ask(&format!("register {url}")), "registered");
+    }
+
+    /// Executes a command of `tests/node/oidc-provider.mjs`.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("the provider reads commands");
         self.read_line()
     }
 

@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Point of an exchange at which an armed cut happens.
+/// Point of an exchange at which the proxy closes the connection. The needle is a byte string that the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The server never gets the needle whole.
+    /// The server never receives the whole needle.
     BeforeSend,
-    /// The server gets the needle, and the client is cut off before the response.
+    /// The server receives the needle. The client is disconnected before the response.
     AfterSend,
-    /// The server has sent a response, which the client never gets.
+    /// The server has sent a response, which the client never receives.
     AfterResponse,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
-        let address = listener.local_addr().expect("its address");
+        let address = listener.local_addr().expect("a local address");
         let shared = Arc::new(SharedState::default());
         let state = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -44,38 +44,38 @@ impl Proxy {
         self.address
     }
 
-    /// Closes all connections, and every new one at once.
+    /// Closes all connections, and each new one immediately.
     pub(crate) fn cut(&self) {
         self.shared.lock().cut();
         self.shared.changed.notify_all();
     }
 
-    /// Connections stay, and new ones are taken, but nothing gets through any more: neither data nor an end.
+    /// Forwards neither data nor the end of a stream any more. Connections stay open, and new ones are accepted.
     pub(crate) fn freeze(&self) {
         self.shared.lock().mode = Mode::Frozen;
     }
 
-    /// Ends a cut or a freeze; what was held back goes on its way.
+    /// Ends a cut or a freeze, and forwards the bytes that were held back.
     pub(crate) fn heal(&self) {
         let mut state = self.shared.lock();
-        (state.mode, state.cut_stays) = (Mode::Open, false);
+        (state.mode, state.armed_cut_is_total) = (Mode::Open, false);
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// The next connection on which the client sends these bytes is cut at this stage; later ones are not. Several of
-    /// these wait for one another.
+    /// Cuts the next connection on which the client sends these bytes, at this stage. Each call cuts one connection;
+    /// several calls take effect one after another.
     pub(crate) fn cut_at(&self, stage: Stage, needle: &'static [u8]) {
         self.shared.lock().armed.push_back((Act::Cut(stage), needle));
     }
 
-    /// The same, and with that connection everything is cut, until it heals.
-    pub(crate) fn cut_for_good_at(&self, stage: Stage, needle: &'static [u8]) {
-        self.shared.lock().cut_stays = true;
+    /// Same as `cut_at`, but cuts all connections at that moment, until [`Self::heal`].
+    pub(crate) fn cut_all_at(&self, stage: Stage, needle: &'static [u8]) {
+        self.shared.lock().armed_cut_is_total = true;
         self.cut_at(stage, needle);
     }
 
-    /// Freezes when the client is about to send these bytes, which the server does not get until it heals.
+    /// Freezes before forwarding these bytes. The server receives them after [`Self::heal`].
     pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
         self.shared.lock().armed.push_back((Act::Freeze, needle));
     }
@@ -94,7 +94,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.cut();
         self.shared.lock().ended = true;
-        // Wakes the thread that waits for a connection.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -107,7 +107,7 @@ enum Mode {
     Frozen,
 }
 
-/// Action on a connection on which a needle is found.
+/// Action on the connection on which a needle is found.
 #[derive(Clone, Copy)]
 enum Act {
     Cut(Stage),
@@ -117,13 +117,13 @@ enum Act {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// Number of cuts so far: a connection that was accepted before one is closed even after healing.
+    /// Number of cuts so far. A connection that was accepted before a cut is closed even if the proxy has healed since.
     times_cut: usize,
     pairs: Vec<Arc<ConnectionPair>>,
     armed: VecDeque<(Act, &'static [u8])>,
     armed_cuts: usize,
-    /// An armed cut cuts everything.
-    cut_stays: bool,
+    /// The next armed cut closes all connections.
+    armed_cut_is_total: bool,
     ended: bool,
 }
 
@@ -146,15 +146,15 @@ impl SharedState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, once it is not frozen.
-    fn when_moving(&self) -> MutexGuard<'_, State> {
+    /// Waits while the proxy is frozen, and returns the state.
+    fn wait_until_not_frozen(&self) -> MutexGuard<'_, State> {
         let frozen = |state: &mut State| state.mode == Mode::Frozen;
         self.changed.wait_while(self.lock(), frozen).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries a connection that was accepted after so many cuts, until it ends.
+    /// Forwards a connection until it ends. `times_cut` is the number of cuts at the time it was accepted.
     fn forward(self: Arc<Self>, client: TcpStream, target: SocketAddr, times_cut: usize) {
-        if self.when_moving().mode == Mode::Cut {
+        if self.wait_until_not_frozen().mode == Mode::Cut {
             return;
         }
         let Ok(server) = TcpStream::connect(target) else { return };
@@ -181,11 +181,11 @@ impl SharedState {
 
     fn forward_requests(&self, pair: &ConnectionPair) {
         let mut chunk = vec![0; 64 * 1024];
-        // The end of what was sent so far: a needle may come in pieces.
+        // The last bytes sent so far, because a needle may arrive in several pieces.
         let mut tail = Vec::new();
         loop {
             let length = (&pair.client).read(&mut chunk).unwrap_or(0);
-            let mut state = self.when_moving();
+            let mut state = self.wait_until_not_frozen();
             if length == 0 || pair.closed.load(Ordering::SeqCst) {
                 drop(state);
                 let _ = pair.server.shutdown(Shutdown::Write);
@@ -194,7 +194,7 @@ impl SharedState {
             let before = tail.len();
             tail.extend_from_slice(&chunk[..length]);
             let found = state.armed.front().and_then(|(act, needle)| {
-                // Not before the piece that completes it: it may have gone by before this was armed.
+                // A match must end in the new bytes: an earlier one was sent before the fault was armed.
                 let from = before.saturating_sub(needle.len() - 1);
                 let at = tail[from..].windows(needle.len()).position(|window| window == *needle)?;
                 Some((*act, from + at))
@@ -206,21 +206,21 @@ impl SharedState {
                 state.mode = Mode::Frozen;
             }
             drop(state);
-            let mut goes = &chunk[..length];
+            let mut forwarded = &chunk[..length];
             match found {
-                Some((Act::Cut(Stage::BeforeSend), at)) => goes = &chunk[..at.saturating_sub(before)],
-                // Both before the response can come.
+                Some((Act::Cut(Stage::BeforeSend), at)) => forwarded = &chunk[..at.saturating_sub(before)],
+                // These flags are set before the request is forwarded, and so before the response can arrive.
                 Some((Act::Cut(Stage::AfterSend), _)) => pair.closed.store(true, Ordering::SeqCst),
                 Some((Act::Cut(Stage::AfterResponse), _)) => pair.cut_on_response.store(true, Ordering::SeqCst),
                 Some((Act::Freeze, at)) => {
-                    let first = &goes[..at.saturating_sub(before)];
-                    goes = &goes[first.len()..];
+                    let first = &forwarded[..at.saturating_sub(before)];
+                    forwarded = &forwarded[first.len()..];
                     let _ = (&pair.server).write_all(first);
-                    drop(self.when_moving());
+                    drop(self.wait_until_not_frozen());
                 }
                 None => {}
             }
-            let sent = (&pair.server).write_all(goes);
+            let sent = (&pair.server).write_all(forwarded);
             if matches!(found, Some((Act::Cut(Stage::BeforeSend | Stage::AfterSend), _))) {
                 self.cut_armed(pair);
             }
@@ -235,7 +235,7 @@ impl SharedState {
         let mut chunk = vec![0; 64 * 1024];
         loop {
             let length = (&pair.server).read(&mut chunk).unwrap_or(0);
-            drop(self.when_moving());
+            drop(self.wait_until_not_frozen());
             if length == 0 {
                 pair.close();
                 return;
@@ -243,7 +243,7 @@ impl SharedState {
             if pair.cut_on_response.swap(false, Ordering::SeqCst) {
                 self.cut_armed(pair);
             }
-            // A closed connection is read to its end all the same, see there.
+            // After `close`, the rest is read and dropped; see there.
             if !pair.closed.load(Ordering::SeqCst) && (&pair.client).write_all(&chunk[..length]).is_err() {
                 pair.close();
             }
@@ -252,9 +252,9 @@ impl SharedState {
 
     fn cut_armed(&self, pair: &ConnectionPair) {
         let mut state = self.lock();
-        // Counted first: a client that sees the end may read the count at once.
+        // Counted before the close, because a test may read the count as soon as its client is disconnected.
         state.armed_cuts += 1;
-        if state.cut_stays {
+        if state.armed_cut_is_total {
             state.cut();
             self.changed.notify_all();
         }
@@ -263,21 +263,21 @@ impl SharedState {
     }
 }
 
-/// Number of bytes of a stream that are stored to find needles that arrive in pieces.
+/// Number of bytes of a stream that are buffered to find needles that arrive in pieces.
 const LONGEST_NEEDLE: usize = 256;
 
-/// The two connections that make one.
+/// A client's connection and the proxy's connection to the server.
 struct ConnectionPair {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
-    /// The server's next bytes are thrown away, and the connection is cut.
+    /// Drop the server's next bytes and cut the connection.
     cut_on_response: AtomicBool,
 }
 
 impl ConnectionPair {
-    /// Both sides see the end of the stream. Further bytes of the server are read and dropped: were they left unread, the
-    /// kernel would reset the connection, and the server might lose what it was sent before the end.
+    /// Ends the stream for both sides. Further bytes of the server are read and dropped: if they stayed unread, the
+    /// kernel would reset the connection, and the server might lose bytes that it has not read yet.
     fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let _ = self.client.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! HTTP response as it came: status, header fields and body.
+//! HTTP response: status, header fields and body.
 
 use std::fmt::Write as _;
 
@@ -23,6 +23,11 @@ impl Response {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("a JSON body, not {:?}", self.text()))
     }
 
+    /// Returns the body as JSON; null for another body.
+    pub(crate) fn json_or_null(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
     /// Returns the error code, after checking that the response has exactly the error shape.
     #[track_caller]
     pub(crate) fn error(&self) -> i64 {
@@ -41,7 +46,7 @@ impl Response {
         self.json()["message"].as_str().expect("a message").to_owned()
     }
 
-    /// Status, headers and body as they went over the wire, without what differs from run to run.
+    /// Returns status, header fields and body, with placeholders for values that differ between runs.
     pub(crate) fn wire(&self) -> String {
         let mut text = format!("{} {}\n", self.status, self.reason);
         for (name, value) in &self.headers {
@@ -56,7 +61,7 @@ impl Response {
         text + "\n" + self.text()
     }
 
-    /// The address in the `Link` to the next page.
+    /// Returns the URL of the next page from the `Link` header.
     pub(crate) fn next(&self) -> Option<String> {
         let link = self.header("link")?;
         let address = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));

@@ -10,14 +10,14 @@ use super::{Client, Connection, Random, Response, TIMEOUT};
 
 /// Timeout of a client for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before the next try.
+/// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(5);
-/// One of so many tries is hung up on as soon as it is sent.
-const HANG_UPS: usize = 8;
+/// The client disconnects right after sending in one of this many attempts.
+const DISCONNECT_ONE_IN: usize = 8;
 
 pub(crate) struct RetryingClients {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// One for each user.
+    /// One token for each user.
     pub(crate) tokens: Vec<String>,
     pub(crate) clients: usize,
     /// Number of ids of each user: few, so that a duplicate write is noticed.
@@ -29,13 +29,13 @@ pub(crate) struct RetryingClients {
 /// A write and the response that it ended with.
 pub(crate) struct CompletedWrite {
     pub(crate) key: String,
-    /// The status of a success, or the number of an error.
+    /// Status of a success, or error code.
     pub(crate) number: i64,
     pub(crate) replayed: bool,
 }
 
 impl RetryingClients {
-    /// Runs while `during` does, and until every write has a response.
+    /// Runs the clients until `during` returns and every write has a response.
     pub(crate) fn run(&self, history: &History, during: impl FnOnce()) -> Vec<CompletedWrite> {
         let stop = AtomicBool::new(false);
         let tries = AtomicUsize::new(0);
@@ -73,21 +73,21 @@ impl RetryingClients {
     }
 }
 
-/// One client.
 struct RetryingClient<'a> {
     all: &'a RetryingClients,
     history: &'a History,
-    /// Of all clients: each goes to the next node.
+    /// Number of attempts of all clients. It selects the node of the next connection.
     tries: &'a AtomicUsize,
     random: Random,
     connection: Option<(SocketAddr, Connection)>,
 }
 
 impl RetryingClient<'_> {
-    /// Does one write, however often it has to be sent.
+    /// Sends one write until it gets a response.
     fn write(&mut self, key: String) -> CompletedWrite {
         let user = self.random.below(self.all.tokens.len());
-        let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("some"))).expect("small");
+        let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("not negative")))
+            .expect("a small number");
         let name = (self.random.below(2) == 0).then(|| self.history.name(user, id));
         let called = self.history.now();
         let response = loop {
@@ -101,7 +101,7 @@ impl RetryingClient<'_> {
         let outcome = match number {
             200 | 204 => Outcome::Done,
             40900 | 40400 => Outcome::Denied,
-            _ => panic!("a response that no write should get: {}", response.wire()),
+            _ => panic!("unexpected response to a write: {}", response.wire()),
         };
         let action = match name {
             Some(name) => Action::Create(id, name, outcome),
@@ -111,7 +111,7 @@ impl RetryingClient<'_> {
         CompletedWrite { key, number, replayed: response.header("idempotency-replayed").is_some() }
     }
 
-    /// Sends it once; `None` when the outcome stays unknown.
+    /// Sends a write once. Returns `None` if its outcome is unknown.
     fn try_once(&mut self, user: usize, id: i64, name: Option<&str>, key: &str) -> Option<Response> {
         let (node, mut connection) = self.connection.take().or_else(|| self.connect())?;
         let client = Client { address: node, token: Some(self.all.tokens[user].clone()) };
@@ -127,7 +127,7 @@ impl RetryingClient<'_> {
             None => client.bytes("DELETE", &format!("/plants/{id}"), &headers, None),
         };
         connection.try_send(bytes).ok()?;
-        if self.random.below(HANG_UPS) == 0 {
+        if self.random.below(DISCONNECT_ONE_IN) == 0 {
             return None;
         }
         let response = connection.try_read_response(false).ok()?;

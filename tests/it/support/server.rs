@@ -1,4 +1,4 @@
-//! Site of a store, and the real binary running on it.
+//! Temporary store of a test, and the plantstore binary running on it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,15 +9,19 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-use super::postgres::HeldSession;
+use super::postgres::{HeldSession, runs_on_citus};
 use super::tools::assert_declared;
 use super::{Client, Cluster, Engine, Metrics, Proxy, TIMEOUT, wait_for};
 
-/// Place for a new store of one engine: a temporary directory, and a database for PostgreSQL. Removed with the test.
+/// `--store-timeout` of servers whose test does not set it. On a machine that is busy with other tests, a statement may
+/// take longer than the default of 2 s.
+const STORE_TIMEOUT: &str = "60s";
+
+/// Temporary directory of a test and, with PostgreSQL, a database. The directory is removed at the end of the test.
 pub(crate) struct Site<'a> {
     pub(crate) engine: Engine,
     directory: Arc<TempDir>,
-    /// For the engine that has one.
+    /// `None` for SQLite.
     database: Option<Database<'a>>,
 }
 
@@ -27,55 +31,106 @@ struct Database<'a> {
     name: String,
     /// Address that the service connects to.
     address: SocketAddr,
+    /// Removes the database at the end of the test.
+    _cleanup: Option<Arc<DropDatabase>>,
+}
+
+/// A database of Citus on the shared cluster. It is removed with this value.
+struct DropDatabase(String);
+
+impl Drop for DropDatabase {
+    fn drop(&mut self) {
+        Cluster::shared().drop_database(&self.0);
+    }
 }
 
 impl Site<'static> {
+    /// Creates a store. On Citus its database is distributed; otherwise it has no schema yet.
     pub(crate) fn new(engine: Engine) -> Self {
         match engine {
+            Engine::Postgres if runs_on_citus() => {
+                let cluster = Cluster::shared();
+                let name = cluster.copy_distributed_database(|| Self::on(cluster).database().name.clone());
+                let cleanup = Arc::new(DropDatabase(name.clone()));
+                Self::of(Database { cluster, name, address: cluster.address(), _cleanup: Some(cleanup) })
+            }
+            _ => Self::empty(engine),
+        }
+    }
+
+    /// Creates a store without a schema, on any engine. Its database is not distributed.
+    pub(crate) fn empty(engine: Engine) -> Self {
+        match engine {
             Engine::Sqlite => Self { engine, directory: temporary(), database: None },
-            Engine::Postgres => Self::on(Cluster::shared()),
+            Engine::Postgres => Self::undistributed(Cluster::shared()),
         }
     }
 }
 
 impl<'a> Site<'a> {
-    /// A new database on this server.
+    /// Creates a database on this server.
     pub(crate) fn on(cluster: &'a Cluster) -> Self {
-        let database = Database { cluster, name: cluster.create_database(), address: cluster.address() };
+        let workers: Vec<SocketAddr> = cluster.workers().iter().map(Cluster::address).collect();
+        Self::with_workers(cluster, &workers)
+    }
+
+    /// Creates a database on this server, and distributes it over workers of the cluster at these addresses.
+    pub(crate) fn with_workers(cluster: &'a Cluster, workers: &[SocketAddr]) -> Self {
+        let site = Self::undistributed(cluster);
+        if !workers.is_empty() {
+            cluster.connect_workers(&site.database().name, workers);
+            let migrated = site.run(&["migrate", "--distribute", "citus"]);
+            assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+        }
+        site
+    }
+
+    /// Creates a database without a schema on this server, even on Citus.
+    fn undistributed(cluster: &'a Cluster) -> Self {
+        let name = cluster.create_database();
+        Self::of(Database { cluster, name, address: cluster.address(), _cleanup: None })
+    }
+
+    fn of(database: Database<'a>) -> Self {
         Self { engine: Engine::Postgres, directory: temporary(), database: Some(database) }
     }
 
-    /// The same database by way of a proxy.
+    /// Returns a site with the same database, reached through a proxy.
     pub(crate) fn through(&self, proxy: &Proxy) -> Self {
-        let database = Database { address: proxy.address(), ..self.database().clone() };
+        self.at(proxy.address())
+    }
+
+    /// Returns a site with the same database, reached at another address.
+    pub(crate) fn at(&self, address: SocketAddr) -> Self {
+        let database = Database { address, ..self.database().clone() };
         Self { engine: self.engine, directory: temporary(), database: Some(database) }
     }
 
     fn database(&self) -> &Database<'a> {
-        self.database.as_ref().expect("an engine with a database")
+        self.database.as_ref().expect("the engine is PostgreSQL")
     }
 
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The store as `--store` names it.
+    /// Returns the value of `--store`.
     pub(crate) fn url(&self) -> String {
         match self.engine {
             Engine::Sqlite => format!("sqlite:{}", self.file().display()),
             Engine::Postgres => {
-                let Database { cluster, name, address } = self.database();
+                let Database { cluster, name, address, .. } = self.database();
                 cluster.url_at(*address, name)
             }
         }
     }
 
-    /// The file of an embedded store.
+    /// Returns the path of the SQLite file.
     pub(crate) fn file(&self) -> PathBuf {
         self.directory().join("plants.db")
     }
 
-    /// Runs statements on the store as another program does.
+    /// Runs SQL statements on the store from another connection.
     #[track_caller]
     pub(crate) fn execute(&self, statements: &str) {
         match self.engine {
@@ -84,7 +139,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The whole numbers that a statement finds in the store.
+    /// Returns the first column of a query as integers.
     #[track_caller]
     pub(crate) fn rows(&self, statement: &str) -> Vec<i64> {
         match self.engine {
@@ -93,7 +148,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The texts that a statement finds in the store.
+    /// Returns the first column of a query as texts.
     #[track_caller]
     pub(crate) fn texts(&self, statement: &str) -> Vec<String> {
         match self.engine {
@@ -114,12 +169,18 @@ impl<'a> Site<'a> {
         cluster.psql(name, &format!("SET search_path TO plantstore; {statements}"))
     }
 
-    /// Everything that is stored, as bytes.
+    /// Returns the number of transactions on workers of Citus that are neither committed nor rolled back.
+    pub(crate) fn prepared_transactions(&self) -> i64 {
+        let count = |worker: &Cluster| worker.psql("postgres", "SELECT count(*) FROM pg_prepared_xacts");
+        self.database().cluster.workers().iter().map(|worker| count(worker).parse::<i64>().expect("a number")).sum()
+    }
+
+    /// Returns all stored data as bytes.
     pub(crate) fn contents(&self) -> Vec<u8> {
         match self.engine {
             Engine::Sqlite => {
                 let files = std::fs::read_dir(self.directory()).expect("the directory");
-                files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("its bytes")).collect()
+                files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("the contents")).collect()
             }
             Engine::Postgres => {
                 let tables = [
@@ -131,13 +192,14 @@ impl<'a> Site<'a> {
                     "writers",
                     "idempotency_keys",
                     "shares",
+                    "shares_by_name",
                 ];
                 tables.map(|table| self.psql(&format!("COPY {table} TO STDOUT"))).join("\n").into_bytes()
             }
         }
     }
 
-    /// Blocks writes of all other connections until it is dropped; reads go on.
+    /// Blocks writes of all other connections until the returned value is dropped. Reads are not blocked.
     #[must_use]
     pub(crate) fn hold_writes(&self) -> Box<dyn std::any::Any> {
         match self.engine {
@@ -150,35 +212,35 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Waits until the use of the last token is stored, which takes a commit of its own.
-    pub(crate) fn wait_for_note_of_use(&self) {
-        wait_for("the note of its use", || {
+    /// Waits until the last use of each token is stored. The server stores it in a separate commit after the request.
+    pub(crate) fn wait_for_stored_token_use(&self) {
+        wait_for("the stored last use of the token", || {
             let output = self.run(&["token", "list", "--json"]);
             (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
         });
     }
 
-    /// A session on the database that has run these statements, and stays.
+    /// Runs statements in a session on the database, which stays open until the returned value is dropped.
     #[track_caller]
     pub(crate) fn hold(&self, statements: &str) -> HeldSession {
         let Database { cluster, name, .. } = self.database();
         cluster.hold(name, statements)
     }
 
-    /// The file of an embedded store, as another program opens it.
+    /// Opens the SQLite file from the test.
     pub(crate) fn open_file(&self) -> rusqlite::Connection {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
         let file = rusqlite::Connection::open_with_flags(self.file(), flags).expect("the store's file");
-        file.busy_timeout(TIMEOUT).expect("a patient connection");
+        file.busy_timeout(TIMEOUT).expect("a busy timeout");
         file
     }
 
-    /// The command, on this store, in this directory, untouched by the environment of the tests.
+    /// Returns a plantstore command on this store and in this directory, without variables of the test's environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         self.command_through(&[], arguments)
     }
 
-    /// The command run by another one, such as a tracer.
+    /// Returns a plantstore command that another program runs, such as strace.
     pub(crate) fn command_through(&self, wrapper: &[&str], arguments: &[&str]) -> Command {
         if let Some(program) = wrapper.first().filter(|program| !["sh", "timeout"].contains(program)) {
             assert_declared(program);
@@ -195,16 +257,19 @@ impl<'a> Site<'a> {
                 command.env_remove(name);
             });
         command.env("PLANTSTORE_STORE", self.url());
+        if arguments.contains(&"serve") {
+            command.env("PLANTSTORE_STORE_TIMEOUT", STORE_TIMEOUT);
+        }
         command
     }
 
-    /// Runs one of the operator's commands to its end.
+    /// Runs a plantstore command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        // Should it be a server that was to be rejected and was not: it ends all the same.
-        self.command_through(&["timeout", "60"], arguments).stdin(Stdio::null()).output().expect("the command runs")
+        // The timeout ends a server that was expected not to start.
+        self.command_through(&["timeout", "240"], arguments).stdin(Stdio::null()).output().expect("the command runs")
     }
 
-    /// A new token of this user, in a new store if there is none.
+    /// Creates a token for a user, and the store if it does not exist.
     #[track_caller]
     pub(crate) fn token(&self, user: &str, more: &[&str]) -> String {
         let output = self.run(&[&["token", "create", "--create", "--user", user], more].concat());
@@ -212,7 +277,7 @@ impl<'a> Site<'a> {
         String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
     }
 
-    /// Gives the first user this many plants, whose names begin like this.
+    /// Inserts `count` plants for the first user. `name` is the prefix of their names.
     pub(crate) fn plant_many(&self, count: u32, name: &str) {
         self.execute(&format!(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
@@ -220,7 +285,7 @@ impl<'a> Site<'a> {
         ));
     }
 
-    /// A server on this store, with short waits at the end of a test.
+    /// Starts a server on this store.
     #[track_caller]
     pub(crate) fn serve(&self, arguments: &[&str]) -> Server {
         self.serve_through(&[], arguments)
@@ -238,14 +303,14 @@ fn temporary() -> Arc<TempDir> {
     Arc::new(tempfile::tempdir().expect("a temporary directory"))
 }
 
-/// The service in a process of its own; ended with the test.
+/// A server process. It is killed at the end of the test.
 pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
     output: BufReader<ChildStdout>,
     log: Arc<Mutex<String>>,
     log_reader: Option<JoinHandle<()>>,
-    /// The directory of its store, which must not go before it: a server whose file is deleted ends.
+    /// The directory of the store, which must outlive the server: a server whose file is deleted ends.
     _directory: Option<Arc<TempDir>>,
 }
 
@@ -256,7 +321,7 @@ impl Server {
         Self::start_with(command, true, None)
     }
 
-    /// The same, without a reader of its log.
+    /// Starts a server whose standard error is not read.
     #[track_caller]
     pub(crate) fn start_unread(command: Command) -> Self {
         Self::start_with(command, false, None)
@@ -301,11 +366,11 @@ impl Server {
         self.child.id()
     }
 
-    /// Reads the address of the metrics listener from its output; may be called once.
+    /// Reads the address of the metrics listener from standard output. May be called once.
     #[track_caller]
     pub(crate) fn metrics(&mut self) -> Metrics {
         let mut announced = String::new();
-        self.output.read_line(&mut announced).expect("another line");
+        self.output.read_line(&mut announced).expect("standard output");
         let address =
             announced.trim_end().strip_prefix("Metrics on http://").and_then(|rest| rest.strip_suffix("/metrics"));
         let address = address.and_then(|address| address.parse().ok());
@@ -334,42 +399,42 @@ impl Server {
         self.child.try_wait().expect("the state of the server")
     }
 
-    /// Waits for its end.
+    /// Waits until the server has ended.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let status = wait_for("the end of the server", || self.ended());
+        let status = wait_for("the server to end", || self.ended());
         if let Some(reader) = self.log_reader.take() {
             reader.join().expect("the whole log");
         }
         status
     }
 
-    /// Stops it with SIGTERM and waits for its end.
+    /// Sends SIGTERM and waits until the server has ended.
     #[track_caller]
     pub(crate) fn stop(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.wait()
     }
 
-    /// Kills it without a graceful shutdown.
+    /// Kills the server without a graceful shutdown.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("the server killed");
-        self.child.wait().expect("the server's end");
+        self.child.kill().expect("the server is killed");
+        self.child.wait().expect("the server has ended");
     }
 
-    /// Resident memory, in KiB.
+    /// Returns the resident memory in KiB.
     pub(crate) fn resident(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most that it has ever been.
+    /// Returns the peak of the resident memory in KiB.
     pub(crate) fn peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
 
     fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the state of the server");
-        let line = status.lines().find(|line| line.starts_with(field)).expect("its resident memory");
+        let line = status.lines().find(|line| line.starts_with(field)).expect("the memory of the server");
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     }
 }
@@ -387,7 +452,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends a signal to a process of ours.
+/// Sends a signal to a process that the test has started.
 pub(crate) fn signal(process: u32, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(sent.expect("kill runs").success());

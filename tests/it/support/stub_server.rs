@@ -17,7 +17,7 @@ impl<T: Read + Write> Duplex for T {}
 
 type Serve = dyn Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync;
 
-/// Server with a port of its own, which can stop and restart on it.
+/// Server with its own port, which can stop and restart on it.
 pub(crate) struct StubServer {
     state: Arc<StubState>,
     address: SocketAddr,
@@ -39,7 +39,7 @@ impl StubServer {
         S: Fn(&mut dyn Duplex) -> io::Result<()> + Send + Sync + 'static,
     {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
+        let address = listener.local_addr().expect("a local address");
         let scheme = if tls.is_some() { "https" } else { "http" };
         let serve_connection = Box::new(at(&format!("{scheme}://{address}")));
         let [silent, stopping] = [false; 2].map(AtomicBool::new);
@@ -53,7 +53,7 @@ impl StubServer {
         let state = Arc::clone(&self.state);
         state.stopping.store(false, Ordering::SeqCst);
         self.serving = Some(std::thread::spawn(move || {
-            let mut left_alone = Vec::new();
+            let mut silent_connections = Vec::new();
             for stream in listener.incoming() {
                 let stream = stream.expect("a connection");
                 if state.stopping.load(Ordering::SeqCst) {
@@ -61,9 +61,9 @@ impl StubServer {
                 }
                 state.connections.fetch_add(1, Ordering::SeqCst);
                 if state.silent.load(Ordering::SeqCst) {
-                    left_alone.push(stream);
+                    silent_connections.push(stream);
                 } else {
-                    // A client that does not trust it disconnects during the handshake.
+                    // A client that does not trust the certificate disconnects during the handshake.
                     let _ = state.serve(stream);
                 }
             }
@@ -75,14 +75,14 @@ impl StubServer {
         if let Some(serving) = self.serving.take() {
             self.state.stopping.store(true, Ordering::SeqCst);
             let _ = TcpStream::connect(self.address);
-            serving.join().expect("its end");
+            serving.join().expect("the accepting thread ends");
         }
     }
 
     pub(crate) fn restart(&mut self) {
         self.stop();
-        // Meanwhile a connection of another process may have taken the port.
-        let listener = wait_for("the port", || TcpListener::bind(self.address).ok());
+        // A connection of another process may use the port meanwhile.
+        let listener = wait_for("the port to be free", || TcpListener::bind(self.address).ok());
         self.serve(listener);
     }
 

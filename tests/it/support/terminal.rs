@@ -1,4 +1,4 @@
-//! Service on a terminal.
+//! The server on a pseudo-terminal.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::postgres::ended;
 use super::tools::external;
 use super::{Site, signal, wait_for};
 
-/// A terminal, which `script` plays, and the service on it; both end with it.
+/// A pseudo-terminal by `script`, and the server on it. Both end when this is dropped.
 pub(crate) struct Terminal {
     script: Child,
     screen: PathBuf,
@@ -16,20 +16,20 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts the service on a terminal of its own, and waits until it listens.
+    /// Starts the server on a new terminal, and waits until it listens.
     pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
-        // The tests may have been started with other signal dispositions.
+        // The test process may ignore SIGHUP, and child processes inherit that.
         let store = site.url();
         Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
     }
 
-    /// The same with the default store of the service.
+    /// Starts the server without `--store`.
     pub(crate) fn serve_default_store(site: &Site, options: &[&str]) -> Self {
         Self::start(site, "--default-signal=HUP", options)
     }
 
-    /// The same as `nohup` does it: the service is to go on without its terminal.
-    pub(crate) fn serve_for_good(site: &Site) -> Self {
+    /// Starts the server with SIGHUP ignored, as `nohup` does.
+    pub(crate) fn serve_ignoring_hangup(site: &Site) -> Self {
         Self::start(site, "--ignore-signal=HUP", &["--store", &site.url()])
     }
 
@@ -49,16 +49,16 @@ impl Terminal {
             .spawn()
             .expect("script, from the package bsdutils, runs");
         let terminal = Self { script, screen, id };
-        wait_for("the service", || terminal.address());
+        wait_for("the server to listen", || terminal.address());
         terminal
     }
 
-    /// Address of the service, once it prints it.
+    /// Returns the address of the server after the server has printed it.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address_after("Listening on ")
     }
 
-    /// Address of its metrics, once it prints it.
+    /// Returns the address of the metrics listener after the server has printed it.
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.address_after("Metrics on ")
     }
@@ -73,32 +73,32 @@ impl Terminal {
         std::fs::read_to_string(&self.id).ok()?.trim_end().parse().ok()
     }
 
-    /// All that was written on it.
+    /// Returns all output, with escape sequences.
     pub(crate) fn raw_screen(&self) -> String {
-        std::fs::read_to_string(&self.screen).expect("what was written")
+        std::fs::read_to_string(&self.screen).expect("the output")
     }
 
-    /// All that was written on it, without colours.
+    /// Returns all output without colours.
     pub(crate) fn screen(&self) -> String {
         without_colours(&self.raw_screen())
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(self.service().expect("it has started"), name);
+        signal(self.service().expect("the server has started"), name);
     }
 
     pub(crate) fn service_has_ended(&self) -> bool {
         self.service().is_none_or(ended)
     }
 
-    /// Closes it, as the window of a terminal is closed.
+    /// Closes the terminal, so that the server gets SIGHUP.
     pub(crate) fn close(&mut self) {
         self.script.kill().expect("script is ended");
-        self.script.wait().expect("its end");
+        self.script.wait().expect("script ends");
     }
 }
 
-/// A text without the escape sequences that colour it.
+/// Removes the escape sequences for colours.
 fn without_colours(text: &str) -> String {
     let mut pieces = text.split("\x1b[");
     let first = pieces.next().unwrap_or_default().to_owned();

@@ -7,24 +7,24 @@ pub(crate) fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory")
 }
 
-/// A file or directory of the tests.
+/// Returns the path of a file or directory below `tests/`.
 pub(crate) fn in_tests(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path)
 }
 
-/// A program of the Python environment.
+/// Returns the command for a program of the Python environment.
 #[track_caller]
 pub(crate) fn python_tool(name: &str) -> Command {
     program(target().join("venv/bin").join(name))
 }
 
-/// A program of the packages in `tests/node/`.
+/// Returns the command for a program of the packages in `tests/node/`.
 #[track_caller]
 pub(crate) fn node_tool(name: &str) -> Command {
     program(in_tests("node/node_modules/.bin").join(name))
 }
 
-/// A program that is not part of every system.
+/// Returns the command for a program that not every system has.
 #[track_caller]
 pub(crate) fn external(name: &str) -> Command {
     assert_declared(name);

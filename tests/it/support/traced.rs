@@ -1,11 +1,11 @@
-//! Command whose system calls are delayed or fail, by strace.
+//! Command under strace, which delays or fails its system calls.
 
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
 use super::{Site, signal, wait_for};
 
-/// A command under strace, and where its process id is.
+/// A command under strace, and the file with its process id.
 pub(crate) struct TracedCommand {
     strace: Child,
     id: PathBuf,
@@ -17,7 +17,7 @@ impl TracedCommand {
         Self::start_after(site, ":", inject, arguments)
     }
 
-    /// The same, after a command of the shell.
+    /// Runs a shell command first, then starts the traced command.
     pub(crate) fn start_after(site: &Site, first: &str, inject: &str, arguments: &[&str]) -> Self {
         let id = site.directory().join("traced.pid");
         let _ = std::fs::remove_file(&id);
@@ -42,9 +42,9 @@ impl TracedCommand {
         &mut self.strace
     }
 
-    /// Waits for its end. The exit code is that of the command.
+    /// Waits until the command ends. The exit code is that of the command.
     pub(crate) fn wait(self) -> Output {
-        let output = self.strace.wait_with_output().expect("its end");
+        let output = self.strace.wait_with_output().expect("strace ends");
         let _ = std::fs::remove_file(&self.id);
         output
     }

@@ -1,4 +1,4 @@
-//! Import and export by the command line.
+//! Import and export through the command line.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 
 use super::Site;
 
-/// Runs a command to its end with this as its input.
+/// Runs a command to its end with this standard input.
 pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // It may stop reading before the end.
+        // The command may end before it has read everything.
         scope.spawn(move || drop(stdin.write_all(input)));
         child.wait_with_output().unwrap()
     })
@@ -24,7 +24,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Imports lines that are all fit to be stored, into a new store if there is none.
+/// Imports valid lines, which must succeed. Creates the store if it does not exist.
 #[track_caller]
 pub(crate) fn import(site: &Site, arguments: &[&str], lines: &str) -> String {
     let output = feed(site.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
@@ -49,7 +49,7 @@ pub(crate) fn export(site: &Site) -> String {
     text
 }
 
-/// Lines of so many plants of each of these users.
+/// Returns import lines with `each` plants for each of these users.
 pub(crate) fn lines(users: &[&str], each: i64) -> String {
     let mut text = String::new();
     for user in users {

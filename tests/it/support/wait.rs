@@ -1,11 +1,13 @@
-//! Waiting for conditions.
+//! Waiting for conditions, and measuring documented time limits.
 
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest wait for an expected event before the test fails.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for an expected event before the test fails. Long, because a virtual machine may get a small part of its
+/// processors for minutes.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Waits until `condition` gives something.
+/// Polls `condition` until it returns a value. `what` completes "timed out waiting for …".
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -14,7 +16,52 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
             return found;
         }
         assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
-        #[expect(clippy::disallowed_methods, reason = "the pause between two looks at a condition")]
+        #[expect(clippy::disallowed_methods, reason = "the pause between two checks of a condition")]
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Measures a time that has a documented limit. It does not count the time in which this process did not run, because a
+/// virtual machine may be paused for seconds.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    paused_before: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now(), paused_before: paused() }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed().saturating_sub(paused().saturating_sub(self.paused_before))
+    }
+}
+
+/// Returns the time in which this process did not run, since the first call. A thread that should wake up in short
+/// intervals notices pauses.
+fn paused() -> Duration {
+    const INTERVAL: Duration = Duration::from_millis(20);
+    const PAUSE_MIN: Duration = Duration::from_millis(200);
+    static LAST: LazyLock<Mutex<(Instant, Duration)>> = LazyLock::new(|| {
+        std::thread::spawn(|| {
+            loop {
+                #[expect(clippy::disallowed_methods, reason = "a longer sleep than this is a pause")]
+                std::thread::sleep(INTERVAL);
+                update();
+            }
+        });
+        Mutex::new((Instant::now(), Duration::ZERO))
+    });
+    // Every caller updates the sum, because after a pause any thread may be the first to run.
+    fn update() -> Duration {
+        let (last, paused) = &mut *LAST.lock().expect("no panic before");
+        let since = last.elapsed();
+        if since >= PAUSE_MIN {
+            *paused += since.saturating_sub(INTERVAL);
+        }
+        *last = Instant::now();
+        *paused
+    }
+    update()
 }

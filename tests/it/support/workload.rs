@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
 use super::stop::StopOnDrop;
-use super::{Client, Connection, Response};
+use super::{Client, Connection, Response, Stopwatch};
 
 /// Timeout of a worker for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause after a failure, as a client with manners makes one.
+/// Pause after a failure, so that workers do not retry in a busy loop.
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
 
 pub(crate) struct Workload {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// One for each user.
+    /// One token for each user.
     pub(crate) tokens: Vec<String>,
     pub(crate) writers: usize,
     pub(crate) listers: usize,
@@ -28,16 +28,16 @@ pub(crate) struct Workload {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    /// Writes that were done.
+    /// Number of successful writes.
     pub(crate) acknowledged: usize,
     /// The longest time without the acknowledgement of a write.
     pub(crate) longest_gap: Duration,
-    /// The longest wait for a response, also for one that never came.
+    /// The longest wait for a response, including waits that ended without one.
     pub(crate) slowest: Duration,
 }
 
 impl Workload {
-    /// Runs while `during` does.
+    /// Runs the workers until `during` returns.
     pub(crate) fn run<T>(&self, history: &History, during: impl FnOnce() -> T) -> (T, Report) {
         let stop = AtomicBool::new(false);
         let connections = AtomicUsize::new(0);
@@ -83,8 +83,8 @@ impl Workload {
         (result, Report { acknowledged, longest_gap, slowest })
     }
 
-    /// Adds a list of every user by every node to the history: what is left when all is over.
-    pub(crate) fn look(&self, history: &History) {
+    /// Records a list of every user from every node: the final state of the store.
+    pub(crate) fn record_final_lists(&self, history: &History) {
         for node in &self.nodes {
             for (user, token) in self.tokens.iter().enumerate() {
                 let client = Client { address: *node, token: Some(token.clone()) };
@@ -100,7 +100,7 @@ impl Workload {
 struct Worker<'a> {
     workload: &'a Workload,
     history: &'a History,
-    /// Number of connections opened by all workers: the next one leads to the next node.
+    /// Number of connections opened by all workers. It selects the node of the next connection.
     connections: &'a AtomicUsize,
     lists: bool,
     random: Random,
@@ -124,10 +124,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Does one operation; false when the connection is of no more use.
+    /// Executes one operation. Returns false if the connection cannot be used again.
     fn operate(&mut self, node: SocketAddr, connection: &mut Connection) -> bool {
         let user = self.random.below(self.workload.tokens.len());
-        let id = i64::try_from(self.random.below(usize::try_from(self.workload.ids).expect("some"))).expect("small");
+        let id = i64::try_from(self.random.below(usize::try_from(self.workload.ids).expect("not negative")))
+            .expect("a small number");
         let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
         let mut name = None;
         let bytes = if self.lists {
@@ -140,11 +141,12 @@ impl Worker<'_> {
             client.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes()))
         };
         let called = self.history.now();
+        let stopwatch = Stopwatch::start();
         let response = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)).ok();
         let returned = self.history.now();
-        self.slowest = self.slowest.max(returned.saturating_sub(called));
+        self.slowest = self.slowest.max(stopwatch.elapsed());
         let action = match name {
-            _ if self.lists => Action::List(response.as_ref().and_then(|response| self.learn(user, response))),
+            _ if self.lists => Action::List(response.as_ref().and_then(|response| self.list_of(user, response))),
             None => {
                 Action::Delete(id, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 204, 40400)))
             }
@@ -166,19 +168,20 @@ impl Worker<'_> {
 }
 
 impl Worker<'_> {
-    /// The list that a response stands for: its own, or the one that the worker has already.
-    fn learn(&mut self, user: usize, response: &Response) -> Option<BTreeMap<i64, String>> {
+    /// Returns the list of a response: its body, or the last known list for a 304.
+    fn list_of(&mut self, user: usize, response: &Response) -> Option<BTreeMap<i64, String>> {
         if response.status == 304 {
             return Some(self.known[&user].1.clone());
         }
         let list = listed(response)?;
-        let tag = response.header("etag").expect("a tag with every list").to_owned();
+        let tag = response.header("etag").expect("every list has an entity tag").to_owned();
         self.known.insert(user, (tag, list.clone()));
         Some(list)
     }
 }
 
-/// Outcome of a write by its response, given the status of success and the error code for a plant that exists or is missing.
+/// Returns the outcome of a write. `success` is the status of success, `denied` the error code for a conflict or a
+/// missing plant.
 fn outcome(response: &Response, success: u16, denied: i64) -> Outcome {
     if response.status == success {
         return Outcome::Done;
@@ -187,13 +190,13 @@ fn outcome(response: &Response, success: u16, denied: i64) -> Outcome {
         50300 | 50700 => Outcome::Rejected,
         50301 => Outcome::Unknown,
         error if error == denied => Outcome::Denied,
-        _ => panic!("a response that no write should get: {}", response.wire()),
+        _ => panic!("unexpected response to a write: {}", response.wire()),
     }
 }
 
 fn listed(response: &Response) -> Option<BTreeMap<i64, String>> {
     if response.status != 200 {
-        assert!(matches!(response.error(), 50300 | 50301), "a response that no list should get: {}", response.wire());
+        assert!(matches!(response.error(), 50300 | 50301), "unexpected response to a list: {}", response.wire());
         return None;
     }
     let json = response.json();
@@ -202,11 +205,11 @@ fn listed(response: &Response) -> Option<BTreeMap<i64, String>> {
         .iter()
         .map(|plant| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().expect("a name").to_owned()))
         .collect();
-    assert_eq!(listed.len(), plants.len(), "an id twice: {}", response.text());
+    assert_eq!(listed.len(), plants.len(), "the list has an id twice: {}", response.text());
     Some(listed)
 }
 
-/// Numbers without a pattern that matters here (`SplitMix64`).
+/// Pseudorandom number generator (`SplitMix64`).
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -19,7 +19,7 @@ fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-/// Operations with their paths; `HEAD` is derived from `GET`.
+/// Iterates over operations with their paths, without `HEAD`, which is derived from `GET`.
 fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
     members(&document["paths"]).flat_map(|(path, methods)| {
         let methods = members(methods).filter(|(method, _)| *method != "head");
@@ -50,7 +50,7 @@ fn api_reference_lists_parameters_and_error_codes_of_every_operation() {
     generated::check(DOCUMENT, "operations", &rows.join("\n"));
 }
 
-/// Names in code spans in the first column of the table under this heading.
+/// Returns the names in code spans in the first column of the table under this heading.
 fn documented(heading: &str) -> BTreeSet<String> {
     let text = read(DOCUMENT);
     let (_, section) = text.split_once(&format!("## {heading}\n")).expect("the heading");

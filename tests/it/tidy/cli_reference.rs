@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::generated;
 
-/// Returns the help of a command. Without the caller's environment: it would show the values of variables.
+/// Returns the help of a command, without the caller's environment: the help would show the values of variables.
 fn help(command: &[String]) -> String {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plantstore"));
     let output = program.args(command).arg("--help").env_clear().output().unwrap();
@@ -80,7 +80,7 @@ fn configuration() -> String {
     lines.join("\n")
 }
 
-/// Appends the help of all commands below this one that have none below them; `serve` has a page of its own.
+/// Appends the help of all subcommands that have no subcommands themselves. `serve` has its own page.
 fn commands(above: &[String], found: &mut Vec<String>) {
     let text = help(above);
     let Some((_, list)) = text.split_once("Commands:\n") else {

@@ -16,8 +16,8 @@ fn files_do_not_import_each_other_in_cycles() {
     assert!(found.is_empty(), "import cycles between files:\n{}", found.join("\n"));
 }
 
-/// Finds the shortest cycle of every dependency that is part of one, and leaves out those that share a dependency with a
-/// shorter one. Each is written as its files, with the imported items.
+/// Finds the shortest cycle of every dependency that is part of one, and omits those that share a dependency with a
+/// shorter one. A cycle is described by its files and the imported items.
 fn cycles(edges: &Edges) -> Vec<String> {
     let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (from, to) in edges.keys() {
@@ -44,7 +44,7 @@ fn dependencies<'a>(cycle: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str
     (0..cycle.len()).map(|at| (cycle[at], cycle[(at + 1) % cycle.len()]))
 }
 
-/// Searches breadth-first; the path holds both ends.
+/// Searches breadth-first. The path includes both ends.
 fn shortest_path<'a>(
     imports: &BTreeMap<&'a str, BTreeSet<&'a str>>,
     from: &'a str,
@@ -132,7 +132,7 @@ fn longer_cycle_is_found() {
 #[test]
 fn declarations_reexports_and_tests_are_no_cycle() {
     let files = [
-        // The name of the module `a` is that of its function, too.
+        // The module `a` and its function have the same name.
         ("src/lib.rs", "mod a; mod b; pub use self::a::{Facade, a}; use self::b::B;"),
         ("src/a.rs", "mod shared; pub use self::shared::Facade; pub fn a() { super::b::B }"),
         ("src/a/shared.rs", "pub struct Facade; pub struct Other; /// [`super::a`]\n struct S;"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::source::{Files, files, read, root};
 
 const INDEXES: [&str; 2] = ["docs/README.md", "docs/design/README.md"];
-/// Words in the README, at most.
+/// Largest number of words in the README.
 const README_WORDS: usize = 900;
 
 #[test]
@@ -65,7 +65,7 @@ fn resolve(document: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Leaves out blocks of code, and what is generated.
+/// Removes code blocks and generated text.
 fn prose(text: &str) -> String {
     let mut in_code = false;
     let mut in_generated = false;
@@ -83,7 +83,7 @@ fn prose(text: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Targets of links, of pictures and of HTML attributes.
+/// Returns the targets of links, images and HTML attributes.
 fn links(text: &str) -> Vec<String> {
     let code_spans_removed: String = text.split('`').step_by(2).collect::<Vec<_>>().join("``");
     let text = &code_spans_removed;
@@ -95,7 +95,7 @@ fn links(text: &str) -> Vec<String> {
     inline.chain(references).chain(attributes).map(|target| target.trim_matches(['<', '>']).to_owned()).collect()
 }
 
-/// Anchors of headings, as the common renderers of Markdown derive them, and those of HTML.
+/// Returns the anchors of headings, by the rules of common Markdown renderers, and those of HTML.
 fn anchors(text: &str) -> BTreeSet<String> {
     let prose = prose(text);
     let mut anchors = BTreeSet::new();

@@ -8,7 +8,7 @@ use super::workspace::crates;
 
 const DOCUMENT: &str = "ARCHITECTURE.md";
 
-/// Draws the crates, and the layers of the server, as a Mermaid flowchart: an arrow leads from the importer to the imported.
+/// Draws the crates and the layers of the server as a Mermaid flowchart, with arrows from importer to imported.
 fn draw() -> String {
     let imports = layers::server_imports();
     let layers: BTreeSet<_> = imports.keys().flat_map(|(from, to)| [*from, *to]).collect();

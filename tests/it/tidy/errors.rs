@@ -1,4 +1,4 @@
-//! Error codes: those of the service, those that are documented, and those that tests expect.
+//! Error codes: the service, the reference page and the tests have the same.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ const DOCUMENT: &str = "docs/reference/errors.md";
 fn every_error_code_is_documented_and_tested() {
     let table = code_tokens(TABLE, &read(TABLE));
     let codes: BTreeSet<_> = scan(table).iter().filter_map(number).collect();
-    assert!(codes.len() > 20, "{TABLE} does not hold the error codes: {codes:?}");
+    assert!(codes.len() > 20, "{TABLE} does not have the error codes: {codes:?}");
 
     let document = read(DOCUMENT);
     let documented: BTreeSet<u64> =
         document.split(|character: char| !character.is_alphanumeric()).filter_map(code).collect();
-    assert_eq!(codes, documented, "the codes of {TABLE} and of {DOCUMENT}");
+    assert_eq!(codes, documented, "{TABLE} and {DOCUMENT} have different codes");
 
     let tests = files("tests/it", "rs").into_iter().filter(|(file, _)| !file.starts_with("tests/it/tidy"));
     let expected: BTreeSet<_> = tests.flat_map(|(file, text)| expected_codes(&file, &text)).collect();
@@ -35,7 +35,7 @@ fn number(found: &Found) -> Option<u64> {
     }
 }
 
-/// Codes as integers, and within string literals as the member `error` of a response.
+/// Returns the codes that are integers, or the member `error` of a response in a string literal.
 fn expected_codes(file: &str, text: &str) -> BTreeSet<u64> {
     let mut codes = BTreeSet::new();
     for found in scan(code_tokens(file, text)) {

@@ -14,7 +14,10 @@ const MAX_LINES: usize = 500;
 fn files_are_short_and_start_with_their_subject() {
     for (file, text) in source_files() {
         let first = text.lines().next().unwrap_or_default();
-        assert!(first.starts_with("//! ") && first.len() > "//! ".len(), "{file} says what it is about");
+        assert!(
+            first.starts_with("//! ") && first.len() > "//! ".len(),
+            "{file} does not start with a doc comment about its subject"
+        );
         assert!(text.lines().count() <= MAX_LINES, "{file} has more than {MAX_LINES} lines");
         assert!(!file.ends_with("/mod.rs"), "{file}: modules are `name.rs` beside `name/`");
     }
@@ -26,24 +29,24 @@ fn every_source_file_is_part_of_a_crate() {
     let used: BTreeSet<_> =
         crates().iter().flat_map(|package| package.parsed.contents()).map(|(_, file, _)| file).collect();
     let unused: Vec<_> = files.keys().filter(|file| !used.contains(&***file)).collect();
-    assert!(unused.is_empty(), "these files are in no module, or only in one for tests: {unused:?}");
+    assert!(unused.is_empty(), "these files are in no module, or only in a module for tests: {unused:?}");
 }
 
-/// Nodes of an earlier release work beside a later one that has added a column.
+/// Nodes of an earlier release must work after a later release has added a column.
 #[test]
 fn statements_name_their_columns() {
     let mut inserts = 0;
     for (file, text) in files("crates/store/src", "rs") {
         for found in scan(code_tokens(&file, &text)) {
             let Found::Text(text) = found else { continue };
-            assert!(!selects_all(&text), "{file} names the columns: {text}");
-            inserts += count_inserts(&text).unwrap_or_else(|| panic!("{file} names the columns: {text}"));
+            assert!(!selects_all(&text), "{file} does not name the columns: {text}");
+            inserts += count_inserts(&text).unwrap_or_else(|| panic!("{file} does not name the columns: {text}"));
         }
     }
     assert!(inserts > 10, "the statements were not found");
 }
 
-/// Finds `*` in the place of a list of columns; `count(*)` is none.
+/// Returns true if a statement has `*` in place of a list of columns. `count(*)` does not count.
 fn selects_all(statement: &str) -> bool {
     let statement = statement.to_ascii_lowercase().replace(',', " , ").replace('*', " * ");
     let words: Vec<_> = statement.split_whitespace().collect();
@@ -88,7 +91,7 @@ fn statements_that_do_not_name_their_columns_are_found() {
 
 #[test]
 fn no_code_is_unfinished_and_no_test_ignored() {
-    // Put together, so that this file does not find itself.
+    // Concatenated, so that the test does not find this file.
     let marks = [concat!("FIX", "ME"), concat!("XX", "X"), concat!("TO", "DO")];
     for (file, text) in files("", "rs") {
         let words: BTreeSet<_> = text.split(|character: char| !character.is_alphanumeric()).collect();
@@ -162,7 +165,7 @@ fn every_migration_is_embedded_in_its_order() {
             files(&directory, "sql").into_keys().map(|file| file[directory.len()..].to_owned()).collect();
         assert!(!names.is_empty() && embedded == names, "{engine} embeds {embedded:?} of {names:?}");
         for (number, name) in names.iter().enumerate() {
-            assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} is numbered without a gap");
+            assert!(name.starts_with(&format!("{:04}_", number + 1)), "{name} does not have the next number");
         }
     }
 }

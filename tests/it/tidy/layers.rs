@@ -7,8 +7,7 @@ use super::workspace::crates;
 
 const SOURCE: &str = "crates/server/src/";
 
-/// Each layer and the layers that it may import. The crate's root joins them and is imported by none; all may use the helpers for
-/// options.
+/// Each layer and the layers that it may import. The crate's root may import all layers; no layer may import the root.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("options", &[]),
     ("transport", &["options"]),
@@ -66,7 +65,7 @@ fn layers_import_only_layers_below_them() {
 }
 
 #[test]
-fn import_of_a_higher_room_is_found() {
+fn import_of_a_higher_layer_is_found() {
     let files = [
         (
             "lib.rs",

@@ -15,7 +15,7 @@ const QUOTING: [(&str, usize); 3] =
     [("The service does not start", 1), ("Clients get errors", 2), ("The log has a warning or an error", 1)];
 /// From the most severe to the least.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
-/// Message of the line of a request, which has a table of its own.
+/// Message of the log line of a request, whose fields are in another table.
 const REQUEST: &str = "request";
 
 /// Level, as the position in `LEVELS`, and message.
@@ -97,7 +97,7 @@ fn log_reference_lists_the_fields_of_a_request() {
     assert_eq!(documented, fields);
 }
 
-/// Messages in code spans of a column of the table under a heading.
+/// Returns the messages in code spans of a column of the table under a heading.
 fn quoted(document: &str, heading: &str, column: usize) -> Vec<String> {
     let (_, section) = document.split_once(&format!("## {heading}\n")).expect("the heading");
     let rows = section.lines().take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with("| "));
@@ -116,13 +116,13 @@ fn troubleshooting_quotes_messages_that_exist() {
     let document = read(TROUBLESHOOTING);
     let quoted: Vec<_> = QUOTING.iter().flat_map(|(heading, column)| quoted(&document, heading, *column)).collect();
     assert!(quoted.len() > 30, "{quoted:?}");
-    // A message may be composed: of a format with values, and of a reason that is followed by what happens.
+    // A message may be a format with values, and a reason may be followed by its consequence.
     let exists = |message: &String| {
         let parts = message.split('…').flat_map(|part| part.split(": exiting"));
         parts.map(str::trim).all(|part| texts.iter().any(|text| text.contains(part)))
     };
     let unknown: Vec<_> = quoted.iter().filter(|message| !exists(message)).collect();
-    assert!(unknown.is_empty(), "{TROUBLESHOOTING} quotes what no source file says: {unknown:#?}");
+    assert!(unknown.is_empty(), "{TROUBLESHOOTING} quotes messages that no source file has: {unknown:#?}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Crate {
         self.add_module(file, directory, parent, &parse(file, text), files)
     }
 
-    /// `directory` holds the files of the module's children.
+    /// Adds a module and its children, whose files are in `directory`.
     fn add_module(
         &mut self,
         file: &str,
@@ -92,17 +92,17 @@ impl Crate {
         self.modules[module].names.entry(name).or_default().insert(definition);
     }
 
-    /// Files of the crate, with what they hold.
+    /// Returns the modules of the crate, with their files and contents.
     pub(super) fn contents(&self) -> impl Iterator<Item = (usize, &str, &[Found])> {
         self.modules.iter().enumerate().map(|(index, module)| (index, &*module.file, &*module.found))
     }
 
-    /// Resolves a path that stands in a module. A name can stand for a module and a function at once.
+    /// Resolves a path in a module. A name may refer to both a module and a function.
     pub(super) fn resolve(&self, module: usize, path: &[String]) -> BTreeSet<Target> {
         self.resolve_path(module, path, &mut Vec::new())
     }
 
-    /// `pending` holds the names whose import is being followed, because imports can be circular.
+    /// Resolves a path. `pending` has the imports that are being followed, because imports can be circular.
     fn resolve_path(
         &self,
         module: usize,
@@ -130,7 +130,7 @@ impl Crate {
             _ => self.look_up(module, name, pending),
         };
         if targets.is_empty() {
-            // Defined by a macro of this module.
+            // A macro of this module defines the name.
             return BTreeSet::from([Target::Item(module, name.clone())]);
         }
         if rest.is_empty() {
@@ -147,7 +147,7 @@ impl Crate {
         continued.collect()
     }
 
-    /// Finds what a name of a module stands for, through imports.
+    /// Finds the definitions of a name in a module, through imports.
     fn look_up(&self, module: usize, name: &str, pending: &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target> {
         let mut targets = BTreeSet::new();
         for definition in self.modules[module].names.get(name).into_iter().flatten() {
@@ -197,7 +197,7 @@ impl Crate {
         targets
     }
 
-    /// Finds which file uses items that which other file defines.
+    /// Returns the dependencies between files: one uses items that the other defines.
     pub(super) fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (module, file, found) in self.contents() {

@@ -25,7 +25,7 @@ fn every_option_is_documented() {
     }
     let documents: String = files("docs", "md").into_values().chain([read("README.md")]).collect();
     let words: BTreeSet<_> = documents.split(|character| !is_part_of_a_name(character)).collect();
-    // The documents say how the variable of an option is named, and need not list them.
+    // The documents describe how the variable of an option is named, and need not list each.
     let is_of_option = |variable: &str| {
         let name = variable.strip_prefix(VARIABLE_PREFIX).map(|name| name.to_lowercase().replace('_', "-"));
         name.is_some_and(|name| names.contains(&format!("--{name}")))
@@ -38,7 +38,7 @@ fn is_part_of_a_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
 }
 
-/// String literals that are the name of an environment variable.
+/// Returns the string literals that are names of environment variables.
 fn variables(tokens: TokenStream) -> impl Iterator<Item = String> {
     let is_variable = |text: &String| {
         let name = [VARIABLE_PREFIX, OTEL_PREFIX].iter().find_map(|prefix| text.strip_prefix(prefix));
@@ -51,7 +51,7 @@ fn variables(tokens: TokenStream) -> impl Iterator<Item = String> {
     texts.filter(is_variable)
 }
 
-/// Fields with `#[arg(long)]`, under the name that `clap` gives them.
+/// Returns the options of fields with `#[arg(long)]`, with the name that `clap` derives.
 fn options(tokens: TokenStream) -> Vec<String> {
     let tokens: Vec<_> = tokens.into_iter().collect();
     let mut found = Vec::new();
@@ -69,7 +69,8 @@ fn options(tokens: TokenStream) -> Vec<String> {
     found
 }
 
-/// `after` holds the tokens after the attribute: other attributes, the visibility, the field.
+/// Returns the name of an option. `after` has the tokens after the attribute: other attributes, the visibility, the
+/// field.
 fn option_name(argument: &Meta, after: &[TokenTree]) -> Option<String> {
     match argument {
         Meta::NameValue(pair) if pair.path.is_ident("long") => match &pair.value {

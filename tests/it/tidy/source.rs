@@ -9,7 +9,7 @@ use quote::ToTokens;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, ImplItem, Item, Meta, Token, TraitItem, UseTree};
 
-/// Directories that hold no files of the project.
+/// Directories without files of the project.
 const SKIPPED: [&str; 3] = ["target", "node_modules", "fuzz"];
 
 /// File contents by path. Paths are relative to the root of the repository.
@@ -75,7 +75,7 @@ fn without_tests(items: Vec<Item>) -> Vec<Item> {
     kept
 }
 
-/// Returns true for `#[cfg(…)]` with a condition that holds in tests alone.
+/// Returns true for `#[cfg(…)]` with a condition that is true only in tests.
 fn is_for_tests(attribute: &Attribute) -> bool {
     fn needs_test(condition: &Meta) -> bool {
         if condition.path().is_ident("test") {
@@ -133,7 +133,7 @@ fn trait_item_attributes(item: &TraitItem) -> &[Attribute] {
     }
 }
 
-/// Part of a source file that a rule can be about.
+/// Part of a source file that a rule can check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Identifier or path, such as `std::env::var`; also within macros and attributes.
@@ -148,12 +148,12 @@ pub(super) enum Found {
     Number(u64),
 }
 
-/// Lists what the tokens of an item hold, in order; doc comments are left out.
+/// Lists the parts of an item in order, without doc comments.
 pub(super) fn scan_item(item: &Item) -> Vec<Found> {
     scan(item.to_token_stream())
 }
 
-/// Lists what the tokens hold, in order; doc comments are left out.
+/// Lists the parts of a token stream in order, without doc comments.
 pub(super) fn scan(tokens: TokenStream) -> Vec<Found> {
     let mut found = Vec::new();
     scan_into(&tokens.into_iter().collect::<Vec<_>>(), &mut found);

@@ -1,4 +1,4 @@
-//! Packages of the workspace, as Cargo knows them, and their sources.
+//! Packages of the workspace by `cargo metadata`, and their sources.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::source::{Files, files, root};
 const PREFIX: &str = "plantstore-";
 
 pub(super) struct Package {
-    /// Without the prefix that all crates share.
+    /// Name without the prefix that all crates share.
     pub name: String,
     /// Packages of this workspace that this one needs outside of its tests.
     pub dependencies: Vec<String>,

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
 
-/// A permanent error is not retried.
+/// Returns the error of a command that must fail without a retry.
 #[track_caller]
-fn rejected_at_once(operator: &Operator, arguments: &[&str]) -> String {
+fn error_without_retry(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
     assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
     error_of(&output)
@@ -18,7 +18,7 @@ fn rejected_at_once(operator: &Operator, arguments: &[&str]) -> String {
 
 #[test]
 fn permanent_database_errors_are_reported_at_once() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     let right = site.url();
     let database = right.rsplit('/').next().unwrap();
     let wrong = [
@@ -31,9 +31,10 @@ fn permanent_database_errors_are_reported_at_once() {
     ];
     for (url, expected) in wrong {
         let node = Operator::at(url);
-        for words in
-            [rejected_at_once(&node, &["serve", "--listen", "127.0.0.1:0"]), rejected_at_once(&node, &["migrate"])]
-        {
+        for words in [
+            error_without_retry(&node, &["serve", "--listen", "127.0.0.1:0"]),
+            error_without_retry(&node, &["migrate"]),
+        ] {
             assert!(words.contains(expected), "{words}");
             assert!(!words.contains("wr0ng"), "{words}");
         }
@@ -56,7 +57,7 @@ fn encrypted(cluster: &Cluster, database: &str) -> String {
     cluster.psql("postgres", &format!("{sql}'{database}'"))
 }
 
-/// An authority that has given the database nothing.
+/// Creates an authority that has not issued the certificate of the database.
 fn another_authority(directory: &Path) -> String {
     let file = directory.join("other.crt").display().to_string();
     let arguments =
@@ -100,7 +101,7 @@ fn sslmode_of_the_url_is_enforced() {
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
         assert_eq!(encrypted(&cluster, &database), expected, "{}", node.url);
         assert_eq!(server.stop().code(), Some(0));
-        wait_for("the connections to be gone", || encrypted(&cluster, &database).is_empty().then_some(()));
+        wait_for("the connections to be closed", || encrypted(&cluster, &database).is_empty().then_some(()));
     }
 
     let unknown = "invalid peer certificate: UnknownIssuer";
@@ -108,13 +109,13 @@ fn sslmode_of_the_url_is_enforced() {
         (format!("{url}?sslmode=require&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-ca&sslrootcert={other}"), unknown),
         (format!("{url}?sslmode=verify-full&sslrootcert={other}"), unknown),
-        // No system trusts the authority of the tests.
+        // The system does not trust the authority of the tests.
         (format!("{url}?sslmode=verify-full"), "certificate"),
         (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
         (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),
     ];
     for (url, expected) in rejected {
-        let words = rejected_at_once(&Operator::at(url), &["token", "list"]);
+        let words = error_without_retry(&Operator::at(url), &["token", "list"]);
         assert!(words.contains(expected), "{words}");
     }
 }
@@ -126,22 +127,22 @@ fn writable_host_of_several_is_used() {
     for cluster in [primary, &standby] {
         cluster.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
     }
-    // The only difference from a standby is that nothing is replicated.
+    // A read-only server takes the place of a standby; nothing is replicated.
     standby.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
-    wait_for("it to be read-only", || {
+    wait_for("the server to be read-only", || {
         (standby.psql("postgres", "SHOW default_transaction_read_only") == "on").then_some(())
     });
     let url = |hosts: &[std::net::SocketAddr]| {
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         format!("postgres://plantstore:{PASSWORD}@{}/{name}?target_session_attrs=read-write", hosts.join(","))
     };
-    let ways = [
+    let urls = [
         url(&[CLOSED_ADDRESS, primary.address()]),
         url(&[standby.address(), primary.address()]),
         url(&[primary.address(), standby.address(), CLOSED_ADDRESS]),
     ];
-    for way in ways {
-        let node = Operator::at(way);
+    for url in urls {
+        let node = Operator::at(url);
         let server = node.serve(&[]);
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
     }
@@ -208,15 +209,15 @@ fn password_is_never_printed() {
     let by_parameter = format!("{bare}?password={PASSWORD}");
     let joined = format!("--store={url}");
     let warning = "is visible to all users of this machine";
-    // The store in the environment and in the arguments, and whether the second is worth a warning.
-    let ways: [(&str, &[&str], bool); 5] = [
+    // The store in the environment, the arguments, and true if a warning about the arguments is expected.
+    let cases: [(&str, &[&str], bool); 5] = [
         (&url, &[], false),
         (&by_parameter, &[], false),
         (&bare, &["--store", &url], true),
         (&bare, &[&joined], true),
         (&bare, &["--store", &by_parameter], true),
     ];
-    for (environment, arguments, warned) in ways {
+    for (environment, arguments, warned) in cases {
         let node = Operator::at(environment);
         let mut server = node.serve(&[&["--log-level", "trace"], arguments].concat());
         works(&server, &token);
@@ -235,4 +236,28 @@ fn password_is_never_printed() {
     let server = Server::start(command);
     works(&server, &token);
     assert!(!server.log().contains(warning), "{}", server.log());
+}
+
+/// A statement that the database does not support fails on every connection, so another connection would not help.
+#[test]
+fn unsupported_statement_fails_without_closing_the_connection() {
+    const UNSUPPORTED: &str = "
+        CREATE FUNCTION plantstore.unsupported() RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+          RAISE EXCEPTION 'no plan' USING ERRCODE = 'feature_not_supported';
+        END $$;
+        ALTER TABLE plants RENAME TO stored_plants;
+        CREATE VIEW plants AS SELECT user_id, plant_id, plantstore.unsupported() AS name, tag, version FROM stored_plants;
+        GRANT SELECT ON plants TO plantstore";
+    let site = Site::empty(Engine::Postgres);
+    let server = site.serve(&[]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    assert_eq!(ada.ids(), [1]);
+    site.execute(UNSUPPORTED);
+    for _ in 0..4 {
+        assert_eq!(ada.get("/plants").error(), 50000, "{}", server.log());
+    }
+    site.execute("DROP VIEW plants; ALTER TABLE stored_plants RENAME TO plants");
+    assert_eq!(ada.ids(), [1]);
+    assert!(!server.log().contains("database connection lost"), "{}", server.log());
 }

@@ -1,4 +1,4 @@
-//! Settings of the database that differ from the usual ones.
+//! Unusual settings of the database.
 
 use super::works;
 use crate::support::{Engine, Site, wait_for};
@@ -13,8 +13,8 @@ fn set_for_all(site: &Site, settings: &[&str]) {
     }
 }
 
-/// Settings that an administrator may have given the database, and that the service must not depend on.
-const ODD: &[&str] = &[
+/// Settings that an administrator may have changed. The server must work with any of them.
+const UNUSUAL: &[&str] = &[
     "default_transaction_isolation = 'serializable'",
     "default_transaction_deferrable = on",
     "search_path = ''",
@@ -37,7 +37,7 @@ const ODD: &[&str] = &[
 #[test]
 fn unusual_database_defaults_do_no_harm() {
     let site = Site::new(Engine::Postgres);
-    set_for_all(&site, ODD);
+    set_for_all(&site, UNUSUAL);
     let token = site.token("ada", &[]);
     let servers = [site.serve(&[]), site.serve(&[])];
     std::thread::scope(|scope| {
@@ -50,8 +50,8 @@ fn unusual_database_defaults_do_no_harm() {
         assert_eq!(server.client(&token).ids(), (0..40).collect::<Vec<_>>());
         works(server, &token);
     }
-    // Idle connections stay.
-    wait_for("connections that have been idle for long", || {
+    // The server overrides the idle timeout, so idle connections stay open.
+    wait_for("connections that have been idle for 2 s", || {
         let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                     AND application_name = 'plantstore' AND state_change < now() - interval '2s'";
         (site.rows(idle)[0] >= 4).then_some(())
@@ -61,10 +61,10 @@ fn unusual_database_defaults_do_no_harm() {
     assert_eq!(site.rows("SELECT count(*) FROM plants"), [0]);
 }
 
-/// At this level a transaction sees the data from before its wait, unless it uses another snapshot.
+/// At the level `serializable`, a transaction that has waited for a lock still sees the data from before the wait.
 #[test]
 fn concurrent_starts_on_a_new_serializable_database_succeed() {
-    let site = Site::new(Engine::Postgres);
+    let site = Site::empty(Engine::Postgres);
     set_for_all(&site, &["default_transaction_isolation = 'serializable'"]);
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -96,8 +96,8 @@ fn commits_are_durable_whatever_the_default() {
         let site = Site::new(Engine::Postgres);
         assert!(site.run(&["migrate"]).status.success());
         set_for_all(&site, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
-        site.execute(SEE);
-        let server = site.serve(&[]);
+        site.execute(RECORD_SETTINGS);
+        let server = site.serve(&["--store-timeout", "2s"]);
         works(&server, &site.token("ada", &[]));
         let seen = format!(
             "SELECT count(*) FROM public.seen WHERE synchronous_commit = '{expected}'
@@ -109,7 +109,7 @@ fn commits_are_durable_whatever_the_default() {
     }
 }
 
-const SEE: &str = "
+const RECORD_SETTINGS: &str = "
     CREATE TABLE public.seen (place text, synchronous_commit text, statement_timeout text, level text, waits text);
     CREATE FUNCTION public.see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $see$ BEGIN
       INSERT INTO public.seen VALUES (TG_TABLE_NAME, current_setting('synchronous_commit'),
@@ -120,7 +120,7 @@ const SEE: &str = "
     CREATE TRIGGER see AFTER INSERT ON plants EXECUTE FUNCTION public.see();
     CREATE TRIGGER see AFTER INSERT ON tokens EXECUTE FUNCTION public.see()";
 
-/// Longer than the database's own settings can be.
+/// The option allows more than the settings of PostgreSQL.
 #[test]
 fn longest_store_timeout_is_accepted() {
     let site = Site::new(Engine::Postgres);

@@ -1,14 +1,15 @@
-//! Nodes behind a load balancer configured as in `deploy/haproxy.cfg`: the loss of a node affects only its own requests.
+//! Nodes behind a load balancer with the configuration of `deploy/haproxy.cfg`: the loss of a node affects only its own
+//! requests.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use super::{QUIET, load, settle, wait_for_writes};
+use super::{LONG_TIMEOUT, load, settle, wait_for_writes};
 use crate::support::{Cluster, Connection, History, Server, Site, free_port, wait_for};
 
-/// The balancer, ended with the test.
+/// A process of `HAProxy`. It is killed when the test ends.
 struct Balancer {
     child: Child,
     address: SocketAddr,
@@ -30,8 +31,8 @@ impl Balancer {
             text = text.replace(in_file, &here.to_string());
         }
         let file = site.directory().join("haproxy.cfg");
-        std::fs::write(&file, text).expect("its configuration");
-        // Should the tests be killed, it ends as well.
+        std::fs::write(&file, text).expect("the configuration is written");
+        // HAProxy also ends if the test process is killed.
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig=KILL", "haproxy", "-db", "-f"])
             .arg(file)
@@ -41,22 +42,22 @@ impl Balancer {
             .spawn()
             .expect("setpriv runs");
         let log = Arc::new(Mutex::new(String::new()));
-        let (errors, shared) = (child.stderr.take().expect("its log"), Arc::clone(&log));
+        let (errors, shared) = (child.stderr.take().expect("standard error is piped"), Arc::clone(&log));
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
                 shared.lock().expect("the log").push_str(&(line + "\n"));
             }
         });
         let mut balancer = Self { child, address, log };
-        let listens = wait_for("the balancer", || {
-            let ended = balancer.child.try_wait().expect("its state").is_some();
+        let listens = wait_for("the balancer to listen", || {
+            let ended = balancer.child.try_wait().expect("the state of the process").is_some();
             let listens = !ended && Connection::try_open(address).is_ok();
             (ended || listens).then_some(listens)
         });
         listens.then_some(balancer)
     }
 
-    /// Waits until it has noticed something, and forgets it.
+    /// Waits until the log contains `notice`, and clears the log.
     #[track_caller]
     fn wait_for(&self, notice: &str) {
         wait_for(notice, || {
@@ -90,47 +91,45 @@ impl Drop for Balancer {
 fn loss_of_a_node_affects_only_its_own_requests() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    // The database is there all the time, however busy the machine.
-    let options = [QUIET, &["--store-timeout", "20s"]].concat();
-    let mut nodes = [site.serve(&options), site.serve(&options)];
+    let mut nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
     let addresses = [nodes[0].address(), nodes[1].address()];
     let balancer = Balancer::start(&site, addresses);
     let mut workload = load(&site, &nodes);
     workload.nodes = vec![balancer.address];
-    // Each connection of the balancer to the lost node fails once: those in use, and the idle ones that it reuses before
-    // it notices the end. It never has more of them than there are clients.
-    let felt_max = 2 * (workload.writers + workload.listers);
+    // Each connection of the balancer to the lost node fails at most once: those in use, and idle ones that it reuses
+    // before it notices their end. Of each kind there are at most as many as clients.
+    let failures_max = 2 * (workload.writers + workload.listers);
     let history = History::new();
     let failed = || {
         let summary = history.check().unwrap();
-        assert_eq!(summary.rejected, 0, "there was always a node to turn to");
+        assert_eq!(summary.rejected, 0, "one node was always available");
         summary.unknown + summary.failed_lists
     };
     let mut failed_before = 0;
-    for (victim, name) in [(0, "one"), (1, "two"), (0, "one")] {
+    for (lost, name) in [(0, "one"), (1, "two"), (0, "one")] {
         workload.run(&history, || {
             wait_for_writes(&history, 200);
-            nodes[victim].kill();
+            nodes[lost].kill();
             balancer.wait_for(&format!("Server nodes/{name} is DOWN"));
         });
         settle(&history, &site);
-        workload.look(&history);
+        workload.record_final_lists(&history);
         let failed_now = failed();
         assert!(
-            failed_now - failed_before <= felt_max,
-            "only requests of that node fail: {failed_before}, {failed_now}"
+            failed_now - failed_before <= failures_max,
+            "requests of the other node failed: {failed_before}, {failed_now}"
         );
         failed_before = failed_now;
-        // One node is enough, and the return of the other is not noticed either.
+        // No request fails while one node is down, nor when it returns.
         workload.run(&history, || {
             wait_for_writes(&history, 200);
-            let listen = addresses[victim].to_string();
-            let again = [&["serve", "--no-first-token", "--listen", &listen], &options[..]].concat();
-            nodes[victim] = Server::start(site.command(&again));
+            let listen = addresses[lost].to_string();
+            let again = [&["serve", "--no-first-token", "--listen", &listen], LONG_TIMEOUT].concat();
+            nodes[lost] = Server::start(site.command(&again));
             balancer.wait_for(&format!("Server nodes/{name} is UP"));
             wait_for_writes(&history, 200);
         });
-        assert_eq!(failed(), failed_before, "all requests succeed");
+        assert_eq!(failed(), failed_before, "a request failed while one node was available");
     }
-    assert!(failed_before > 0, "the deaths were felt");
+    assert!(failed_before > 0, "no request was in flight when a node was killed");
 }

@@ -1,11 +1,11 @@
 //! A connection breaks during a commit. The node reconnects and looks up the outcome, so its response is correct.
 
-use super::{BEGIN, COMMIT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes};
+use super::{
+    BEGIN, COMMIT, LONG_TIMEOUT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
+};
 use crate::support::{Client, Cluster, History, Proxy, Random, Response, Site, Stage, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
-/// For what is not about time, on a machine that is busy with other tests.
-const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
 
 #[test]
 fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
@@ -15,7 +15,7 @@ fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
     let node = site.through(&proxy).serve(LONG_TIMEOUT);
     let ada = node.client(&site.token("ada", &[]));
     first_use(&ada, &site);
-    // Several in a row: those before the last prevent the commit, or there would be no next.
+    // With several cuts, all but the last prevent the commit; otherwise the server would not send it again.
     let mut series: Vec<(&'static [u8], Vec<Stage>)> = Vec::new();
     for stage in STAGES {
         series.push((BEGIN, vec![stage]));
@@ -32,7 +32,7 @@ fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
                 proxy.cut_at(*stage, needle);
             }
             let response = call();
-            assert_eq!(proxy.cuts(), before + stages.len(), "{about}: they happened");
+            assert_eq!(proxy.cuts(), before + stages.len(), "{about}: all cuts have happened");
             response
         };
         assert_eq!(cut(&|| ada.post(plant(1, "first"))).status, 200, "{about}");
@@ -59,54 +59,55 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
             wait_for_writes(&history, 10);
             let needle = if cut % 4 == 0 { BEGIN } else { COMMIT };
             proxy.cut_at(STAGES[random.below(STAGES.len())], needle);
-            wait_for("the cut", || (proxy.cuts() == cut).then_some(()));
+            wait_for("the proxy to cut the connection", || (proxy.cuts() == cut).then_some(()));
         }
         wait_for_writes(&history, 100);
     });
     settle(&history, &site);
-    workload.look(&history);
+    workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
-/// Changes of other nodes between a commit and its verification are neither repeated nor denied.
+/// Another node changes the plant between a commit and the lookup of its outcome. The response is still correct, and
+/// the change of the other node stays.
 #[test]
 fn changes_of_others_during_the_lookup_are_preserved() {
     let cluster = Cluster::start(&[]);
     let (site, proxy, nodes) = start_pair(&cluster, LONG_TIMEOUT);
     let [other, ada] = clients_of_pair(&site, &nodes);
-    let uproot = |client: &Client| assert_eq!(client.delete(1).status, 204);
-    // Cuts this node off while it commits a write, lets the other node work, and gives the response after that.
+    let delete = |client: &Client| assert_eq!(client.delete(1).status, 204);
+    // Cuts this node off while it commits a write, runs `work` on the other node, and then returns the response.
     let meanwhile = |stage: Stage, write: &(dyn Fn() -> Response + Sync), work: &dyn Fn()| {
         let cuts = proxy.cuts();
-        proxy.cut_for_good_at(stage, COMMIT);
+        proxy.cut_all_at(stage, COMMIT);
         std::thread::scope(|scope| {
             let response = scope.spawn(write);
-            wait_for("the cut", || (proxy.cuts() > cuts).then_some(()));
+            wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
             work();
             proxy.heal();
             response.join().expect("a response")
         })
     };
     for stage in [Stage::AfterSend, Stage::AfterResponse] {
-        // The next statement waits until the server has finished it.
-        let response = meanwhile(stage, &|| ada.post(plant(1, "short-lived")), &|| uproot(&other));
-        assert_eq!(response.status, 200, "{stage:?}: it was created: {}", response.text());
-        assert_eq!((plants(&other), plants(&ada)), (vec![], vec![]), "{stage:?}: and stays deleted");
+        // The other node's delete waits for the lock of the commit, so it runs after the create.
+        let response = meanwhile(stage, &|| ada.post(plant(1, "short-lived")), &|| delete(&other));
+        assert_eq!(response.status, 200, "{stage:?}: the plant was created: {}", response.text());
+        assert_eq!((plants(&other), plants(&ada)), (vec![], vec![]), "{stage:?}: the delete of the other node stays");
 
         ada.plant(1, "old");
         let response = meanwhile(stage, &|| ada.delete(1), &|| other.plant(1, "new"));
-        assert_eq!(response.status, 204, "{stage:?}: it was deleted: {}", response.text());
-        assert_eq!(plants(&ada), [(1, "new".to_owned())], "{stage:?}: and the next one stays");
+        assert_eq!(response.status, 204, "{stage:?}: the plant was deleted: {}", response.text());
+        assert_eq!(plants(&ada), [(1, "new".to_owned())], "{stage:?}: the create of the other node stays");
 
-        let response = meanwhile(stage, &|| ada.post(plant(1, "in vain")), &|| uproot(&other));
-        assert_eq!(response.error(), 40900, "{stage:?}: it was in the way then");
+        let response = meanwhile(stage, &|| ada.post(plant(1, "in vain")), &|| delete(&other));
+        assert_eq!(response.error(), 40900, "{stage:?}: the plant existed at the time of the commit");
         assert_eq!(plants(&ada), [], "{stage:?}");
     }
-    // A commit that never was comes after what others did.
+    // A commit that did not reach the server is repeated after the change of the other node.
     let response = meanwhile(Stage::BeforeSend, &|| ada.post(plant(1, "late")), &|| other.plant(1, "early"));
     assert_eq!(response.error(), 40900, "{}", response.text());
     assert_eq!(plants(&ada), [(1, "early".to_owned())]);
-    let response = meanwhile(Stage::BeforeSend, &|| ada.delete(1), &|| uproot(&other));
+    let response = meanwhile(Stage::BeforeSend, &|| ada.delete(1), &|| delete(&other));
     assert_eq!(response.error(), 40400, "{}", response.text());
 }

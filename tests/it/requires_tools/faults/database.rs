@@ -1,12 +1,10 @@
 //! The database is killed or frozen.
 
-use std::time::Instant;
-
 use super::{
-    HEALED, QUIET, assert_out_of_reach, disturb_under_load, in_time, load, plant, wait_for_writes, wait_until_healed,
-    wait_until_not_ready,
+    LONG_TIMEOUT, QUIET, RECOVERY_LIMIT, assert_unavailable, disturb_under_load, in_time, load, plant, wait_for_writes,
+    wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Cluster, History, Site, signal, wait_for};
+use crate::support::{Cluster, History, Site, Stopwatch, signal, wait_for};
 
 #[test]
 fn acknowledged_writes_survive_kills_of_the_database() {
@@ -17,7 +15,7 @@ fn acknowledged_writes_survive_kills_of_the_database() {
         cluster.kill();
         wait_until_not_ready(&nodes);
         cluster.restart();
-        wait_until_healed(&nodes);
+        wait_until_ready(&nodes);
     });
 }
 
@@ -25,10 +23,10 @@ fn acknowledged_writes_survive_kills_of_the_database() {
 fn open_connections_serve_while_new_ones_are_not_accepted() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
     let workload = load(&site, &nodes);
     let history = History::new();
-    // Its log is in a file, which can be read before it is up.
+    // The log of the third node goes to a file, which the test can read before the node has started.
     let wrapper = ["sh", "-c", "exec \"$@\" 2> late.log", "sh"];
     let log = || std::fs::read_to_string(site.directory().join("late.log")).unwrap_or_default();
     workload.run(&history, || {
@@ -36,23 +34,23 @@ fn open_connections_serve_while_new_ones_are_not_accepted() {
         cluster.freeze_postmaster();
         std::thread::scope(|scope| {
             let late = scope.spawn(|| site.serve_through(&wrapper, QUIET));
-            wait_for("the node to try", || log().contains("cannot connect to the database: retrying").then_some(()));
+            wait_for("the node to retry", || log().contains("cannot connect to the database: retrying").then_some(()));
             wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
             cluster.thaw_postmaster();
             assert!(still_waits, "{}", log());
-            let late = late.join().expect("it comes up");
+            let late = late.join().expect("the node starts");
             assert_eq!(late.anonymous().get("/readyz").status, 200);
             assert_eq!(late.client(&workload.tokens[0]).get("/plants").status, 200);
         });
     });
-    workload.look(&history);
+    workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
-/// One of its processes freezes without closing its connection. The use of a token is stored in the background,
-/// so a request must not wait for it forever.
+/// A process of the database freezes without closing its connection while the server stores the use of a token in the
+/// background. Later requests must not wait for this connection.
 #[test]
 fn connection_that_hangs_while_storing_token_use_is_closed() {
     const WAITING: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND \
@@ -63,13 +61,13 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
     let token = site.token("ada", &[]);
     let held = site.hold("BEGIN; LOCK TABLE plantstore.tokens IN SHARE ROW EXCLUSIVE MODE");
     assert_eq!(node.client(&token).get("/plants").status, 200);
-    let process = wait_for("the note", || site.rows(WAITING).first().copied());
+    let process = wait_for("the update of the token to wait for its lock", || site.rows(WAITING).first().copied());
     signal(u32::try_from(process).unwrap(), "STOP");
     drop(held);
     let cyd = node.client(&site.token("cyd", &[]));
-    let start = Instant::now();
+    let start = Stopwatch::start();
     wait_for("a write", || (in_time(|| cyd.post(plant(1, "written"))).status == 200).then_some(()));
-    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", start.elapsed());
 }
 
 #[test]
@@ -82,9 +80,9 @@ fn requests_fail_in_time_while_the_database_is_frozen() {
         cluster.freeze();
         wait_until_not_ready(&nodes);
         for node in &nodes {
-            assert_out_of_reach(&node.client(&eve));
+            assert_unavailable(&node.client(&eve));
         }
         cluster.thaw();
-        wait_until_healed(&nodes);
+        wait_until_ready(&nodes);
     });
 }

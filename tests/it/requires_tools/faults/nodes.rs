@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
-use std::time::Instant;
 
-use super::{HEALED, QUIET, plant, plants};
-use crate::support::{Cluster, Engine, Server, Site, wait_for};
+use super::{QUIET, RECOVERY_LIMIT, plant, plants};
+use crate::support::{Cluster, Engine, Server, Site, Stopwatch, wait_for};
 
 #[test]
 fn ten_nodes_start_concurrently_on_an_empty_database() {
@@ -13,9 +12,9 @@ fn ten_nodes_start_concurrently_on_an_empty_database() {
     let site = Site::on(&cluster);
     let nodes: Vec<Server> = std::thread::scope(|scope| {
         let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| site.serve(QUIET))).collect();
-        starting.into_iter().map(|node| node.join().expect("it comes up")).collect()
+        starting.into_iter().map(|node| node.join().expect("the node starts")).collect()
     });
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
     let token = site.token("ada", &[]);
     for (node, id) in nodes.iter().zip(0..) {
         node.client(&token).plant(id, "one of ten");
@@ -27,28 +26,28 @@ fn ten_nodes_start_concurrently_on_an_empty_database() {
 
 #[test]
 fn reads_use_several_connections() {
-    const THAT_LISTED: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
+    const USED_BY_LISTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
                                query LIKE 'SELECT (SELECT version%'";
     let site = Site::new(Engine::Postgres);
     let node = site.serve(QUIET);
     let ada = node.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    wait_for("the connections", || {
+    wait_for("two connections that were used by lists", || {
         assert_eq!(ada.get("/plants").status, 200);
-        (site.rows(THAT_LISTED)[0] >= 2).then_some(())
+        (site.rows(USED_BY_LISTS)[0] >= 2).then_some(())
     });
 }
 
 /// Waits until all nodes reject this token, which takes at most 5 seconds.
 #[track_caller]
 fn wait_until_rejected(nodes: &[Server], token: &str) {
-    let start = Instant::now();
+    let start = Stopwatch::start();
     for node in nodes {
         let ada = node.client(token);
         wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
         assert_eq!(ada.post(plant(9, "too late")).error(), 40101);
     }
-    assert!(start.elapsed() < HEALED, "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < RECOVERY_LIMIT, "the token was rejected after {:?}", start.elapsed());
 }
 
 #[test]
@@ -62,15 +61,15 @@ fn tokens_and_users_are_shared_by_all_nodes() {
     }
     assert!(site.run(&["token", "revoke", "1"]).status.success());
     wait_until_rejected(&nodes, &first);
-    assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other is as good as ever");
+    assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other token stays valid");
     assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
     wait_until_rejected(&nodes, &second);
-    // A new user of the same name.
+    // A new user of the same name has no plants.
     let third = site.token("ada", &[]);
     assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
 }
 
-/// Many clients create the same id concurrently, and each of them an id of its own.
+/// In each round, half of the clients create the same id and the others an id of their own, concurrently.
 #[test]
 fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
     const CLIENTS: i64 = 16;
@@ -79,7 +78,7 @@ fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let token = site.token("ada", &[]);
     let barrier = Barrier::new(usize::try_from(2 * CLIENTS).unwrap());
-    // What each got: the id, its name, and whether it was created.
+    // For each request: the id, the name, and true if the plant was created.
     let results: Vec<(i64, String, bool)> = std::thread::scope(|scope| {
         let each = |client: i64, own: bool| {
             let (nodes, token, barrier) = (&nodes, &token, &barrier);
@@ -102,14 +101,17 @@ fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
             })
         };
         let clients: Vec<_> = (0..CLIENTS).flat_map(|client| [each(client, false), each(client, true)]).collect();
-        clients.into_iter().flat_map(|client| client.join().expect("its responses")).collect()
+        clients.into_iter().flat_map(|client| client.join().expect("a client thread")).collect()
     });
     let created: Vec<(i64, String)> =
         results.iter().filter(|(_, _, created)| *created).map(|(id, name, _)| (*id, name.clone())).collect();
     let ids: BTreeSet<i64> = created.iter().map(|(id, _)| *id).collect();
-    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "each shared id once, and every id of a single client");
-    assert_eq!(created.len(), ids.len(), "and each once");
+    assert_eq!(ids, (-ROUNDS * CLIENTS..ROUNDS).collect(), "every id was created");
+    assert_eq!(created.len(), ids.len(), "no id was created twice");
     let mut created = created;
     created.sort();
-    assert!(nodes.iter().all(|node| plants(&node.client(&token)) == created), "it is the client that got the success");
+    assert!(
+        nodes.iter().all(|node| plants(&node.client(&token)) == created),
+        "the stored plants are those of the successful requests"
+    );
 }

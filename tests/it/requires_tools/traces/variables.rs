@@ -38,7 +38,7 @@ fn wait_for_warning(server: &Server) -> String {
 }
 
 #[test]
-fn base_endpoint_gets_the_path_for_traces_and_the_specific_one_nothing() {
+fn path_for_traces_is_appended_only_to_the_base_endpoint() {
     let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let (below, verbatim, missing) =
@@ -70,7 +70,7 @@ fn base_endpoint_gets_the_path_for_traces_and_the_specific_one_nothing() {
 }
 
 #[test]
-fn header_fields_are_decoded_sent_and_never_shown() {
+fn header_fields_are_decoded_and_sent_but_never_logged() {
     let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
@@ -93,12 +93,12 @@ fn header_fields_are_decoded_sent_and_never_shown() {
     assert_eq!(request.header("content-encoding"), Some("gzip"));
     assert!(request.header("user-agent").is_some_and(|agent| agent.starts_with("plantstore/")));
     // `google.rpc.Status { message: "hush" }`
-    collector.answer_with(b"\x12\x04hush");
+    collector.respond_with_body(b"\x12\x04hush");
     collector.respond_with(Some("400 Bad Request"));
     get(&server, "rejected");
     wait_for("the warning", || server.log().contains("it answers 400 Bad Request").then_some(()));
     // `partial_success { rejected_spans: 1, error_message: "hush" }`
-    collector.answer_with(b"\x0a\x08\x08\x01\x12\x04hush");
+    collector.respond_with_body(b"\x0a\x08\x08\x01\x12\x04hush");
     collector.respond_with(None);
     get(&server, "partly");
     wait_for("the warning", || server.log().contains("only in part").then_some(()));
@@ -109,7 +109,7 @@ fn header_fields_are_decoded_sent_and_never_shown() {
     {
         let headers = ("OTEL_EXPORTER_OTLP_HEADERS", wrong);
         let Output { status, stderr, .. } =
-            command(&site, &["--otlp-endpoint", url], &[headers]).output().expect("it runs");
+            command(&site, &["--otlp-endpoint", url], &[headers]).output().expect("the command runs");
         let error = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(2), "{wrong}: {error}");
         let warning = wait_for_warning(&serve(&site, &[], &[variables[0], headers]));
@@ -143,7 +143,7 @@ fn resource_attributes_describe_the_service() {
 }
 
 #[test]
-fn sampler_decides_unless_the_option_does() {
+fn sampler_variable_is_used_unless_the_option_is_given() {
     let site = Site::new(Engine::Sqlite);
     let parents = [None, Some("00"), Some("01")];
     let cases: [(Options, Variables, [bool; 3]); 6] = [
@@ -195,7 +195,7 @@ fn variables_turn_the_export_off() {
 }
 
 #[test]
-fn certificate_is_that_of_the_variable_or_the_option() {
+fn certificate_option_overrides_the_variable() {
     let (site, authority, stranger) = (Site::new(Engine::Sqlite), Authority::new(), Authority::new());
     let collector = Collector::start_with_tls(&authority);
     let (url, right, wrong) = (collector.url(), authority.file(), stranger.file());
@@ -237,7 +237,7 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
         if name.ends_with("_ENDPOINT") || name == "OTEL_TRACES_EXPORTER" {
             continue;
         }
-        let output = command(&site, &["--otlp-endpoint", url], &[(name, value)]).output().expect("it runs");
+        let output = command(&site, &["--otlp-endpoint", url], &[(name, value)]).output().expect("the command runs");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), is_reported(&errors)), (Some(2), true), "{name}: {errors}");
     }
@@ -258,7 +258,7 @@ fn variable_that_is_not_utf_8_is_invalid() {
 }
 
 #[test]
-fn variables_that_are_not_read_are_warned_of() {
+fn unsupported_variables_log_a_warning() {
     let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let variables = [
@@ -283,7 +283,7 @@ fn variables_that_are_not_read_are_warned_of() {
 fn partial_success_is_counted_and_logged() {
     let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
     // `partial_success { rejected_spans: 1, error_message: "too old" }`
-    collector.answer_with(b"\x0a\x0b\x08\x01\x12\x07too old");
+    collector.respond_with_body(b"\x0a\x0b\x08\x01\x12\x07too old");
     let mut server = serve(&site, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
     let metrics = server.metrics();
     get(&server, "partly");

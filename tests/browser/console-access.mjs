@@ -1,0 +1,270 @@
+// The Access page: tokens and shares of the user, with everything that the token's scopes do not allow.
+
+import assert from "node:assert/strict";
+import { BASE_URL, ask, checkAccessibility, main, picture, withBrowser } from "./browser.mjs";
+import { call, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
+
+const { BOB, FULL, PART } = process.env;
+const NARROW = { viewport: { width: 320, height: 640 }, colorScheme: "dark" };
+
+const api = async (method, path, token, body) => JSON.parse((await call(method, path, { token, body: body && JSON.stringify(body) })) || "null");
+const entry = (page, name) => page.locator(".entry").filter({ has: page.getByRole("heading", { name, exact: true }) });
+const confirm = (page) => page.locator("#confirm-dialog").getByRole("button", { name: "Revoke" });
+
+async function inspect(page, state) {
+  const [inside, width] = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]");
+  assert.ok(inside <= width, `${state} is ${inside} pixels wide on a screen of ${width}`);
+  await checkAccessibility(page, state);
+  await picture(page, state, { fullPage: true });
+}
+
+async function openAccess(page) {
+  await page.getByRole("link", { name: "Access, signed in as" }).click();
+  await page.getByRole("heading", { name: "Access", exact: true }).waitFor();
+}
+
+/// Opens the form for a new token and makes one; returns its secret.
+async function makeToken(page, label, { without = [], expiry } = {}) {
+  await page.getByRole("button", { name: "New token" }).click();
+  const form = page.getByRole("dialog", { name: "New token" });
+  await form.getByLabel("Label").fill(label);
+  for (const scope of without) await form.getByLabel(scope).uncheck();
+  if (expiry) await form.getByLabel("It works for").selectOption(expiry);
+  await form.getByRole("button", { name: "Make the token" }).click();
+  const made = page.getByRole("dialog", { name: "Copy your new token" });
+  await made.waitFor();
+  return made.locator("#secret").textContent();
+}
+
+async function tokens(browser) {
+  const page = await signedIn(browser, { token: FULL, permissions: ["clipboard-read", "clipboard-write"] });
+  assert.equal(await page.locator("#user").textContent(), "ada");
+  await openAccess(page);
+  assert.equal(page.url(), `${BASE_URL}/#access`);
+  assert.equal(await page.title(), "Access · plantstore");
+  assert.equal(await page.evaluate("document.activeElement.id"), "access-title");
+  await page.getByText("You are ada, signed in with the token “full”, until").waitFor();
+  await entry(page, "full").getByText("In use here").waitFor();
+  await inspect(page, "tokens");
+
+  const secret = await makeToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
+  await inspect(page, "secret");
+  // The only copy survives a press of Escape.
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Copy" }).click();
+  await page.getByText("Copied.").waitFor();
+  assert.equal(await page.evaluate("navigator.clipboard.readText()"), secret);
+  await page.getByRole("button", { name: "Done" }).click();
+  await until("the secret to be gone", async () => !(await page.content()).includes(secret));
+  assert.ok(!(await page.evaluate("JSON.stringify({...sessionStorage})")).includes(secret));
+  const { user, token } = await api("GET", "/me", secret);
+  assert.deepEqual([user, token.label, token.scopes], ["ada", "watering script", ["plants:read"]]);
+  assert.ok(new Date(token.expires_at) - Date.now() < 7.01 * 86_400_000);
+  await entry(page, "watering script").getByText("See plants").waitFor();
+
+  // A form that is filled in wrongly says so, and does nothing.
+  await page.getByRole("button", { name: "New token" }).click();
+  const form = page.getByRole("dialog", { name: "New token" });
+  for (const scope of ["See plants", "Add plants", "Delete plants"]) await form.getByLabel(scope).uncheck();
+  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByText("Choose at least one thing that the token may do.").waitFor();
+  await inspect(page, "token-form");
+  await page.goBack();
+  await form.waitFor({ state: "hidden" });
+  assert.equal(page.url(), `${BASE_URL}/#access`);
+
+  // The form is closed before the response: the page says that there is a token whose secret was not shown.
+  let respond;
+  const closed = new Promise((resolve) => (respond = resolve));
+  await page.route("**/tokens", async (route) => {
+    if (route.request().method() === "POST") await closed;
+    await route.continue();
+  });
+  await page.getByRole("button", { name: "New token" }).click();
+  await form.getByLabel("Label").fill("closed too early");
+  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByRole("button", { name: "Cancel" }).click();
+  respond();
+  await toast(page, "“closed too early” was made, but its secret was not shown. Revoke it.").waitFor();
+  await entry(page, "closed too early").waitFor();
+  await page.unroute("**/tokens");
+
+  await page.getByRole("button", { name: "Revoke watering script" }).click();
+  await page.getByRole("dialog", { name: "Revoke “watering script”?" }).waitFor();
+  assert.equal(await page.evaluate("document.activeElement.textContent"), "Cancel");
+  await inspect(page, "revoke");
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Revoke watering script" }).click();
+  await confirm(page).click();
+  await toast(page, "“watering script” revoked.").waitFor();
+  await until("the revocation", async () => (await fetch(`${BASE_URL}/me`, { headers: { Authorization: `Bearer ${secret}` } })).status === 401);
+  await page.locator("#ended-count").click();
+  await entry(page, "watering script").getByText("revoked", { exact: true }).waitFor();
+  await inspect(page, "ended");
+
+  // The address and the history work as everywhere else.
+  await page.reload();
+  await entry(page, "full").waitFor();
+  await page.getByRole("link", { name: "Plants" }).click();
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  assert.equal(await page.title(), "plantstore");
+  await page.goBack();
+  await entry(page, "full").waitFor();
+
+  // The token in use can be revoked, too.
+  await page.getByRole("button", { name: "Revoke full" }).click();
+  await page.getByText("you will be signed out").waitFor();
+  await confirm(page).click();
+  await page.getByText("You have revoked the token that you were signed in with.").waitFor();
+  assert.deepEqual(await page.evaluate("Object.keys(sessionStorage)"), []);
+  page.check();
+}
+
+async function shares(browser) {
+  await plant(1, "Ivy", "wall");
+  const page = await signedIn(browser, { token: FULL });
+  await openAccess(page);
+  await page.getByText("Only you see your plants.").waitFor();
+  await page.getByText("No other user shares plants with you.").waitFor();
+  const share = async (user, role) => {
+    await page.getByRole("button", { name: "Share my plants" }).click();
+    const form = page.getByRole("dialog", { name: "Share my plants" });
+    await form.getByLabel("User name").fill(user);
+    await form.getByLabel(role).check();
+    await form.getByRole("button", { name: "Share", exact: true }).click();
+    return form;
+  };
+  const form = await share("", "reader");
+  await form.getByText("Write the name of the user to share with.").waitFor();
+  await inspect(page, "share-form");
+  await page.keyboard.press("Escape");
+  page.tolerate(/status of 400/);
+  await share("ada", "reader");
+  await form.locator("#share-error").waitFor();
+  await page.keyboard.press("Escape");
+  await share("bob", "reader");
+  await entry(page, "bob").getByText("bob can see your plants").waitFor();
+  await until("the share", async () => (await stored(BOB)).includes("Ivy"));
+  await share("bob", "editor");
+  await entry(page, "bob").getByText("bob can see, add and delete your plants").waitFor();
+  await share("a user who does not exist yet".replaceAll(" ", "-"), "reader");
+  await entry(page, "a-user-who-does-not-exist-yet").waitFor();
+  await ask("share of bob");
+  await until("a share of bob's", async () => {
+    await page.getByRole("button", { name: "Look again" }).click();
+    return page.locator("#received .entry").isVisible();
+  });
+  await inspect(page, "shares");
+  await page.getByRole("button", { name: "See plants of bob" }).click();
+  await until("bob's plants", () => page.url() === `${BASE_URL}/#owner=bob`);
+  // The role is known before a first rejection.
+  await page.getByText("You can read the plants of bob, not change them.").waitFor();
+  await page.goBack();
+  await page.getByRole("button", { name: "Revoke bob" }).click();
+  await confirm(page).click();
+  await toast(page, "Your plants are no longer shared with bob.").waitFor();
+  await until("the end of the share", async () => !(await stored(BOB)).includes("Ivy"));
+  assert.equal(await entry(page, "bob").count(), 1, "what bob shares stays");
+  page.check();
+
+  const narrow = await signedIn(browser, { token: FULL, ...NARROW });
+  await openAccess(narrow);
+  await entry(narrow, "full").waitFor();
+  await inspect(narrow, "narrow-dark");
+  await narrow.getByRole("button", { name: "New token" }).click();
+  await inspect(narrow, "narrow-dark-token");
+  narrow.check();
+}
+
+/// A token that lacks a scope: the page says so in one sentence, and sends no request that would be rejected.
+async function forbidden(browser) {
+  const page = await signedIn(browser);
+  const requests = [];
+  page.on("request", (request) => requests.push(new URL(request.url()).pathname));
+  await openAccess(page);
+  await page.getByText("This token lacks the scope tokens:manage, so it cannot list, make or revoke tokens.", { exact: true }).waitFor();
+  await page.getByText("This token lacks the scope shares:manage, so it cannot see or change what is shared.", { exact: true }).waitFor();
+  assert.equal(await page.getByRole("button", { name: /New token|Share my plants/ }).count(), 0);
+  await inspect(page, "forbidden");
+  assert.deepEqual(requests.filter((path) => ["/tokens", "/shares"].includes(path)), []);
+  page.check();
+
+  // A token gives no more than it has.
+  const { secret } = await api("POST", "/tokens", FULL, { label: "small", scopes: ["plants:read", "tokens:manage"], expires_at: new Date(Date.now() + 5 * 86_400_000).toISOString() });
+  const small = await signedIn(browser, { token: secret });
+  await openAccess(small);
+  await small.getByRole("button", { name: "New token" }).click();
+  const form = small.getByRole("dialog", { name: "New token" });
+  assert.equal(await form.getByLabel("Add plants").isDisabled(), true);
+  await form.getByText("Your own token cannot do the rest").waitFor();
+  const offered = await form.getByLabel("It works for").locator("option").allTextContents();
+  assert.equal(offered.length, 2, offered.join(", "));
+  assert.match(offered[1], /^Until .*, like your own token$/);
+  await inspect(small, "limited-token-form");
+  await form.getByRole("button", { name: "Make the token" }).click();
+  await small.getByRole("dialog", { name: "Copy your new token" }).waitFor();
+  small.check();
+}
+
+/// The token ends while a form is open: what was typed is there again after signing in.
+async function drafts(browser) {
+  await plant(1, "Ivy", "wall");
+  const ends = async (open) => {
+    const { secret } = await api("POST", "/tokens", FULL, { scopes: ["plants:read", "plants:write", "tokens:manage", "shares:manage"] });
+    const page = await signedIn(browser, { token: secret });
+    page.tolerate(/status of 401/);
+    await shown(page, "Ivy").waitFor();
+    const submit = await open(page);
+    const { token } = await api("GET", "/me", secret);
+    await call("DELETE", `/tokens/${token.id}`, { token: FULL });
+    await until("the revocation", async () => (await fetch(`${BASE_URL}/me`, { headers: { Authorization: `Bearer ${secret}` } })).status === 401);
+    await submit();
+    await page.getByText("What you had typed is kept until then.").waitFor();
+    return page;
+  };
+  const adding = await ends(async (page) => {
+    await page.getByRole("button", { name: "Add a plant" }).click();
+    await page.getByRole("dialog").getByLabel("Name").fill("Monstera");
+    await page.getByRole("dialog").getByLabel("Tag").fill("indoor");
+    return () => page.getByRole("dialog").getByRole("button", { name: "Add", exact: true }).click();
+  });
+  await checkAccessibility(adding, "a draft");
+  await picture(adding, "draft");
+  await signIn(adding, FULL);
+  const form = adding.getByRole("dialog", { name: "Add a plant" });
+  await form.waitFor();
+  assert.equal(await form.getByLabel("Name").inputValue(), "Monstera");
+  assert.equal(await form.getByLabel("Tag").inputValue(), "indoor");
+  await form.getByRole("button", { name: "Add", exact: true }).click();
+  await shown(adding, "Monstera").waitFor();
+  adding.check();
+
+  const making = await ends(async (page) => {
+    await openAccess(page);
+    await page.getByRole("button", { name: "New token" }).click();
+    await page.getByRole("dialog").getByLabel("Label").fill("watering script");
+    await page.getByRole("dialog").getByLabel("Add plants").uncheck();
+    return () => page.getByRole("button", { name: "Make the token" }).click();
+  });
+  await signIn(making, FULL);
+  const dialog = making.getByRole("dialog", { name: "New token" });
+  await dialog.waitFor();
+  assert.equal(await dialog.getByLabel("Label").inputValue(), "watering script");
+  assert.equal(await dialog.getByLabel("Add plants").isChecked(), false);
+  assert.equal(await dialog.getByLabel("See plants").isChecked(), true);
+  making.check();
+
+  // Another user gets nothing of it.
+  const other = await ends(async (page) => {
+    await page.getByRole("button", { name: "Add a plant" }).click();
+    await page.getByRole("dialog").getByLabel("Name").fill("Secret garden");
+    return () => page.getByRole("dialog").getByRole("button", { name: "Add", exact: true }).click();
+  });
+  await signIn(other, BOB);
+  await other.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  assert.equal(await other.locator("dialog[open]").count(), 0);
+  assert.ok(!(await other.evaluate("JSON.stringify({...sessionStorage})")).includes("Secret garden"));
+  other.check();
+}
+
+main(() => withBrowser({ tokens, shares, forbidden, drafts }[PART]));

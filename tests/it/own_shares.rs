@@ -1,0 +1,277 @@
+//! Shares that owners grant and revoke themselves. No response shows which users exist.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Engine, Response, Site, wait_for};
+use crate::tokens::manager;
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+#[track_caller]
+fn grant(client: &Client, to: &str, role: &str) -> Response {
+    let body = json!({ "role": role }).to_string();
+    client.call("PUT", &format!("/shares/{to}"), &[JSON], Some(body.as_bytes()))
+}
+
+#[track_caller]
+fn revoke(client: &Client, to: &str) -> Response {
+    client.call("DELETE", &format!("/shares/{to}"), &[], None)
+}
+
+/// Shares without their times, which are checked.
+#[track_caller]
+fn shares(client: &Client) -> Value {
+    let response = client.get("/shares");
+    assert_eq!((response.status, response.header("cache-control")), (200, Some("no-store")), "{}", response.wire());
+    let mut shares = response.json();
+    for share in shares["granted"].as_array_mut().expect("an array") {
+        let time = share.as_object_mut().and_then(|share| share.remove("created_at")).expect("a time");
+        assert!(time.as_str().is_some_and(|time| time.ends_with('Z')), "{time}");
+    }
+    shares
+}
+
+#[rstest]
+fn owner_grants_changes_and_revokes_a_share(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+    ada.plant(1, "Rose");
+    assert_eq!(bob.get("/plants?owner=ada").error(), 40400, "and bob has a session");
+    let granted = grant(&ada, "bob", "reader");
+    assert_eq!((granted.status, granted.text()), (204, ""));
+    // At once on the node that handled it.
+    assert_eq!(bob.get("/plants?owner=ada").text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(bob.call("DELETE", "/plants/1?owner=ada", &[], None).error(), 40300);
+    assert_eq!(shares(&ada), json!({"granted": [{"user": "bob", "role": "reader"}], "received": []}));
+    assert_eq!(shares(&bob), json!({"granted": [], "received": [{"owner": "ada", "role": "reader"}]}));
+    assert_eq!(grant(&ada, "bob", "editor").status, 204);
+    assert_eq!(bob.call("DELETE", "/plants/1?owner=ada", &[], None).status, 204);
+    assert_eq!(shares(&ada), json!({"granted": [{"user": "bob", "role": "editor"}], "received": []}));
+    assert_eq!(revoke(&ada, "bob").status, 204);
+    assert_eq!(bob.get("/plants?owner=ada").error(), 40400);
+    assert_eq!(revoke(&ada, "bob").error(), 40403);
+    assert_eq!(shares(&ada), json!({"granted": [], "received": []}));
+    assert_eq!(revoke(&bob, "ada").error(), 40403, "a share ends with its owner only");
+}
+
+#[rstest]
+fn share_takes_effect_when_its_user_appears(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    ada.plant(1, "Rose");
+    assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    assert_eq!(grant(&ada, "eve", "reader").status, 204);
+    assert_eq!(revoke(&ada, "eve").status, 204);
+    let (bob, eve) = (manager(site, &server, "bob"), manager(site, &server, "eve"));
+    assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "reader"}]));
+    assert_eq!(eve.get("/plants").text(), "[]");
+    // A deleted user loses it, and so does the next of this name.
+    assert!(site.run(&["user", "delete", "bob", "--yes"]).status.success());
+    let bob = manager(site, &server, "bob");
+    assert_eq!(bob.get("/plants").text(), "[]");
+    // The share of a deleted owner ends.
+    assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
+    wait_for("the end of the share", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
+    assert_eq!(shares(&bob)["received"], json!([]));
+}
+
+#[rstest]
+fn owner_and_operator_change_the_same_share(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+    let operator = |arguments: &[&str]| site.run(&[&["share"], arguments].concat());
+    let by_operator = |role| operator(&["grant", "--owner", "ada", "--to", "bob", "--role", role]).status.success();
+    let listed = || {
+        let output = operator(&["list", "--json"]);
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON").as_array().expect("an array").clone()
+    };
+    assert!(by_operator("reader"));
+    let since = ada.get("/shares").json()["granted"][0]["created_at"].clone();
+    assert_eq!(grant(&ada, "bob", "editor").status, 204);
+    let granted = ada.get("/shares").json()["granted"].clone();
+    assert_eq!(granted, json!([{"user": "bob", "role": "editor", "created_at": since}]));
+    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "editor"}]));
+    assert_eq!(listed().len(), 1);
+    assert!(by_operator("reader"));
+    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "reader"}]));
+    assert_eq!(listed()[0]["role"], "reader");
+    assert_eq!(revoke(&ada, "bob").status, 204);
+    assert_eq!(listed().len(), 0);
+    assert_eq!(grant(&ada, "absent-user", "editor").status, 204);
+    assert_eq!((listed()[0]["to"].clone(), listed()[0]["role"].clone()), (json!("absent-user"), json!("editor")));
+    assert!(operator(&["revoke", "--owner", "ada", "--to", "absent-user"]).status.success());
+    assert_eq!(shares(&ada)["granted"], json!([]));
+}
+
+#[rstest]
+fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let put = |path: &str, body: &str| ada.call("PUT", path, &[JSON], Some(body.as_bytes()));
+    let valid = r#"{"role":"reader"}"#;
+    for (body, code) in [
+        ("", 40000),
+        ("{", 40000),
+        ("1", 40002),
+        ("{}", 40001),
+        (r#"{"role":null}"#, 40002),
+        (r#"{"role":1}"#, 40002),
+        (r#"{"role":"owner"}"#, 40002),
+        (r#"{"role":"reader","role":"reader"}"#, 40002),
+    ] {
+        assert_eq!(put("/shares/bob", body).error(), code, "{body}");
+    }
+    assert_eq!(ada.call("PUT", "/shares/bob", &[], Some(valid.as_bytes())).error(), 41500);
+    assert_eq!(put("/shares/ada", valid).error(), 40007, "oneself");
+    for name in ["%20", "a%20b", "%00", "%ff", "%E2%80%8B", &"x".repeat(256)] {
+        assert_eq!(put(&format!("/shares/{name}"), valid).error(), 40007, "{name}");
+        assert_eq!(revoke(&ada, name).error(), 40007, "{name}");
+    }
+    assert_eq!(put("/shares", valid).error(), 40500);
+    assert_eq!(put("/shares/", valid).error(), 40401);
+    assert_eq!(shares(&ada)["granted"], json!([]));
+    assert_eq!(put("/shares/%C3%85sa%2F%2B%40x", r#"{"role":"reader","since":1}"#).status, 204);
+    assert_eq!(shares(&ada)["granted"], json!([{"user": "Åsa/+@x", "role": "reader"}]));
+    assert_eq!(revoke(&ada, "%C3%85sa%2F+@x").status, 204);
+    let plain = server.client(&site.token("ada", &[]));
+    assert_eq!(plain.get("/shares").error(), 40300);
+    assert_eq!(grant(&plain, "bob", "reader").error(), 40300);
+    assert_eq!(revoke(&plain, "bob").error(), 40300);
+}
+
+#[rstest]
+fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, other) = (site.serve(&[]), site.serve(&[]));
+    let ada = manager(site, &server, "ada");
+    site.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 97)
+         INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at) SELECT 'user' || n, 1, 'reader', 0 FROM numbers",
+    );
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let attempts: Vec<_> = (0..8)
+            .map(|number| {
+                let node = if number % 2 == 0 { &server } else { &other };
+                let client = Client { address: node.address(), token: ada.token.clone() };
+                scope.spawn(move || grant(&client, &format!("new{number}"), "reader").status)
+            })
+            .collect();
+        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 3, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
+    assert_eq!(grant(&ada, "another", "reader").error(), 40903);
+    assert_eq!(grant(&ada, "user1", "editor").status, 204, "one of them can change");
+}
+
+/// The limit on received shares counts by name, and so does not show who exists.
+#[rstest]
+fn received_shares_are_limited_by_name(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, other) = (site.serve(&[]), site.serve(&[]));
+    let owners = ["ada", "eve", "joe"].map(|user| manager(site, &server, user));
+    let _bob = manager(site, &server, "bob");
+    site.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 99)
+         INSERT INTO users (name, created_at) SELECT 'owner' || n, 0 FROM numbers",
+    );
+    for name in ["bob", "absent-user"] {
+        site.execute(&format!(
+            "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
+             SELECT '{name}', user_id, 'reader', 0 FROM users WHERE name LIKE 'owner%'"
+        ));
+        let mut responses: Vec<Response> = std::thread::scope(|scope| {
+            let attempts: Vec<_> = owners
+                .iter()
+                .zip([&server, &other, &server])
+                .map(|(owner, node)| {
+                    let client = Client { address: node.address(), token: owner.token.clone() };
+                    scope.spawn(move || grant(&client, name, "reader"))
+                })
+                .collect();
+            attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
+        });
+        responses.sort_by_key(|response| response.status);
+        assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), [204, 409, 409], "{name}");
+        assert_eq!(responses[1].error(), 40903);
+    }
+}
+
+/// Every pair of users, with every operation on tokens and shares: the responses to a caller are the same whether the other user
+/// exists or not, and whatever the other has.
+#[rstest]
+fn no_response_shows_which_users_tokens_or_shares_exist(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let callers = ["ada", "bob"].map(|user| (user, manager(site, &server, user)));
+    // "eve" has a token, plants and shares; "joe" exists and has nothing; "absent" does not exist.
+    let eve = manager(site, &server, "eve");
+    eve.plant(1, "Rose");
+    assert_eq!(grant(&eve, "absent", "reader").status, 204);
+    let joe = server.client(&site.token("joe", &[]));
+    // The first use of each token is stored before their lists are compared.
+    callers.iter().map(|(_, client)| client).chain([&joe]).for_each(|client| assert_eq!(client.get("/me").status, 200));
+    site.wait_for_stored_token_use();
+    let eves_token = eve.get("/me").json()["token"]["id"].as_i64().expect("an id");
+    let others = ["eve", "joe", "absent"];
+    for (caller, client) in &callers {
+        let mut transcripts = Vec::new();
+        for other in others {
+            let token = if other == "eve" { eves_token } else { 9_999 };
+            let revoke_token = || client.call("DELETE", &format!("/tokens/{token}"), &[], None);
+            let responses = [
+                ("revoke their token", revoke_token()),
+                ("revoke no share", revoke(client, other)),
+                ("grant", grant(client, other, "reader")),
+                ("grant again", grant(client, other, "reader")),
+                ("change", grant(client, other, "editor")),
+                ("bad role", grant(client, other, "owner")),
+                ("revoke their token while sharing", revoke_token()),
+                ("their plants", client.get(&format!("/plants?owner={other}"))),
+                ("their plant", client.get(&format!("/plants/1?owner={other}"))),
+                ("shares", client.get("/shares")),
+                ("tokens", client.get("/tokens")),
+                ("revoke", revoke(client, other)),
+                ("revoke again", revoke(client, other)),
+                ("shares afterwards", client.get("/shares")),
+            ];
+            let transcript: Vec<_> = responses
+                .iter()
+                .map(|(step, response)| {
+                    let mut wire = response.wire().replace(other, "(other)");
+                    if let Some(granted) = response.json_or_null()["granted"][0]["created_at"].as_str() {
+                        wire = wire.replace(granted, "(a time)");
+                    }
+                    let lines = wire.lines().filter(|line| !line.starts_with("content-length"));
+                    format!("{step}: {}", lines.collect::<Vec<_>>().join("\n"))
+                })
+                .collect();
+            transcripts.push(transcript);
+        }
+        for (other, transcript) in others.iter().zip(&transcripts) {
+            for (step, expected) in transcript.iter().zip(&transcripts[0]) {
+                assert_eq!(step, expected, "{caller} and {other}");
+            }
+        }
+    }
+    assert_eq!(eve.get("/me").status, 200);
+    assert_eq!(shares(&eve), json!({"granted": [{"user": "absent", "role": "reader"}], "received": []}));
+}
+
+#[rstest]
+fn share_is_revoked_on_every_node(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, other) = (site.serve(&[]), site.serve(&[]));
+    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &other, "bob"));
+    assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    wait_for("the share on the other node", || (bob.get("/plants?owner=ada").status == 200).then_some(()));
+    assert_eq!(revoke(&ada, "bob").status, 204);
+    wait_for("its end on the other node", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
+}

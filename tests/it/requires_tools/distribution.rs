@@ -1,0 +1,112 @@
+//! Databases that are distributed over workers of Citus. `scripts/distributed` compiles and runs these tests.
+
+use std::time::Duration;
+
+use crate::support::{Cluster, Engine, History, JSON, Server, Site, Workload, wait_for};
+
+/// Returns a workload of ten users on these nodes.
+fn load(site: &Site, nodes: &[Server]) -> Workload {
+    Workload {
+        nodes: nodes.iter().map(Server::address).collect(),
+        tokens: (0..10).map(|number| site.token(&format!("user{number}"), &[])).collect(),
+        writers: 8,
+        listers: 2,
+        ids: 6,
+        pause: Duration::ZERO,
+    }
+}
+
+#[test]
+fn list_of_one_owner_is_one_task_on_one_worker() {
+    let site = Site::new(Engine::Postgres);
+    let server = site.serve(&[]);
+    for user in ["ada", "bob", "cyd"] {
+        let client = server.client(&site.token(user, &[]));
+        client.plant(1, "Rose");
+        assert_eq!(client.ids(), [1]);
+        // The statement of the list, as the server has sent it.
+        let statement = wait_for("the statement of the list", || {
+            let statements = site.texts(
+                "SELECT replace(query, chr(10), ' ') FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name = 'plantstore'
+                   AND query LIKE '%FROM plantstore.plants WHERE user_id = $1%'",
+            );
+            statements.into_iter().next()
+        });
+        let id = site.rows(&format!("SELECT user_id FROM users WHERE name = '{user}'"))[0];
+        let plan = site.texts(&format!(
+            "PREPARE list (bigint, bigint, bigint) AS {statement}; EXPLAIN EXECUTE list ({id}, 0, 100)"
+        ));
+        let count = |part: &str| plan.iter().filter(|line| line.contains(part)).count();
+        assert_eq!((count("Task Count: 1"), count("Node: host="), count("SubPlan")), (1, 1, 0), "{plan:#?}");
+        // The worker reads the plants in the order of the index, whatever its statistics.
+        assert_eq!((count("Index Scan using plants_pkey"), count("Sort")), (1, 0), "{plan:#?}");
+    }
+}
+
+/// The workers know all tables, so that each of them can execute all requests.
+#[test]
+fn nodes_may_connect_to_any_worker() {
+    let cluster = Cluster::start(&["fsync=off"]);
+    let site = Site::on(&cluster);
+    let [first, second] = cluster.workers() else { panic!("two workers") };
+    let entries = [&site, &site.at(first.address()), &site.at(second.address())];
+    let nodes = entries.map(|entry| entry.serve(&["--log-level", "warn"]));
+
+    // What is written through one server is read through all of them.
+    for (entry, user) in entries.iter().zip(["ada", "bob", "cyd"]) {
+        let token = entry.token(user, &[]);
+        let key = [JSON, ("Idempotency-Key", user)];
+        for (id, node) in (1..).zip(&nodes) {
+            let client = node.client(&token);
+            client.plant(id, "Rose");
+            assert_eq!(client.ids(), (1..=id).collect::<Vec<i64>>());
+            let created = client.call("POST", "/plants", &key, Some(br#"{"id":77,"name":"Fern"}"#));
+            assert_eq!(created.status, 200, "{}", created.text());
+            assert_eq!(created.header("idempotency-replayed").is_some(), id > 1);
+            assert_eq!(client.delete(77).status, if id == 1 { 204 } else { 404 });
+        }
+    }
+    let shared = entries[1].run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
+    assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
+    assert!(entries[2].run(&["user", "delete", "--yes", "cyd"]).status.success());
+
+    let workload = load(&site, &nodes);
+    let history = History::new();
+    workload.run(&history, || {
+        wait_for("writes", || (history.acknowledged() > 300).then_some(()));
+    });
+    history.settle(history.now());
+    workload.record_final_lists(&history);
+    let summary = history.check().expect("a linearizable history");
+    assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
+}
+
+#[test]
+fn rebalancing_to_a_new_worker_under_load_loses_nothing() {
+    let cluster = Cluster::start(&["fsync=off"]);
+    let [first, second] = cluster.workers() else { panic!("two workers") };
+    let site = Site::with_workers(&cluster, &[first.address()]);
+    let nodes = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
+    let workload = load(&site, &nodes);
+    let history = History::new();
+    workload.run(&history, || {
+        wait_for("writes", || (history.acknowledged() > 200).then_some(()));
+        let address = second.address();
+        site.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
+        site.execute("SELECT citus_rebalance_start()");
+        site.execute("SELECT citus_rebalance_wait()");
+        let enough = history.acknowledged() + 200;
+        wait_for("writes", || (history.acknowledged() > enough).then_some(()));
+    });
+    wait_for("no prepared transactions", || (site.prepared_transactions() == 0).then_some(()));
+    history.settle(history.now());
+    workload.record_final_lists(&history);
+    let summary = history.check().expect("a linearizable history");
+    assert_eq!(summary.unknown, 0, "{summary:?}");
+    let shards = site.rows(
+        "SELECT count(*) FROM pg_dist_placement JOIN pg_dist_shard USING (shardid)
+         WHERE logicalrelid = 'plantstore.plants'::regclass GROUP BY groupid ORDER BY groupid",
+    );
+    assert_eq!(shards, [4, 4]);
+}

@@ -1,0 +1,163 @@
+//! Failures of the workers of Citus. `scripts/distributed` compiles and runs these tests; plain PostgreSQL has no workers.
+
+use std::net::SocketAddr;
+
+use super::{LONG_TIMEOUT, QUIET, disturb_under_load, plant, wait_for_writes, wait_until_ready};
+use crate::support::{Client, Cluster, Proxy, Response, Server, Site, Stage, wait_for};
+
+/// The statements of the two phases that the coordinator sends to a worker.
+const PREPARE: &[u8] = b"PREPARE TRANSACTION";
+const COMMIT_PREPARED: &[u8] = b"COMMIT PREPARED";
+/// Before, during and after each phase.
+const STEPS: [(&[u8], Stage); 6] = [
+    (PREPARE, Stage::BeforeSend),
+    (PREPARE, Stage::AfterSend),
+    (PREPARE, Stage::AfterResponse),
+    (COMMIT_PREPARED, Stage::BeforeSend),
+    (COMMIT_PREPARED, Stage::AfterSend),
+    (COMMIT_PREPARED, Stage::AfterResponse),
+];
+
+/// Creates a database whose coordinator reaches each worker through a proxy.
+fn behind_proxies(cluster: &Cluster) -> (Site<'_>, Vec<Proxy>) {
+    let proxies: Vec<Proxy> = cluster.workers().iter().map(|worker| Proxy::start(worker.address())).collect();
+    let addresses: Vec<SocketAddr> = proxies.iter().map(Proxy::address).collect();
+    (Site::with_workers(cluster, &addresses), proxies)
+}
+
+/// Returns a client of a user on each worker.
+fn users_of_workers(site: &Site, node: &Server, workers: usize) -> Vec<Client> {
+    let mut clients: Vec<Option<Client>> = (0..workers).map(|_| None).collect();
+    for number in 0.. {
+        let name = format!("user{number}");
+        let client = node.client(&site.token(&name, &[]));
+        let place = site.rows(&format!(
+            "SELECT groupid - 1 FROM users JOIN pg_dist_placement
+               ON shardid = get_shard_id_for_distribution_column('plantstore.plants', user_id) WHERE name = '{name}'"
+        ));
+        let place = usize::try_from(place[0]).expect("a worker");
+        clients[place].get_or_insert(client);
+        if clients.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    clients.into_iter().flatten().collect()
+}
+
+#[test]
+fn only_users_of_a_lost_worker_get_503() {
+    let cluster = Cluster::start(&["fsync=off"]);
+    let [_, lost] = cluster.workers() else { panic!("two workers") };
+    let site = Site::on(&cluster);
+    let node = site.serve(QUIET);
+    let clients = users_of_workers(&site, &node, 2);
+    for client in &clients {
+        client.plant(1, "before");
+    }
+    lost.kill();
+    for id in 2..5 {
+        wait_for("the other worker", || (clients[0].post(plant(id, "during")).status != 503).then_some(()));
+        assert_eq!(clients[0].get("/plants").status, 200);
+        assert_eq!(clients[1].post(plant(id, "lost")).error(), 50300);
+        assert_eq!(clients[1].get("/plants").error(), 50300);
+    }
+    assert_eq!(clients[0].ids(), (1..5).collect::<Vec<i64>>());
+    lost.restart();
+    wait_for("the worker", || (clients[1].post(plant(2, "after")).status == 200).then_some(()));
+    assert_eq!(clients[1].ids(), [1, 2]);
+}
+
+#[test]
+fn loss_of_a_worker_under_load_is_linearizable() {
+    let cluster = Cluster::start(&[]);
+    let site = Site::on(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    disturb_under_load(&site, &nodes, 2, |round, history| {
+        let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
+        worker.kill();
+        wait_for("a failure", || (history.summary().rejected > 0).then_some(()));
+        worker.restart();
+        wait_until_ready(&nodes);
+        wait_for_writes(history, 50);
+    });
+}
+
+/// The worker is killed at each step of a commit. The response is what the database contains afterwards.
+#[test]
+fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
+    let cluster = Cluster::start(&[]);
+    let (site, proxies) = behind_proxies(&cluster);
+    let node = site.serve(LONG_TIMEOUT);
+    let ada = &users_of_workers(&site, &node, 2)[0];
+    ada.plant(0, "before");
+    let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
+    wait_for("the stored last use of the token", || (site.rows(used) == [1]).then_some(()));
+    let (worker, proxy) = (&cluster.workers()[0], &proxies[0]);
+    let interrupted = |(needle, stage): (&'static [u8], Stage), call: &(dyn Fn() -> Response + Sync)| {
+        let cuts = proxy.cuts();
+        proxy.cut_all_at(stage, needle);
+        std::thread::scope(|scope| {
+            let response = scope.spawn(call);
+            wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
+            worker.kill();
+            worker.restart();
+            proxy.heal();
+            response.join().expect("a response")
+        })
+    };
+    for (id, step) in (1..).zip(STEPS) {
+        let about = format!("{} {:?}", String::from_utf8_lossy(step.0), step.1);
+        let created = interrupted(step, &|| ada.post(plant(id, "first")));
+        let is_created = created.status == 200;
+        // While the worker is down, a write that is not in doubt is rejected.
+        assert!(is_created || (created.error() == 50300 && step.0 == PREPARE), "{about}: {}", created.text());
+        wait_for("no prepared transactions", || (site.prepared_transactions() == 0).then_some(()));
+        assert_eq!(ada.ids().contains(&id), is_created, "{about}");
+        let again = ada.post(plant(id, "second")).status;
+        assert_eq!(again, if is_created { 409 } else { 200 }, "{about}");
+    }
+    assert_eq!(ada.ids(), [0, 1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
+    let cluster = Cluster::start(&[]);
+    let (site, proxies) = behind_proxies(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    disturb_under_load(&site, &nodes, 6, |round, history| {
+        let round = usize::try_from(round).expect("small");
+        let ((needle, stage), number) = (STEPS[round], round % 2);
+        let (worker, proxy) = (&cluster.workers()[number], &proxies[number]);
+        let (cuts, rejected) = (proxy.cuts(), history.summary().rejected);
+        proxy.cut_all_at(stage, needle);
+        wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
+        worker.kill();
+        wait_for("a failure", || (history.summary().rejected > rejected).then_some(()));
+        worker.restart();
+        proxy.heal();
+        wait_until_ready(&nodes);
+        wait_for_writes(history, 50);
+    });
+}
+
+/// The coordinator is killed while a worker waits for the first or the second phase.
+#[test]
+fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
+    let cluster = Cluster::start(&[]);
+    let (site, proxies) = behind_proxies(&cluster);
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    disturb_under_load(&site, &nodes, 4, |round, history| {
+        let round = usize::try_from(round).expect("small");
+        let proxy = &proxies[round / 2];
+        proxy.freeze_at([PREPARE, COMMIT_PREPARED][round % 2]);
+        wait_for("a commit", || proxy.is_frozen().then_some(()));
+        cluster.kill();
+        proxy.cut();
+        let rejected = history.summary().rejected;
+        wait_for("a failure", || (history.summary().rejected > rejected).then_some(()));
+        cluster.restart();
+        proxy.heal();
+        wait_until_ready(&nodes);
+        wait_for_writes(history, 50);
+    });
+}

@@ -1,0 +1,317 @@
+//! Tokens that users make and revoke themselves.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Engine, Response, Server, Site, TIMEOUT, assert_snapshot, wait_for};
+
+pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// A client whose token has all scopes.
+pub(crate) fn manager(site: &Site, server: &Server, user: &str) -> Client {
+    server.client(&site.token(user, &["--scope", ALL_SCOPES]))
+}
+
+#[track_caller]
+fn create(client: &Client, body: &Value) -> Response {
+    client.call("POST", "/tokens", &[JSON], Some(body.to_string().as_bytes()))
+}
+
+/// Creates a token and returns its id and a client with it.
+#[track_caller]
+fn created(client: &Client, body: &Value) -> (i64, Client) {
+    let response = create(client, body);
+    assert_eq!(response.status, 201, "{}", response.wire());
+    let token = response.json();
+    let secret = token["secret"].as_str().expect("a secret").to_owned();
+    (token["id"].as_i64().expect("an id"), Client { address: client.address, token: Some(secret) })
+}
+
+#[track_caller]
+fn revoke(client: &Client, id: impl std::fmt::Display) -> Response {
+    client.call("DELETE", &format!("/tokens/{id}"), &[], None)
+}
+
+/// Replaces values that differ from run to run.
+fn masked(mut token: Value) -> Value {
+    for (field, value) in token.as_object_mut().expect("an object") {
+        let shown = match (field.as_str(), value.as_str()) {
+            ("created_at" | "expires_at" | "last_used_at", Some(text)) => {
+                assert!(text.len() == 20 && text.ends_with('Z'), "{text}");
+                "(a time)"
+            }
+            ("secret", Some(text)) if text.len() == 42 && text.starts_with("pst_") => "(a secret)",
+            _ => continue,
+        };
+        *value = shown.into();
+    }
+    token
+}
+
+#[rstest]
+fn me_shows_the_user_and_the_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada =
+        server.client(&site.token("ada", &["--label", "balcony", "--scope", "plants:write", "--expires", "never"]));
+    let me = ada.get("/me");
+    assert_eq!(
+        me.text(),
+        r#"{"user":"ada","token":{"id":1,"label":"balcony","scopes":["plants:write"],"expires_at":null}}"#
+    );
+    assert_eq!((me.status, me.header("cache-control")), (200, Some("no-store")));
+    let head = ada.call("HEAD", "/me", &[], None);
+    assert_eq!((head.status, head.header("content-length")), (200, me.header("content-length")));
+    assert_eq!(server.anonymous().get("/me").error(), 40100);
+    assert_eq!(ada.call("POST", "/me", &[], None).error(), 40500);
+}
+
+#[rstest]
+fn user_creates_lists_and_revokes_tokens(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let response = create(&ada, &json!({"label": "balcony", "scopes": ["plants:read"]}));
+    assert_eq!((response.status, response.header("location")), (201, Some("/tokens/2")));
+    assert_eq!(response.header("cache-control"), Some("no-store"));
+    assert_eq!(
+        masked(response.json()),
+        json!({
+            "id": 2, "label": "balcony", "scopes": ["plants:read"], "created_at": "(a time)", "expires_at": "(a time)",
+            "last_used_at": null, "state": "active", "current": false, "secret": "(a secret)",
+        })
+    );
+    let secret = response.json()["secret"].as_str().expect("a secret").to_owned();
+    let reader = Client { address: ada.address, token: Some(secret.clone()) };
+    assert_eq!(reader.get("/plants").text(), "[]");
+    assert_eq!(reader.post(r#"{"id":1,"name":"Rose"}"#).error(), 40300);
+    assert_eq!(reader.get("/tokens").error(), 40300);
+    let listed = ada.get("/tokens");
+    assert_eq!(listed.header("cache-control"), Some("no-store"));
+    assert!(!listed.text().contains("pst_"), "{}", listed.text());
+    let tokens = listed.json();
+    assert_eq!(tokens.as_array().map(Vec::len), Some(2));
+    assert_eq!((&tokens[0]["id"], &tokens[0]["current"]), (&json!(1), &json!(true)));
+    assert_eq!((&tokens[1]["label"], &tokens[1]["current"]), (&json!("balcony"), &json!(false)));
+
+    // The node that handles the revocation rejects the token at once.
+    assert_eq!(revoke(&ada, 2).status, 204);
+    assert_eq!(reader.get("/plants").error(), 40101);
+    assert_eq!(ada.get("/tokens").json()[1]["state"], "revoked");
+    // The current token, too.
+    assert_eq!(revoke(&ada, 1).status, 204);
+    assert_eq!(ada.get("/me").error(), 40101);
+    assert!(!server.log().contains(&secret), "a secret is never logged");
+    let contents = site.contents();
+    assert!(!contents.windows(secret.len()).any(|window| window == secret.as_bytes()), "nor stored");
+    site.token("gardener", &["--label", "first token"]);
+    let table = String::from_utf8(site.run(&["token", "list"]).stdout).expect("text");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains("token 1") && table.contains("operator"), "{table}");
+}
+
+#[rstest]
+fn unknown_foreign_and_revoked_tokens_are_the_same_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+    let (id, _) = created(&ada, &json!({}));
+    assert_eq!(revoke(&ada, id).status, 204);
+    let responses = [revoke(&ada, id), revoke(&ada, 99), revoke(&ada, i64::MIN), revoke(&ada, 2)];
+    for response in &responses {
+        assert_eq!(response.wire(), responses[0].wire());
+        assert_eq!(response.error(), 40402);
+    }
+    assert_eq!(bob.get("/me").status, 200, "a foreign token is untouched");
+    assert_eq!(revoke(&ada, "x").error(), 40005);
+    assert_eq!(revoke(&ada, "%ff").error(), 40005);
+    assert_eq!(ada.get("/tokens/1").error(), 40500);
+}
+
+#[rstest]
+fn token_never_gives_more_than_it_has(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let weak = server.client(&site.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
+    let beyond = create(&weak, &json!({"scopes": ["plants:read", "plants:write", "shares:manage"]}));
+    assert_eq!(beyond.error(), 40008);
+    assert_snapshot!(beyond.message(), @"an access token can only give scopes that it has, and this one lacks: plants:write shares:manage");
+    let own_expiry = weak.get("/me").json()["token"]["expires_at"].clone();
+    let later = create(&weak, &json!({"expires_at": "2999-01-01T00:00:00Z"}));
+    assert_eq!(later.error(), 40008);
+    let token = create(&weak, &json!({})).json();
+    assert_eq!((&token["scopes"], &token["expires_at"]), (&json!(["plants:read"]), &own_expiry));
+    let token = create(&weak, &json!({"scopes": ["tokens:manage"], "expires_at": own_expiry})).json();
+    assert_eq!(token["expires_at"], own_expiry);
+    // A chain of tokens gains nothing.
+    let (_, child) = created(&weak, &json!({"scopes": ["tokens:manage"]}));
+    assert_eq!(create(&child, &json!({"scopes": ["plants:read"]})).error(), 40008);
+    assert_eq!(create(&child, &json!({})).error(), 40008, "no scope to give by default");
+
+    let endless = server.client(&site.token("eve", &["--scope", ALL_SCOPES, "--expires", "never"]));
+    let token = create(&endless, &json!({})).json();
+    assert_eq!(token["scopes"], json!(["plants:read", "plants:write", "plants:delete"]));
+    let lifetime = |token: &Value| {
+        let time = |field: &str| -> jiff::Timestamp { token[field].as_str().unwrap().parse().unwrap() };
+        time("expires_at").duration_since(time("created_at")).as_hours()
+    };
+    assert_eq!(lifetime(&token), 90 * 24);
+    assert_eq!(create(&endless, &json!({"expires_at": "2999-01-01T00:00:00Z"})).status, 201);
+}
+
+#[rstest]
+fn body_of_a_token_request_is_validated(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let post = |body: &str| ada.call("POST", "/tokens", &[JSON], Some(body.as_bytes()));
+    let long = format!(r#"{{"label":"{}"}}"#, "x".repeat(101));
+    for (body, code) in [
+        ("", 40000),
+        ("{", 40000),
+        ("[]", 40002),
+        (r#"{"label":1}"#, 40002),
+        (r#"{"label":"a","label":"a"}"#, 40002),
+        (r#"{"x":1,"x":1}"#, 40002),
+        (r#"{"label":"\u0000"}"#, 40003),
+        (r#"{"label":"\ud800"}"#, 40003),
+        (&long, 40003),
+        (r#"{"scopes":[]}"#, 40002),
+        (r#"{"scopes":"plants:read"}"#, 40002),
+        (r#"{"scopes":["plants:read","plants:all"]}"#, 40002),
+        (r#"{"scopes":[null]}"#, 40002),
+        (r#"{"expires_at":1}"#, 40002),
+        (r#"{"expires_at":"tomorrow"}"#, 40002),
+        (r#"{"expires_at":"2020-01-01T00:00:00Z"}"#, 40002),
+        (r#"{"label":1,"scopes":1,"expires_at":1}"#, 40002),
+    ] {
+        assert_eq!(post(body).error(), code, "{body}");
+    }
+    let all = post(r#"{"label":1,"scopes":1,"expires_at":1}"#).message();
+    assert!(["`label`", "`scopes`", "`expires_at`"].iter().all(|field| all.contains(field)), "{all}");
+    assert_eq!(ada.call("POST", "/tokens", &[], Some(b"{}")).error(), 41500);
+    let large = format!(r#"{{"x":"{}"}}"#, "x".repeat(16 * 1024));
+    assert_eq!(post(&large).error(), 41300);
+    let key = [JSON, ("Idempotency-Key", "one")];
+    assert_eq!(ada.call("POST", "/tokens", &key, Some(b"{}")).error(), 40007);
+    assert_eq!(ada.get("/tokens").json().as_array().map(Vec::len), Some(1), "nothing was created");
+    assert_eq!(post(r#"{"label":null,"scopes":null,"expires_at":null,"unknown":1}"#).status, 201);
+}
+
+#[rstest]
+fn active_tokens_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let other = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    site.execute(
+        "WITH RECURSIVE numbers (n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM numbers WHERE n < 105)
+         INSERT INTO tokens (hash, user_id, label, scopes, created_at)
+         SELECT CAST('0000000000000000000000000000' || (1000 + n) AS BLOB), 1, '', 'plants:read', 0 FROM numbers"
+            .replace("AS BLOB", if matches!(engine, Engine::Sqlite) { "AS BLOB" } else { "AS bytea" })
+            .as_str(),
+    );
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let attempts: Vec<_> = (0..8)
+            .map(|number| {
+                let node = if number % 2 == 0 { &server } else { &other };
+                let client = Client { address: node.address(), token: ada.token.clone() };
+                scope.spawn(move || create(&client, &json!({})).status)
+            })
+            .collect();
+        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 3, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
+    assert_eq!(create(&ada, &json!({})).error(), 40902);
+    assert_eq!(revoke(&ada, 1).status, 204);
+}
+
+#[rstest]
+fn revoked_token_makes_no_more_tokens_on_any_node(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let (server, other) = (site.serve(&[]), site.serve(&[]));
+    let ada = manager(site, &server, "ada");
+    let (id, leaked) = created(&ada, &json!({"scopes": ["plants:read", "tokens:manage"]}));
+    let elsewhere = Client { address: other.address(), token: leaked.token.clone() };
+    assert_eq!(elsewhere.get("/tokens").status, 200, "the other node has a session of it");
+    assert_eq!(revoke(&ada, id).status, 204);
+    assert_eq!(create(&elsewhere, &json!({})).error(), 40101);
+    wait_for("the revocation on the other node", || (elsewhere.get("/plants").status == 401).then_some(()));
+}
+
+#[rstest]
+fn inactive_tokens_are_forgotten_beyond_a_limit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let blob = if matches!(engine, Engine::Sqlite) { "BLOB" } else { "bytea" };
+    site.execute(&format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150)
+         INSERT INTO tokens (hash, user_id, label, scopes, created_at, revoked_at)
+         SELECT CAST('0000000000000000000000000000' || (1000 + n) AS {blob}), 1, '', 'plants:read', 0, 1 FROM numbers"
+    ));
+    assert_eq!(create(&ada, &json!({})).status, 201);
+    let tokens = ada.get("/tokens").json();
+    let states: Vec<_> = tokens.as_array().unwrap().iter().map(|token| token["state"].as_str().unwrap()).collect();
+    assert_eq!(states.iter().filter(|state| **state == "revoked").count(), 100);
+    assert_eq!(states.iter().filter(|state| **state == "active").count(), 2);
+}
+
+// Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.
+#[rstest]
+fn store_timeout_applies_to_requests_about_tokens(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let held = match engine {
+        Engine::Sqlite => site.hold_writes(),
+        Engine::Postgres => Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens IN EXCLUSIVE MODE")),
+    };
+    let mut creating = ada.connect();
+    creating.send(ada.bytes("POST", "/tokens", &[JSON], Some(br#"{"label":"waits"}"#)));
+    creating.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");
+    assert!(creating.try_read_response(false).is_err(), "the request waits for the lock");
+    drop(held);
+    creating.stream().set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
+    assert_eq!(creating.read_response(false).status, 201);
+}
+
+#[rstest]
+fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--log-format", "json"]);
+    let ada = manager(site, &server, "ada");
+    let with_id = |method: &str, path: &str, id: &str, body: Option<&[u8]>| {
+        ada.call(method, path, &[JSON, ("X-Request-Id", id)], body).status
+    };
+    assert_eq!(with_id("POST", "/tokens", "r1", Some(b"{}")), 201);
+    assert_eq!(with_id("DELETE", "/tokens/2", "r2", None), 204);
+    assert_eq!(with_id("DELETE", "/tokens/2", "r3", None), 404);
+    assert_eq!(with_id("PUT", "/shares/bob", "r4", Some(br#"{"role":"reader"}"#)), 204);
+    assert_eq!(with_id("DELETE", "/shares/bob", "r5", None), 204);
+    assert_eq!(with_id("DELETE", "/shares/bob", "r6", None), 404);
+    server.stop();
+    let lines: Vec<Value> = server
+        .log()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .map(|line| line.get("fields").cloned().unwrap_or(line))
+        .filter(|line| line["message"] != "request" && line.get("actor").is_some())
+        .map(|line| {
+            json!([line["message"], line["request_id"], line["actor"], line["token_id"], line["target"], line["role"]])
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            json!(["token created", "r1", "ada", 1, 2, null]),
+            json!(["token revoked", "r2", "ada", 1, 2, null]),
+            json!(["share granted", "r4", "ada", 1, "bob", "reader"]),
+            json!(["share revoked", "r5", "ada", 1, "bob", null]),
+        ]
+    );
+}
