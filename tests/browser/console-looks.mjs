@@ -18,6 +18,7 @@ async function inspect(page, state) {
   assert.ok(inside <= width, `${state} is ${inside} pixels wide on a screen of ${width}`);
   await checkAccessibility(page, state);
   await picture(page, state);
+  console.log(state);
 }
 
 async function states(browser, name, options) {

@@ -1,7 +1,7 @@
 // Actions on the console for its tests, and the state of the server.
 
 import assert from "node:assert/strict";
-import { BASE_URL, TOKEN, openPage } from "./browser.mjs";
+import { BASE_URL, TIMEOUT, TOKEN, openPage } from "./browser.mjs";
 
 /// Calls the service directly, without the page.
 export async function call(method, path, { token = TOKEN, body } = {}) {
@@ -20,7 +20,7 @@ export const stored = (token = TOKEN) => call("GET", "/plants?include=id", { tok
 export async function until(what, condition) {
   const start = Date.now();
   while (!(await condition())) {
-    assert.ok(Date.now() - start < 30_000, `timed out waiting for ${what}`);
+    assert.ok(Date.now() - start < TIMEOUT, `timed out waiting for ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
