@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import datetime
-import json
 import signal
 import sys
 import time
@@ -48,7 +47,6 @@ def parse_options():
     parser.add_argument("--program", type=Path, help="the program to measure, instead of a release build of this tree")
     parser.add_argument("--control", type=Path, help="another build of the program, for the part `overload`")
     parser.add_argument("--output", type=Path, help="directory of benchmarks.md; docs for a full run, otherwise target/bench")
-    parser.add_argument("--add-to", type=Path, metavar="RESULT", help="add the parts to the result file of an earlier run on the same machine")
     parser.add_argument("--report", type=Path, metavar="RESULT", help="write tables and plots of this result file, and measure nothing")
     parser.add_argument("--check", action="store_true", help="check that the documents agree with the published result file, and measure nothing")
     parser.add_argument("parts", nargs="*", metavar="PART", help="the parts to run; all of them unless given")
@@ -56,8 +54,6 @@ def parse_options():
     unknown = [name for name in options.parts if name not in parts.ALL]
     if unknown:
         parser.error(f"there is no part {unknown[0]}; {EPILOG}")
-    if options.add_to and not options.parts:
-        parser.error("--add-to needs the parts to add")
     return options
 
 
@@ -67,14 +63,11 @@ def measure(options):
     examples = ROOT / "target" / "release" / "examples"
     program = (options.program or ROOT / "target" / "release" / "plantstore").resolve()
     began = time.monotonic()
-    earlier = Result.read(options.add_to) if options.add_to else None
     (OUTPUT / "unfinished.json").unlink(missing_ok=True)
     with Context(settings, program, examples, options.control and options.control.resolve()) as context:
         facts = context.result.facts
         facts |= {"started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "quick": options.quick}
         facts |= {"machine": machine.facts(), "settings": vars(settings), "parts": []}
-        if earlier:
-            add(context.result, earlier, selected)
         facts["version"] = context.version = run([program, "--version"]).split()[-1]
         facts["wrk_threads"] = load.threads()
         before = machine.cpu_times()
@@ -84,34 +77,14 @@ def measure(options):
             with context.part():
                 parts.ALL[name].run(context)
             facts["parts"].append(name)
-            steal, seconds = machine.steal_since(before), time.monotonic() - began
-            if earlier:
-                total = seconds + earlier.facts["seconds"]
-                steal = (steal * seconds + earlier.facts["machine"]["steal_percent"] * earlier.facts["seconds"]) / total
-                seconds = total
-            facts["machine"]["steal_percent"], facts["seconds"] = steal, seconds
+            facts["machine"]["steal_percent"] = machine.steal_since(before)
+            facts["seconds"] = time.monotonic() - began
             # Kept if a later part fails.
             context.result.write(OUTPUT / "unfinished.json")
         (OUTPUT / "unfinished.json").unlink()
         facts["targets"] = targets.evaluate(context.result)
         is_complete = not options.quick and not options.parts
         return publish(context.result, options.output or (ROOT / "docs" if is_complete else OUTPUT))
-
-
-def add(result, earlier, selected):
-    """Adds the measurements of an earlier run, of other parts on the same machine."""
-    facts = result.facts
-    comparable = lambda found: json.loads(json.dumps([found["settings"], {**found["machine"], "steal_percent": 0}]))
-    if comparable(earlier.facts) != comparable(facts):
-        raise ValueError("the earlier result is of another machine or has other settings")
-    repeated = [name for name in selected if name in earlier.facts["parts"]]
-    if repeated:
-        raise ValueError(f"the earlier result already has the part {repeated[0]}")
-    for kind in ("contestants", "measurements"):
-        facts[kind] |= earlier.facts[kind]
-    facts["parts"] += earlier.facts["parts"]
-    for name in earlier.facts.keys() - facts.keys():
-        facts[name] = earlier.facts[name]
 
 
 def check():

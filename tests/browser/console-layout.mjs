@@ -42,8 +42,9 @@ async function tags(browser) {
 
 /// Scrolls through the page and returns the first position at which the add button covers a delete button, or null.
 async function firstCoveredPosition() {
-  // The buttons are higher than a step.
-  for (let top = 0; top <= document.documentElement.scrollHeight - innerHeight; top += 40) {
+  // A step is no longer than the lowest button, so that no overlap is missed.
+  const step = Math.min(...[...document.querySelectorAll("#add, [data-key] .delete")].map((button) => button.offsetHeight));
+  for (let top = 0; top <= document.documentElement.scrollHeight - innerHeight; top += step) {
     scrollTo(0, top);
     await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
     if (coversDelete()) return top;

@@ -313,7 +313,7 @@ fn keys_are_separate_for_each_user(#[values(Engine::Sqlite, Engine::Postgres)] e
 #[rstest]
 fn transient_and_authentication_errors_are_not_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "500ms"]);
+    let server = site.serve(&["--store-timeout", "5s"]);
     let ada = server.client(&site.token("ada", &[]));
     let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
     assert_eq!(post(&server.anonymous(), "k1", &plant(1, "Rose")).error(), 40100);

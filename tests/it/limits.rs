@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use rstest::rstest;
 
@@ -310,7 +311,7 @@ fn repeated_rejections_on_one_connection_are_delayed(#[values(Engine::Sqlite, En
 #[rstest]
 fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "5s"]);
+    let server = site.serve(&["--store-timeout", "20s"]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "first");
     let held = site.hold_writes();
@@ -336,21 +337,24 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "1s"]);
+    let server = site.serve(&["--store-timeout", "2s"]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "first");
     let held = site.hold_writes();
-    thread::scope(|scope| {
-        for id in 2..=5 {
-            let ada = &ada;
-            scope.spawn(move || {
-                let start = Stopwatch::start();
-                assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
-                // Without the timeout it would wait for the lock, which is held until all have responses.
-                assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
-            });
-        }
-    });
+    let rejected = |id: i64| {
+        let start = Stopwatch::start();
+        assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
+        start.elapsed()
+    };
+    let slowest_of_four = || {
+        thread::scope(|scope| {
+            let writes = [2, 3, 4, 5].map(|id| scope.spawn(move || rejected(id)));
+            writes.map(|write| write.join().expect("a response")).into_iter().max()
+        })
+    };
+    // A busy machine may miss the limit a few times, but not every time.
+    let is_in_time = (0..8).any(|_| slowest_of_four() < Some(Duration::from_secs(4)));
+    assert!(is_in_time, "no response within twice the timeout");
     drop(held);
     assert_eq!(ada.ids(), [1], "the rejected writes had no effect");
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);

@@ -321,7 +321,7 @@ fn wal_size_is_reported() {
 fn unreachable_database_is_reported() {
     let cluster = Cluster::start(&["fsync=off"]);
     let site = Site::on(&cluster);
-    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "500ms"]].concat());
+    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");

@@ -93,7 +93,7 @@ fn key_stored_by_another_program_stops_the_write() {
         GRANT EXECUTE ON FUNCTION appear() TO plantstore;
         CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
     let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "500ms", "--log-level", "warn"]);
+    let server = site.serve(&["--store-timeout", "5s", "--log-level", "warn"]);
     let ada = server.client(&site.token("ada", &[]));
     site.execute(APPEAR);
     let rejected = post(&ada, "k1", &plant(1, "Rose"));

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use rstest::rstest;
 
@@ -18,6 +19,9 @@ fn a_script_drives_the_browser() {
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
     let message = failure.downcast_ref::<String>().expect("a message");
     assert!(message.contains("something else") && message.contains("AssertionError"), "{message}");
+    let (_, directory) = message.split_once("pages are in ").expect("the directory of the screenshots");
+    let (directory, _) = directory.split_once(')').expect("its end");
+    assert!(Path::new(directory).join("failed-1.png").is_file(), "{message}");
 }
 
 /// Runs the console on a server that its script can stop, restart at the same address and change with commands.

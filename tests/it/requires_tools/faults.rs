@@ -11,7 +11,7 @@ mod workers;
 
 use std::time::Duration;
 
-use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Stopwatch, Workload, wait_for};
+use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Stopwatch, Summary, Workload, wait_for};
 
 /// Nodes log warnings only, which are shown if the test fails. These tests measure the default timeout.
 const QUIET: &[&str] = &["--log-level", "warn", "--store-timeout", "2s"];
@@ -46,7 +46,7 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
 /// Disturbs the nodes under load for some rounds. Writes fail, but every response comes in time, and the history is
 /// linearizable.
 #[track_caller]
-fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) {
+fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) -> Summary {
     let workload = load(site, nodes);
     let history = History::new();
     for round in 0..rounds {
@@ -61,6 +61,7 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
     }
     let summary = history.check().unwrap();
     assert!(summary.rejected > 0, "no write failed: {summary:?}");
+    summary
 }
 
 /// Starts two nodes on one database, the second behind a proxy that can cut it off.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::Server;
 use super::tools::external;
 
-/// Longest silence of a script before it is considered stuck.
-const TIMEOUT: Duration = Duration::from_secs(240);
+/// Longest silence of a script before it is considered stuck. Every step of a script has a shorter timeout of its own.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A script and its environment variables.
 pub(crate) struct BrowserScript {
@@ -80,7 +80,7 @@ impl BrowserScript {
         let status = running.0.wait().expect("node ends");
         log.push_str(&fs::read_to_string(&errors).unwrap_or_default());
         let screenshots = self.output.display();
-        assert!(status.success(), "{}.mjs failed (its screenshots are in {screenshots}):\n{log}", self.name);
+        assert!(status.success(), "{}.mjs failed (screenshots of its pages are in {screenshots}):\n{log}", self.name);
     }
 }
 

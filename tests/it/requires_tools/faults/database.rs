@@ -11,12 +11,13 @@ fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    disturb_under_load(&site, &nodes, 4, |_, _| {
+    let summary = disturb_under_load(&site, &nodes, 4, |_, _| {
         cluster.kill();
         wait_until_not_ready(&nodes);
         cluster.restart();
         wait_until_ready(&nodes);
     });
+    assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn requests_fail_in_time_while_the_database_is_frozen() {
     let site = Site::on(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let eve = site.token("eve", &[]);
-    disturb_under_load(&site, &nodes, 2, |_, _| {
+    let summary = disturb_under_load(&site, &nodes, 2, |_, _| {
         cluster.freeze();
         wait_until_not_ready(&nodes);
         for node in &nodes {
@@ -85,4 +86,5 @@ fn requests_fail_in_time_while_the_database_is_frozen() {
         cluster.thaw();
         wait_until_ready(&nodes);
     });
+    assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }

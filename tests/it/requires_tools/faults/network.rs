@@ -12,7 +12,7 @@ fn cut_off(fault: fn(&Proxy)) {
     let (site, proxy, nodes) = start_pair(&cluster, QUIET);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
     let eve = site.token("eve", &[]);
-    disturb_under_load(&site, &nodes, 2, |round, history| {
+    let summary = disturb_under_load(&site, &nodes, 2, |round, history| {
         fault(&proxy);
         wait_until_not_ready(cut_off);
         assert_unavailable(&cut_off[0].client(&eve));
@@ -22,6 +22,7 @@ fn cut_off(fault: fn(&Proxy)) {
         wait_until_ready(cut_off);
         cut_off[0].client(&eve).plant(round + 10, "it works");
     });
+    assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let (site, proxies) = behind_proxies(&cluster);
     let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    disturb_under_load(&site, &nodes, 4, |round, history| {
+    let summary = disturb_under_load(&site, &nodes, 4, |round, history| {
         let round = usize::try_from(round).expect("small");
         let proxy = &proxies[round / 2];
         proxy.freeze_at([PREPARE, COMMIT_PREPARED][round % 2]);
@@ -160,4 +160,5 @@ fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
         wait_until_ready(&nodes);
         wait_for_writes(history, 50);
     });
+    assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }
