@@ -263,21 +263,34 @@ fn inactive_tokens_are_forgotten_beyond_a_limit(#[values(Engine::Sqlite, Engine:
 
 // Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.
 #[rstest]
-fn store_timeout_applies_to_requests_about_tokens(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+#[case::token("POST", "/tokens", "{}", 201)]
+#[case::share("PUT", "/shares/bob", r#"{"role":"reader"}"#, 204)]
+fn store_timeout_applies_to_requests_about_tokens_and_shares(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+    #[case] method: &str,
+    #[case] path: &str,
+    #[case] body: &str,
+    #[case] status: u16,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = manager(site, &server, "ada");
+    assert_eq!(ada.get("/me").status, 200);
+    // Otherwise the request would wait for the writer, which stores the use.
+    site.wait_for_stored_token_use();
     let held = match engine {
         Engine::Sqlite => site.hold_writes(),
-        Engine::Postgres => Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens IN EXCLUSIVE MODE")),
+        Engine::Postgres => {
+            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares IN EXCLUSIVE MODE"))
+        }
     };
-    let mut creating = ada.connect();
-    creating.send(ada.bytes("POST", "/tokens", &[JSON], Some(br#"{"label":"waits"}"#)));
-    creating.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");
-    assert!(creating.try_read_response(false).is_err(), "the request waits for the lock");
+    let mut waiting = ada.connect();
+    waiting.send(ada.bytes(method, path, &[JSON], Some(body.as_bytes())));
+    waiting.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");
+    assert!(waiting.try_read_response(false).is_err(), "the request waits for the lock");
     drop(held);
-    creating.stream().set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
-    assert_eq!(creating.read_response(false).status, 201);
+    waiting.stream().set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
+    assert_eq!(waiting.read_response(false).status, status);
 }
 
 #[rstest]
