@@ -209,7 +209,10 @@ impl Options {
         let stopped = server.serve(listener, tls, shutdown).await;
         // The rest of the grace period, but at least `CLOSE_TIMEOUT`.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_TIMEOUT);
-        let closing = async { tokio::join!(sweeper.finish(), store.close()) };
+        let closing = async {
+            server.finish_changes().await;
+            tokio::join!(sweeper.finish(), store.close())
+        };
         let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();
         if stopped.unfinished > 0 || !store_closed {
             let connections = stopped.unfinished;

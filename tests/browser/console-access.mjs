@@ -49,8 +49,10 @@ async function tokens(browser) {
 
   const secret = await makeToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
   await inspect(page, "secret");
-  // The only copy survives a press of Escape.
+  // The only copy survives a press of Escape and of Back.
   await page.keyboard.press("Escape");
+  await page.goBack();
+  await page.goBack();
   await page.getByRole("button", { name: "Copy" }).click();
   await page.getByText("Copied.").waitFor();
   assert.equal(await page.evaluate("navigator.clipboard.readText()"), secret);
@@ -61,6 +63,9 @@ async function tokens(browser) {
   assert.deepEqual([user, token.label, token.scopes], ["ada", "watering script", ["plants:read"]]);
   assert.ok(new Date(token.expires_at) - Date.now() < 7.01 * 86_400_000);
   await entry(page, "watering script").getByText("See plants").waitFor();
+  await makeToken(page, "not copied");
+  assert.equal(await page.locator("#secret-status").textContent(), "");
+  await page.getByRole("button", { name: "Done" }).click();
 
   // A form that is filled in wrongly says so, and does nothing.
   await page.getByRole("button", { name: "New token" }).click();
@@ -209,7 +214,7 @@ async function forbidden(browser) {
 /// The token ends while a form is open: what was typed is there again after signing in.
 async function drafts(browser) {
   await plant(1, "Ivy", "wall");
-  const ends = async (open) => {
+  const ends = async (open, expected = "What you had typed is kept until then.") => {
     const { secret } = await api("POST", "/tokens", FULL, { scopes: ["plants:read", "plants:write", "tokens:manage", "shares:manage"] });
     const page = await signedIn(browser, { token: secret });
     page.tolerate(/status of 401/);
@@ -219,7 +224,7 @@ async function drafts(browser) {
     await call("DELETE", `/tokens/${token.id}`, { token: FULL });
     await until("the revocation", async () => (await fetch(`${BASE_URL}/me`, { headers: { Authorization: `Bearer ${secret}` } })).status === 401);
     await submit();
-    await page.getByText("What you had typed is kept until then.").waitFor();
+    await page.getByText(expected).waitFor();
     return page;
   };
   const adding = await ends(async (page) => {
@@ -253,6 +258,17 @@ async function drafts(browser) {
   assert.equal(await dialog.getByLabel("Add plants").isChecked(), false);
   assert.equal(await dialog.getByLabel("See plants").isChecked(), true);
   making.check();
+
+  // The secret of a new token stays until the user closes it.
+  const copying = await ends(async (page) => {
+    await openAccess(page);
+    await makeToken(page, "shown once");
+    return () => page.evaluate("document.getElementById('refresh').click()");
+  }, "Your token worked in this tab and no longer does");
+  assert.match(await copying.locator("#secret").textContent(), /^pst_/);
+  await copying.getByRole("button", { name: "Done" }).click();
+  await copying.getByLabel("Access token").waitFor();
+  copying.check();
 
   // Another user gets nothing of it.
   const other = await ends(async (page) => {

@@ -169,6 +169,38 @@ fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgre
     assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
     assert_eq!(grant(&ada, "another", "reader").error(), 40903);
     assert_eq!(grant(&ada, "user1", "editor").status, 204, "one of them can change");
+    // The operator can grant more than the limit.
+    site.execute("INSERT INTO users (name, created_at) VALUES ('one', 0), ('two', 0)");
+    site.execute(
+        "INSERT INTO shares (grantee_id, owner_id, role, created_at)
+         SELECT user_id, 1, 'editor', 0 FROM users WHERE name IN ('one', 'two')",
+    );
+    assert_eq!(grant(&ada, "one", "reader").status, 204, "the role of a share can change beyond the limit");
+    assert_eq!(grant(&ada, "another", "reader").error(), 40903);
+}
+
+/// A grant replaces a share of the operator by one of the owner, in another table. A revocation during the grant waits for it.
+#[rstest]
+#[case::requires_postgres()]
+fn revocation_during_a_grant_ends_the_share() {
+    const WAITING: &str =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let site = &Site::new(Engine::Postgres);
+    let server = site.serve(&[]);
+    let ada = &manager(site, &server, "ada");
+    let _bob = manager(site, &server, "bob");
+    assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
+    let held = site.hold("BEGIN; LOCK TABLE plantstore.shares IN EXCLUSIVE MODE");
+    std::thread::scope(|scope| {
+        let granting = scope.spawn(|| grant(ada, "bob", "editor"));
+        wait_for("the grant to wait", || (site.rows(WAITING) == [1]).then_some(()));
+        let revoking = scope.spawn(|| revoke(ada, "bob"));
+        wait_for("the revocation to wait", || (site.rows(WAITING) == [2]).then_some(()));
+        drop(held);
+        assert_eq!(granting.join().expect("a response").status, 204);
+        assert_eq!(revoking.join().expect("a response").status, 204);
+    });
+    assert_eq!(shares(ada), json!({"granted": [], "received": []}));
 }
 
 /// The limit on received shares counts by name, and so does not show who exists.

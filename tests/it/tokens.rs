@@ -244,21 +244,85 @@ fn revoked_token_makes_no_more_tokens_on_any_node(#[values(Engine::Sqlite, Engin
 }
 
 #[rstest]
-fn inactive_tokens_are_forgotten_beyond_a_limit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn inactive_tokens_that_ended_first_are_deleted_beyond_a_limit(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = manager(site, &server, "ada");
+    let (leaked, _) = created(&ada, &json!({}));
     let blob = if matches!(engine, Engine::Sqlite) { "BLOB" } else { "bytea" };
     site.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150)
          INSERT INTO tokens (hash, user_id, label, scopes, created_at, revoked_at)
          SELECT CAST('0000000000000000000000000000' || (1000 + n) AS {blob}), 1, '', 'plants:read', 0, 1 FROM numbers"
     ));
+    assert_eq!(revoke(&ada, leaked).status, 204);
     assert_eq!(create(&ada, &json!({})).status, 201);
     let tokens = ada.get("/tokens").json();
+    assert!(tokens.as_array().unwrap().iter().any(|token| token["id"] == leaked), "it was revoked last");
     let states: Vec<_> = tokens.as_array().unwrap().iter().map(|token| token["state"].as_str().unwrap()).collect();
     assert_eq!(states.iter().filter(|state| **state == "revoked").count(), 100);
     assert_eq!(states.iter().filter(|state| **state == "active").count(), 2);
+}
+
+/// Locks the tokens, so that changes of them wait.
+fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
+    match site.engine {
+        Engine::Sqlite => site.hold_writes(),
+        Engine::Postgres => {
+            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares IN EXCLUSIVE MODE"))
+        }
+    }
+}
+
+// Changes of tokens and shares do not use the write queue, so they have a limit of their own.
+#[rstest]
+fn changes_beyond_the_limit_get_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    const LIMIT: usize = 32;
+    const MORE: usize = 8;
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let held = hold_tokens(site);
+    let (sender, responses) = std::sync::mpsc::channel();
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        for _ in 0..LIMIT + MORE {
+            let (ada, sender) = (&ada, sender.clone());
+            scope.spawn(move || sender.send(create(ada, &json!({}))).expect("the test receives it"));
+        }
+        let rejected = (0..MORE).map(|_| responses.recv_timeout(TIMEOUT).expect("a rejection"));
+        for response in rejected.collect::<Vec<_>>() {
+            assert_eq!((response.error(), response.header("retry-after")), (50300, Some("1")), "{}", response.wire());
+        }
+        drop(held);
+        (0..LIMIT).map(|_| responses.recv_timeout(TIMEOUT).expect("a response").status).collect()
+    });
+    assert!(statuses.iter().all(|status| [201, 503].contains(status)), "{statuses:?}");
+    assert!(statuses.contains(&201), "{statuses:?}");
+}
+
+#[rstest]
+fn change_of_a_client_that_disconnected_is_recorded_before_the_server_ends(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let metrics = server.metrics();
+    let ada = manager(site, &server, "ada");
+    let held = hold_tokens(site);
+    let mut connection = ada.connect();
+    connection.send(ada.bytes("POST", "/tokens", &[JSON], Some(b"{}")));
+    metrics.wait_for("plantstore_http_requests_in_flight", &[], 1);
+    drop(connection);
+    metrics.wait_for("plantstore_http_requests_in_flight", &[], 0);
+    server.signal("TERM");
+    wait_for("the shutdown", || server.log().contains("shutting down").then_some(()));
+    drop(held);
+    server.wait();
+    let stored = site.rows("SELECT count(*) FROM tokens")[0] - 1;
+    let recorded = server.log().matches("token created").count();
+    assert_eq!(i64::try_from(recorded).unwrap(), stored, "{}", server.log());
 }
 
 // Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.
@@ -278,12 +342,7 @@ fn store_timeout_applies_to_requests_about_tokens_and_shares(
     assert_eq!(ada.get("/me").status, 200);
     // Otherwise the request would wait for the writer, which stores the use.
     site.wait_for_stored_token_use();
-    let held = match engine {
-        Engine::Sqlite => site.hold_writes(),
-        Engine::Postgres => {
-            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares IN EXCLUSIVE MODE"))
-        }
-    };
+    let held = hold_tokens(site);
     let mut waiting = ada.connect();
     waiting.send(ada.bytes(method, path, &[JSON], Some(body.as_bytes())));
     waiting.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");

@@ -3,6 +3,7 @@
 mod admission;
 mod audit;
 mod capacity;
+mod changes;
 mod collections;
 mod cors;
 mod entity_tag;

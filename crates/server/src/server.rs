@@ -70,6 +70,11 @@ impl Server {
         transport::serve(listener, tls, self.state.transport, handler, shutdown).await
     }
 
+    /// Resolves when no change of tokens or shares is in progress any more: one continues after its client has disconnected.
+    pub async fn finish_changes(&self) {
+        self.state.api.finish_changes().await;
+    }
+
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
     pub async fn flush_traces(&self) {
         self.state.observe.flush_traces().await;

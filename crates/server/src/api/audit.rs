@@ -1,4 +1,4 @@
-//! Changes of tokens and shares: executed to their end, and recorded in the log.
+//! The record of changes of tokens and shares in the log.
 
 use std::sync::Arc;
 
@@ -17,6 +17,16 @@ pub(super) enum Change<'a> {
     TokenRevoked(TokenId),
     ShareGranted(&'a UserName, Role),
     ShareRevoked(&'a UserName),
+}
+
+/// A change whose outcome is unknown.
+#[derive(Clone, Copy)]
+pub(super) enum Attempt<'a> {
+    /// With the label of the token.
+    CreateToken(&'a str),
+    RevokeToken(TokenId),
+    GrantShare(&'a UserName),
+    RevokeShare(&'a UserName),
 }
 
 /// Writes the line of a change to the log.
@@ -50,11 +60,20 @@ impl AuditLog {
             }
         }
     }
-}
 
-/// Executes a change to its end, also if the client disconnects, so that every change is recorded.
-pub(super) async fn complete<T: Send + 'static>(
-    change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::spawn(change).await.map_err(|error| ApiError::Internal(error.to_string()))?
+    /// Maps an error of the store, and records a change that may have been stored.
+    pub(super) fn map_error(&self, session: &Session, attempt: Attempt<'_>, error: ApiError) -> ApiError {
+        if let ApiError::ChangeUnknown(_) = error {
+            let (request_id, actor) = (self.0.id(), session.identity.user.as_str());
+            let token_id = session.identity.token.map(TokenId::get);
+            let (attempt, target) = match attempt {
+                Attempt::CreateToken(label) => ("create token", label.to_owned()),
+                Attempt::RevokeToken(id) => ("revoke token", id.get().to_string()),
+                Attempt::GrantShare(to) => ("grant share", to.as_str().to_owned()),
+                Attempt::RevokeShare(to) => ("revoke share", to.as_str().to_owned()),
+            };
+            tracing::warn!(request_id, actor, token_id, attempt, target, "change with unknown outcome");
+        }
+        error
+    }
 }

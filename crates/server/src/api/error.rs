@@ -190,7 +190,6 @@ impl ApiError {
             | Self::NoIssuerKeys
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
-            | Self::ChangeUnknown(_)
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
             // The rest of the request is not read, or the end of its body is unknown: no request can follow on the connection.

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::audit::{AuditLog, Change, complete};
+use super::audit::{Attempt, AuditLog, Change};
 use super::capacity::{ReadCapacity, WriteCapacity};
 use super::error::ApiError;
 use super::extract::{JsonBody, PathUser};
@@ -101,9 +101,10 @@ pub(crate) async fn grant(
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
     let ShareRequest { role } = ShareRequest::from_json(&body)?;
-    complete(async move {
+    api.complete(async move {
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
-        match granted.map_err(|error| api.change_error(error))? {
+        let attempt = Attempt::GrantShare(&to);
+        match granted.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             GrantByNameOutcome::Granted => {
                 auth.end_sessions(&Affected::User(to.clone()));
                 audit.record(&session, &Change::ShareGranted(&to, role));
@@ -138,9 +139,10 @@ pub(crate) async fn revoke(
     PathUser(to): PathUser,
 ) -> Result<Response, ApiError> {
     let session = caller.session;
-    complete(async move {
+    api.complete(async move {
         let revoked = api.store.revoke_own_share(session.user_id(), &to).await;
-        if !revoked.map_err(|error| api.change_error(error))? {
+        let attempt = Attempt::RevokeShare(&to);
+        if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownShare);
         }
         auth.end_sessions(&Affected::User(to.clone()));

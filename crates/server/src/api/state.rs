@@ -6,6 +6,7 @@ use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Gauge, Page};
 
 use super::admission::Admission;
+use super::changes::Changes;
 use super::error::ApiError;
 use super::limits::ApiLimits;
 use super::listing::ListCache;
@@ -21,6 +22,7 @@ pub(crate) struct Api {
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
     writes_shed: Counter,
+    changes: Changes,
     /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
     pub(super) readiness: Readiness,
@@ -35,6 +37,7 @@ impl Api {
             saturation: Saturation::of_current_runtime(),
             reads_shed: Counter::default(),
             writes_shed: Counter::default(),
+            changes: Changes::new(),
             lists_streaming: Gauge::default(),
             readiness: Readiness::default(),
             store,
@@ -48,6 +51,24 @@ impl Api {
             self.writes_shed.count();
         }
         error.into()
+    }
+
+    /// Executes a change of tokens or shares to its end, also if the client disconnects, so that every change is recorded.
+    pub(super) async fn complete<T: Send + 'static>(
+        &'static self,
+        change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.changes.try_begin().ok_or_else(|| self.write_error(StoreError::Overloaded))?;
+        let change = tokio::spawn(async move {
+            let _permit = permit;
+            change.await
+        });
+        change.await.map_err(|error| ApiError::Internal(error.to_string()))?
+    }
+
+    /// Resolves when no change of tokens or shares is in progress; later ones are rejected.
+    pub(crate) async fn finish_changes(&self) {
+        self.changes.finish().await;
     }
 
     /// Maps an error of a change of tokens or shares.

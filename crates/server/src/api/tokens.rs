@@ -7,7 +7,7 @@ use hyper::header::{self, HeaderValue};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::audit::{AuditLog, Change, complete};
+use super::audit::{Attempt, AuditLog, Change};
 use super::capacity::{ReadCapacity, WriteCapacity};
 use super::error::ApiError;
 use super::extract::{JsonBody, PathId};
@@ -111,9 +111,10 @@ pub(crate) async fn create(
     let session = caller.session;
     let attributes = TokenRequest::from_json(&body, now)?.attributes(requesting_token(&session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
-    complete(async move {
+    api.complete(async move {
         let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
-        match created.map_err(|error| api.change_error(error))? {
+        let attempt = Attempt::CreateToken(attributes.label.as_str());
+        match created.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             CreateTokenOutcome::Created(id) => {
                 audit.record(&session, &Change::TokenCreated(id));
                 created_response(&ShownToken { secret: Some(token.reveal()), ..shown(id, &attributes) })
@@ -162,9 +163,10 @@ pub(crate) async fn revoke(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let (session, token) = (caller.session, TokenId::new(id?.get()));
-    complete(async move {
+    api.complete(async move {
         let revoked = api.store.revoke_own_token(session.user_id(), token, Timestamp::now()).await;
-        if !revoked.map_err(|error| api.change_error(error))? {
+        let attempt = Attempt::RevokeToken(token);
+        if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownToken);
         }
         auth.end_sessions(&Affected::Token(token));

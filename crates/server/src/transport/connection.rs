@@ -188,7 +188,8 @@ async fn respond<H: Handler>(
 ) -> hyper::Response<H::Body> {
     let in_flight = InFlightRequest::begin(&transport.requests, Some(&state));
     let rejection = check_transfer_encoding(request.headers());
-    let (has_body, takes_body) = (!request.body().is_end_stream(), request.method() == Method::POST);
+    let (has_body, takes_body) =
+        (!request.body().is_end_stream(), matches!(*request.method(), Method::POST | Method::PUT));
     let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
     let response = handler.handle(request.map(Body::new), info).await;

@@ -1,4 +1,4 @@
-//! Reverse proxies whose word about the address of a client is taken: the option, and the client of a request.
+//! Trusted reverse proxies: the option, and the client address of a request.
 
 use std::net::IpAddr;
 use std::str::FromStr;

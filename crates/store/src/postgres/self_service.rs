@@ -23,11 +23,11 @@ impl Postgres {
         const CREATE: &str = "
             INSERT INTO plantstore.tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING token_id";
-        const FORGET: &str = "
+        const DELETE_OLD: &str = "
             DELETE FROM plantstore.tokens
             WHERE user_id = $1 AND (revoked_at IS NOT NULL OR expires_at <= $2) AND token_id NOT IN (
               SELECT token_id FROM plantstore.tokens WHERE user_id = $1 AND (revoked_at IS NOT NULL OR expires_at <= $2)
-              ORDER BY token_id DESC LIMIT $3)";
+              ORDER BY least(revoked_at, expires_at) DESC, token_id DESC LIMIT $3)";
         let (now, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
         let (user, hash, label) = (user.get(), hash.as_bytes().as_slice(), attributes.label.as_str());
         let (scopes, maker) = (attributes.scopes.to_string(), attributes.maker.to_string());
@@ -41,7 +41,7 @@ impl Postgres {
             }
             let values: [&(dyn ToSql + Sync); 7] = [&hash, &user, &label, &scopes, &maker, &now, &expires];
             let id = client.query_one(CREATE, &values).await?.try_get(0)?;
-            client.execute(FORGET, &[&user, &now, &i64::from(INACTIVE_TOKENS_MAX)]).await?;
+            client.execute(DELETE_OLD, &[&user, &now, &i64::from(INACTIVE_TOKENS_MAX)]).await?;
             Ok(CreateTokenOutcome::Created(TokenId::new(id)))
         })
         .await
@@ -71,7 +71,7 @@ impl Postgres {
         role: Role,
         now: Timestamp,
     ) -> Result<GrantByNameOutcome, StoreError> {
-        // A share that the operator has granted keeps its time.
+        // A share that the operator has granted keeps its `created_at`.
         const SINCE: &str = "
             SELECT shares.created_at FROM plantstore.shares JOIN plantstore.users ON users.user_id = grantee_id
             WHERE owner_id = $1 AND users.name = $2";
@@ -85,11 +85,14 @@ impl Postgres {
             if !exists(client, owner).await? {
                 return Ok(GrantByNameOutcome::NoOwner);
             }
-            if count_granted(client, owner, to).await? >= i64::from(SHARES_GIVEN_MAX) {
-                return Ok(GrantByNameOutcome::TooManyGranted);
-            }
-            if count_received(client, owner, to).await? >= i64::from(SHARES_RECEIVED_MAX) {
-                return Ok(GrantByNameOutcome::TooManyReceived);
+            // A change of a role adds no share.
+            if !is_shared(client, owner, to).await? {
+                if count_granted(client, owner).await? >= i64::from(SHARES_GIVEN_MAX) {
+                    return Ok(GrantByNameOutcome::TooManyGranted);
+                }
+                if count_received(client, owner, to).await? >= i64::from(SHARES_RECEIVED_MAX) {
+                    return Ok(GrantByNameOutcome::TooManyReceived);
+                }
             }
             let since =
                 client.query_opt(SINCE, &[&owner, &to.as_str()]).await?.map(|row| row.try_get(0)).transpose()?;
@@ -109,6 +112,8 @@ impl Postgres {
     pub(crate) async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
         let owner = owner.get();
         self.operate_for_request(async |client| {
+            // A concurrent grant moves the share from one table to the other.
+            lock_name(client, to).await?;
             Ok(delete_by_name(client, owner, to).await? + delete_by_id(client, owner, to).await? > 0)
         })
         .await
@@ -146,13 +151,20 @@ async fn count_active(client: &Client, user: i64, now: i64) -> Result<i64, Error
     client.query_one(COUNT, &[&user, &now]).await?.try_get(0)
 }
 
-/// Counts the other names that an owner shares with.
-async fn count_granted(client: &Client, owner: i64, to: &UserName) -> Result<i64, Error> {
+async fn is_shared(client: &Client, owner: i64, to: &UserName) -> Result<bool, Error> {
+    const FIND: &str = "
+        SELECT 1 FROM plantstore.shares_by_name WHERE owner_id = $1 AND grantee_name = $2
+        UNION ALL SELECT 1 FROM plantstore.shares JOIN plantstore.users ON users.user_id = grantee_id
+          WHERE owner_id = $1 AND users.name = $2";
+    Ok(!client.query(FIND, &[&owner, &to.as_str()]).await?.is_empty())
+}
+
+/// Counts the names that an owner shares with.
+async fn count_granted(client: &Client, owner: i64) -> Result<i64, Error> {
     const COUNT: &str = "
-        SELECT (SELECT count(*) FROM plantstore.shares_by_name WHERE owner_id = $1 AND grantee_name <> $2)
-          + (SELECT count(*) FROM plantstore.shares JOIN plantstore.users ON users.user_id = grantee_id
-             WHERE owner_id = $1 AND users.name <> $2)";
-    client.query_one(COUNT, &[&owner, &to.as_str()]).await?.try_get(0)
+        SELECT (SELECT count(*) FROM plantstore.shares_by_name WHERE owner_id = $1)
+          + (SELECT count(*) FROM plantstore.shares WHERE owner_id = $1)";
+    client.query_one(COUNT, &[&owner]).await?.try_get(0)
 }
 
 /// Deletes the share that the operator has granted, and returns the number of deleted rows.

@@ -73,6 +73,8 @@ impl Postgres {
             let Some(owner) = user_id(client, owner).await? else {
                 return Ok(false);
             };
+            // A concurrent grant moves the share from one table to the other.
+            lock_name(client, to).await?;
             let mut revoked = delete_by_name(client, owner, to).await?;
             if let Some(grantee) = grantee {
                 revoked += client.execute(REVOKE, &[&grantee, &owner]).await?;

@@ -22,10 +22,10 @@ impl Sqlite {
         const CREATE: &str = "
             INSERT INTO tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        const FORGET: &str = "
+        const DELETE_OLD: &str = "
             DELETE FROM tokens WHERE user_id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2) AND token_id NOT IN (
               SELECT token_id FROM tokens WHERE user_id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2)
-              ORDER BY token_id DESC LIMIT ?3)";
+              ORDER BY min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)) DESC, token_id DESC LIMIT ?3)";
         let now = attributes.created.as_second();
         self.change_in_turn(|connection| {
             if !exists(connection, user)? || !is_active(connection, user, attributes.maker, now)? {
@@ -47,7 +47,7 @@ impl Sqlite {
                 ],
             )?;
             let id = TokenId::new(connection.last_insert_rowid());
-            connection.execute(FORGET, params![user.get(), now, INACTIVE_TOKENS_MAX])?;
+            connection.execute(DELETE_OLD, params![user.get(), now, INACTIVE_TOKENS_MAX])?;
             Ok(CreateTokenOutcome::Created(id))
         })
         .await
@@ -85,7 +85,7 @@ impl Sqlite {
         role: Role,
         now: Timestamp,
     ) -> Result<GrantByNameOutcome, StoreError> {
-        // A share that the operator has granted keeps its time.
+        // A share that the operator has granted keeps its `created_at`.
         const GRANT: &str = "
             INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
             VALUES (?2, ?1, ?3, coalesce((
@@ -96,11 +96,14 @@ impl Sqlite {
             if !exists(connection, owner)? {
                 return Ok(GrantByNameOutcome::NoOwner);
             }
-            if count_granted(connection, owner, to)? >= SHARES_GIVEN_MAX {
-                return Ok(GrantByNameOutcome::TooManyGranted);
-            }
-            if count_received(connection, owner.get(), to)? >= SHARES_RECEIVED_MAX {
-                return Ok(GrantByNameOutcome::TooManyReceived);
+            // A change of a role adds no share.
+            if !is_shared(connection, owner, to)? {
+                if count_granted(connection, owner)? >= SHARES_GIVEN_MAX {
+                    return Ok(GrantByNameOutcome::TooManyGranted);
+                }
+                if count_received(connection, owner.get(), to)? >= SHARES_RECEIVED_MAX {
+                    return Ok(GrantByNameOutcome::TooManyReceived);
+                }
             }
             connection.execute(GRANT, params![owner.get(), to.as_str(), role.name(), now.as_second()])?;
             delete_by_id(connection, owner, to)?;
@@ -153,12 +156,18 @@ fn count_active(connection: &Connection, user: UserId, now: i64) -> rusqlite::Re
     connection.query_row(COUNT, [user.get(), now], |row| row.get(0))
 }
 
-/// Counts the other names that an owner shares with.
-fn count_granted(connection: &Connection, owner: UserId, to: &UserName) -> rusqlite::Result<u32> {
+fn is_shared(connection: &Connection, owner: UserId, to: &UserName) -> rusqlite::Result<bool> {
+    const FIND: &str = "
+        SELECT 1 FROM shares_by_name WHERE owner_id = ?1 AND grantee_name = ?2
+        UNION ALL SELECT 1 FROM shares JOIN users ON user_id = grantee_id WHERE owner_id = ?1 AND name = ?2";
+    connection.prepare(FIND)?.exists(params![owner.get(), to.as_str()])
+}
+
+/// Counts the names that an owner shares with.
+fn count_granted(connection: &Connection, owner: UserId) -> rusqlite::Result<u32> {
     const COUNT: &str = "
-        SELECT (SELECT count(*) FROM shares_by_name WHERE owner_id = ?1 AND grantee_name <> ?2)
-          + (SELECT count(*) FROM shares JOIN users ON user_id = grantee_id WHERE owner_id = ?1 AND name <> ?2)";
-    connection.query_row(COUNT, params![owner.get(), to.as_str()], |row| row.get(0))
+        SELECT (SELECT count(*) FROM shares_by_name WHERE owner_id = ?1) + (SELECT count(*) FROM shares WHERE owner_id = ?1)";
+    connection.query_row(COUNT, [owner.get()], |row| row.get(0))
 }
 
 /// Deletes the share that the operator has granted, and returns the number of deleted rows.

@@ -178,7 +178,7 @@ schema! {
         let scopes_type = SchemaType::from_iter([Type::Array, Type::Null]);
         ObjectBuilder::new()
             .property("label", label(nullable()))
-            .property("scopes", scopes(scopes_type))
+            .property("scopes", scopes(scopes_type).min_items(Some(1)))
             .property("expires_at", time(nullable(), "Expiry time, at most that of the token that you send; 90 days unless given"))
             .examples([json!({"label": "balcony", "scopes": ["plants:read"]})])
     }
@@ -265,7 +265,7 @@ fn time(schema_type: impl Into<SchemaType>, description: &str) -> ObjectBuilder 
 
 fn scopes(schema_type: impl Into<SchemaType>) -> ArrayBuilder {
     let scope = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(Scope::ALL.map(Scope::name)));
-    ArrayBuilder::new().schema_type(schema_type).items(scope).min_items(Some(1))
+    ArrayBuilder::new().schema_type(schema_type).items(scope)
 }
 
 fn role() -> ObjectBuilder {

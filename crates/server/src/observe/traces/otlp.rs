@@ -19,7 +19,7 @@ const SAMPLED: u32 = 0x001;
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
 /// Methods that appear in names of spans. All others share one name, so that clients cannot choose the names.
-const METHODS: [Method; 5] = [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::OPTIONS];
+const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS];
 /// Characters of a collector's message at most.
 const MESSAGE_MAX: usize = 200;
 

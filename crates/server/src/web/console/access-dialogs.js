@@ -85,7 +85,7 @@ export class TokenDialog {
     };
     this.#form = new FormDialog("token", { open, onSubmit });
     byId("secret-copy").addEventListener("click", () => copySecret());
-    // One press of Escape must not lose the only copy.
+    // One press of Escape or of Back must not lose the only copy.
     this.#form.dialog.addEventListener("cancel", (event) => byId("token-form").hidden && event.preventDefault());
     this.#form.dialog.addEventListener("close", () => (byId("secret").textContent = ""));
   }
@@ -118,6 +118,7 @@ export class TokenDialog {
     byId("token-title").textContent = "Copy your new token";
     byId("secret").textContent = secret;
     byId("secret-copy").textContent = "Copy";
+    byId("secret-status").textContent = "";
     byId("secret-copy").focus();
   }
 }

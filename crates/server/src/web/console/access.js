@@ -67,7 +67,7 @@ export class AccessPage {
     const tokens = await this.#read("tokens", (api) => api.tokens());
     if (!tokens) return;
     const isActive = ({ state }) => state === "active";
-    const inOrder = tokens.sort((one, other) => other.current - one.current || (one.created_at < other.created_at ? 1 : -1));
+    const inOrder = tokens.sort((one, other) => other.current - one.current || other.created_at.localeCompare(one.created_at) || other.id - one.id);
     const ended = inOrder.filter((token) => !isActive(token));
     byId("tokens").replaceChildren(...inOrder.filter(isActive).map((token) => this.#tokenEntry(token)));
     byId("ended-tokens").replaceChildren(...ended.map((token) => this.#tokenEntry(token)));
@@ -119,7 +119,8 @@ export class AccessPage {
       this.#readTokens();
       return created;
     } catch (failure) {
-      if (failure.status !== 0 || !this.#api) throw failure;
+      const isUnknown = [0, 502, 504].includes(failure.status) || failure.code === 50301;
+      if (!isUnknown || !this.#api) throw failure;
       this.#readTokens();
       throw new Error(`${failure.message} If the new token is in the list, revoke it: its secret is lost.`);
     }

@@ -80,7 +80,11 @@ export class Address {
       if (dialog) this.#enter();
       return;
     }
-    if (!history.state?.isDialog) dialog?.close();
+    if (dialog && !history.state?.isDialog) {
+      // A dialog that refuses to be cancelled stays open.
+      if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
+      else this.#enter();
+    }
     this.#onNavigate(this.read());
   }
 }

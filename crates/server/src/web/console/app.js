@@ -188,7 +188,8 @@ class Console {
     this.#overview.reset();
     this.#access.clear();
     this.#isOutdated = this.#isEntering = false;
-    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+    // The secret of a new token is shown only once.
+    for (const dialog of document.querySelectorAll("dialog[open]:not(:has(#secret-view:not([hidden])))")) dialog.close();
     byId("garden").hidden = true;
     this.#render();
     this.#showRetry();

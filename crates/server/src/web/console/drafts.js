@@ -1,14 +1,16 @@
-// What the user had typed into a dialog when the token ended. It is stored for this tab, until the same user has signed in again.
+// Form fields that the user had filled in when the token ended. They are stored for this tab, until the same user has signed in again.
 
 import { load, remove, store } from "./storage.js";
 
 const KEY = "plantstore-draft";
+const FORMS = ["add-form", "token-form", "share-form"];
 
 /// Stores the fields of the open form.
 export function storeDraft(user) {
   const form = document.querySelector("dialog[open] form:not([hidden])");
   // Not the property `id`, which a field of that name hides.
-  if (form) store(KEY, JSON.stringify({ user, form: form.getAttribute("id"), fields: [...new FormData(form)] }));
+  const id = form?.getAttribute("id");
+  if (FORMS.includes(id)) store(KEY, JSON.stringify({ user, form: id, fields: [...new FormData(form)] }));
 }
 
 /// Returns the stored form (`form`, `fields`) of this user, and removes it; `null` if there is none.

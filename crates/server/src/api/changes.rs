@@ -1,0 +1,26 @@
+//! Changes of tokens and shares in progress: a bounded number, each executed to its end.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Maximum number of changes in progress. A change takes the write lock of the embedded store, or one of few connections to
+/// PostgreSQL. More of them would only wait, and delay the writes of plants.
+const CHANGES_MAX: u32 = 32;
+
+pub(super) struct Changes(Semaphore);
+
+impl Changes {
+    pub(super) fn new() -> Self {
+        Self(Semaphore::new(CHANGES_MAX as usize))
+    }
+
+    /// Returns `None` if there are too many.
+    pub(super) fn try_begin(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.try_acquire().ok()
+    }
+
+    /// Resolves when no change is in progress. Later ones are rejected.
+    pub(super) async fn finish(&self) {
+        let _all = self.0.acquire_many(CHANGES_MAX).await;
+        self.0.close();
+    }
+}
