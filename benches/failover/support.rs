@@ -20,5 +20,5 @@ pub(crate) use client::{Client, Connection};
 pub(crate) use history::{History, Summary};
 pub(crate) use response::Response;
 pub(crate) use stop::StopOnDrop;
-use wait::{Stopwatch, TIMEOUT};
+use wait::{Stopwatch, TIMEOUT, wait_for};
 pub(crate) use workload::{Report, Workload};

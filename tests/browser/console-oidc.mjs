@@ -139,7 +139,7 @@ async function forged(browser) {
   await begin(page).click();
   await page.getByPlaceholder("Enter any login").waitFor();
   const { state: next } = Object.fromEntries(new URL(page.requests.findLast((request) => request.url().startsWith(`${ISSUER}/auth?`)).url()).searchParams);
-  await rejects(`/?code=stolen&state=${next}&iss=https%3A%2F%2Fother.example`, `This sign-in was not answered by ${host}. Start again.`);
+  await rejects(`/?code=stolen&state=${next}&iss=https%3A%2F%2Fother.example`, `The response is not from ${host}. Start again.`);
 
   // An ID token of another sign-in: its nonce differs.
   await page.route(`${ISSUER}/token`, async (route) => {

@@ -250,11 +250,14 @@ fn two_tokens_of_one_user_see_the_same_plants(#[values(Engine::Sqlite, Engine::P
 fn an_expiring_token_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &["--expires", "6s"]));
-    assert_eq!(ada.get("/plants").status, 200, "before the expiry");
+    let ada = wait_for("a token that is used before its expiry", || {
+        let ada = server.client(&site.token("ada", &["--expires", "6s"]));
+        (ada.get("/plants").status == 200).then_some(ada)
+    });
     let listed = site.run(&["token", "list", "--json"]).stdout;
     let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
-    let expires: jiff::Timestamp = tokens[0]["expires"].as_str().expect("a time").parse().expect("a time");
+    let expires: jiff::Timestamp =
+        tokens.last().expect("a token")["expires"].as_str().expect("a time").parse().expect("a time");
     wait_for("the expiry", || {
         let begun = jiff::Timestamp::now();
         let status = ada.get("/plants").status;
@@ -303,14 +306,13 @@ fn burst_of_100_failures_is_allowed_by_default(#[values(Engine::Sqlite, Engine::
     let server = site.serve(&[]);
     let anonymous = server.anonymous();
     let mut connection = anonymous.connect();
-    let statuses: Vec<u16> = (0..150)
-        .map(|_| {
-            connection.send(anonymous.bytes("GET", "/plants", &[("Authorization", "Bearer nonsense")], None));
-            connection.read_response(false).status
-        })
-        .collect();
-    assert!(statuses[..100].iter().all(|status| *status == 401), "{statuses:?}");
-    assert!(statuses.contains(&429), "{statuses:?}");
+    let mut status = || {
+        connection.send(anonymous.bytes("GET", "/plants", &[("Authorization", "Bearer nonsense")], None));
+        connection.read_response(false).status
+    };
+    assert!((0..100).all(|_| status() == 401), "a failure within the burst was rejected");
+    // On a slow machine, many failures are allowed again meanwhile.
+    assert!((0..10_000).any(|_| status() == 429), "no failure beyond the burst was rejected");
 }
 
 #[rstest]

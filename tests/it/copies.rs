@@ -303,7 +303,9 @@ fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Pos
             }
         }
     });
-    assert_eq!(server.log(), "", "no warnings");
+    // PostgreSQL may end a session that a busy machine has stopped for seconds.
+    let log = server.log();
+    assert!(log.lines().all(|line| line.contains("database connection lost")), "{log}");
 }
 
 #[rstest]

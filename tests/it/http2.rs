@@ -351,6 +351,8 @@ fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Po
         server.log().contains(r#""bytes":0,"complete":false"#).then_some(())
     });
     // A client that opens the window byte by byte gets the whole response.
+    let patient = site.serve(&[]);
+    let mut unread = Frames::open(patient.address(), &[(INITIAL_WINDOW, 0)]);
     unread.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     let mut body = Vec::new();
     while body.len() < 17 {

@@ -37,7 +37,7 @@ fn ask(stream: &mut TcpStream) -> String {
 #[rstest]
 fn incomplete_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
     let response = connection.read_response(false);
@@ -59,7 +59,7 @@ fn incomplete_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine:
 #[rstest]
 fn head_that_arrives_byte_by_byte_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /plants HTTP/1.1\r\n");
     let stream = connection.stream().try_clone().expect("the stream");
@@ -75,7 +75,7 @@ fn head_that_arrives_byte_by_byte_times_out(#[values(Engine::Sqlite, Engine::Pos
 #[rstest]
 fn incomplete_second_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(connection.read_response(false).status, 200);
@@ -87,7 +87,7 @@ fn incomplete_second_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] 
 #[rstest]
 fn silent_connection_is_closed_without_a_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     assert!(connection.is_closed_by_server());
     let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
@@ -356,8 +356,9 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     let is_in_time = (0..8).any(|_| slowest_of_four() < Some(Duration::from_secs(4)));
     assert!(is_in_time, "no response within twice the timeout");
     drop(held);
-    assert_eq!(ada.ids(), [1], "the rejected writes had no effect");
-    assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200);
+    let list = wait_for("a list", || Some(ada.get("/plants?include=id")).filter(|list| list.status == 200));
+    assert_eq!(list.ids(), [1], "the rejected writes had no effect");
+    wait_for("a write", || (ada.post(r#"{"id":2,"name":"n"}"#).status == 200).then_some(()));
 }
 
 // The grace period also ends while another process locks the store.

@@ -333,7 +333,7 @@ fn assert_cut(connection: &Connection) {
 #[rstest]
 fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let (_server, _ada, mut connection) = a_list_that_is_being_sent(site, &["--write-timeout", "500ms"]);
+    let (_server, _ada, mut connection) = a_list_that_is_being_sent(site, &["--write-timeout", "4s"]);
     let mut buffer = vec![0; 64 * 1024];
     let mut last = Vec::new();
     while !last.ends_with(b"0\r\n\r\n") {
@@ -342,7 +342,7 @@ fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)]
         last.extend_from_slice(&buffer[..length]);
         last.drain(..last.len().saturating_sub(16));
         #[expect(clippy::disallowed_methods, reason = "this is what makes the reader slow")]
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 

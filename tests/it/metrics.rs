@@ -445,9 +445,10 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s"];
     let mut server = site.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
-    ada.plant(0, "first");
+    let [first, ada] = [(); 2].map(|()| server.client(&site.token("ada", &[])));
+    first.plant(0, "first");
     let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
+    assert_eq!(ada.get("/me").status, 200);
     // Sent concurrently, before the cached token expires: a token lookup needs a connection, and lists block them all.
     let (sender, statuses) = mpsc::channel();
     thread::scope(|scope| {

@@ -3,8 +3,8 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Site, wait_for};
-use crate::tokens::manager;
+use crate::support::{Client, Engine, Response, Site, Stopwatch, wait_for};
+use crate::tokens::{EFFECT_LIMIT, manager};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
@@ -305,5 +305,7 @@ fn share_is_revoked_on_every_node(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     wait_for("the share on the other node", || (bob.get("/plants?owner=ada").status == 200).then_some(()));
     assert_eq!(revoke(&ada, "bob").status, 204);
+    let revoked = Stopwatch::start();
     wait_for("its end on the other node", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
+    assert!(revoked.elapsed() < EFFECT_LIMIT, "{:?}", revoked.elapsed());
 }

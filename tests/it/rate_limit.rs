@@ -80,7 +80,7 @@ fn responses_to_anonymous(server: &Server) -> Vec<Response> {
 }
 
 /// Options with low limits, so that `responses_to_anonymous` gets 429 and 408.
-const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "1s"];
+const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "5s"];
 
 #[rstest]
 fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {

@@ -1,4 +1,4 @@
-//! The address of a client behind reverse proxies, for limits and the log: only trusted proxies are believed.
+//! The address of a client behind reverse proxies, for limits and the log: header fields of other clients are ignored.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -79,7 +79,7 @@ fn log_has_the_last_address_that_is_not_a_trusted_proxy(
 }
 
 #[rstest]
-fn no_header_is_believed_unless_the_connection_is_from_a_trusted_proxy(
+fn header_is_used_only_on_a_connection_from_a_trusted_proxy(
     #[values(Protocol::Http1, Protocol::Http2)] protocol: Protocol,
     #[values(&[], &["--trusted-proxy", "10.0.0.0/8"])] options: &[&str],
 ) {

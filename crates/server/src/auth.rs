@@ -19,5 +19,5 @@ pub(crate) use self::host::check_host;
 pub use self::limits::AuthLimits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
 pub use self::rate_limit::{Rate, RateError};
-pub(crate) use self::sessions::{Affected, Credential, Session};
+pub(crate) use self::sessions::{Credential, Session, SessionSelector};
 pub(crate) use self::state::Auth;

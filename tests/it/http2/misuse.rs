@@ -12,7 +12,7 @@ use crate::support::{Connection, JSON, wait_for};
 
 #[test]
 fn incomplete_preface_is_an_incomplete_head() {
-    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send(&PREFACE[..10]);
     assert_eq!(connection.read_response(false).error(), 40800);
@@ -21,7 +21,7 @@ fn incomplete_preface_is_an_incomplete_head() {
 
 #[test]
 fn connection_without_a_request_is_closed_despite_pings() {
-    let server = site().serve(&["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = site().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut silent = Frames::open(server.address(), &[]);
     assert_eq!(silent.ending(), Some(NO_ERROR));
     let mut pinging = Frames::open(server.address(), &[]);
@@ -37,7 +37,7 @@ fn connection_without_a_request_is_closed_despite_pings() {
 
 #[test]
 fn idle_http2_connection_is_closed_with_goaway() {
-    let server = site().serve(&["--idle-timeout", "300ms"]);
+    let server = site().serve(&["--idle-timeout", "3s"]);
     let mut connection = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
         connection.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
@@ -52,7 +52,7 @@ fn idle_http2_connection_is_closed_with_goaway() {
 #[test]
 fn incomplete_head_times_out_while_other_streams_are_in_flight() {
     let site = site();
-    let server = site.serve(&["--header-timeout", "300ms", "--idle-timeout", "60s", "--request-timeout", "60s"]);
+    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s", "--request-timeout", "60s"]);
     let ada = server.client(&site.token("ada", &[]));
     let block = head(&ada, "GET", "/plants", &[]);
     let whole = frame(HEADERS, WHOLE, 3, &block);
@@ -80,7 +80,7 @@ fn incomplete_head_times_out_while_other_streams_are_in_flight() {
 /// The timeout for the first request and the timeout for a head both apply. The connection is closed and counted once.
 #[test]
 fn incomplete_first_head_is_counted_once() {
-    let mut server = site().serve(&["--header-timeout", "2s", "--metrics-listen", "0"]);
+    let mut server = site().serve(&["--header-timeout", "5s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(PING, 0, 0, b"eightful");
@@ -162,7 +162,7 @@ fn header_compression_bomb_closes_the_connection() {
 #[test]
 fn floods_of_small_frames_do_not_delay_other_clients() {
     let site = site();
-    let server = site.serve(&["--header-timeout", "2s"]);
+    let server = site.serve(&["--header-timeout", "5s"]);
     let ada = server.client(&site.token("ada", &[]));
     let post = frame(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let floods = [

@@ -372,7 +372,7 @@ fn logged_certificate_is_the_one_in_use() {
 #[test]
 fn slow_handshakes_time_out() {
     let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &["--header-timeout", "300ms", "--idle-timeout", "60s"]);
+    let server = files.serve(&site, &["--header-timeout", "3s", "--idle-timeout", "60s"]);
     // No bytes, and the first bytes of a handshake.
     for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"] {
         let mut connection = Connection::open(server.address());
@@ -421,7 +421,7 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
 fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
     let (site, files) = (site(), TlsFiles::new());
     let token = site.token("ada", &[]);
-    let limits = ["--metrics-listen", "0", "--header-timeout", "2s", "--idle-timeout", "60s"];
+    let limits = ["--metrics-listen", "0", "--header-timeout", "5s", "--idle-timeout", "60s"];
     for encrypted in [true, false] {
         let mut server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
         let (metrics, address) = (server.metrics(), server.address());
@@ -448,7 +448,7 @@ fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
 #[test]
 fn handshakes_that_fail_are_counted() {
     let (site, files) = (site(), TlsFiles::new());
-    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "2s"]);
+    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "5s"]);
     let metrics = server.metrics();
     // Plain HTTP, half a handshake, a malformed handshake, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {

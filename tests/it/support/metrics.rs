@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::{Client, Response, wait_for};
+use super::{Client, Connection, Response, wait_for};
 
 /// The `Accept` header of Prometheus.
 pub(crate) const OPENMETRICS: (&str, &str) =
@@ -36,9 +36,14 @@ impl Metrics {
         &self.client
     }
 
+    /// The listener closes a connection that is silent for two seconds, which may happen on a busy machine.
     #[track_caller]
     pub(crate) fn read_response(&self) -> Response {
-        self.client.call("GET", "/metrics", &[OPENMETRICS], None)
+        wait_for("a scrape", || {
+            let mut connection = Connection::try_open(self.client.address).ok()?;
+            connection.try_send(self.client.bytes("GET", "/metrics", &[OPENMETRICS], None)).ok()?;
+            connection.try_read_response(false).ok()
+        })
     }
 
     #[track_caller]

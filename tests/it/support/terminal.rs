@@ -37,7 +37,7 @@ impl Terminal {
         let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
         let program = env!("CARGO_BIN_EXE_plantstore");
         let serve = format!(
-            "env {hangups} --unset=NO_COLOR TERM=xterm {program} serve --listen 127.0.0.1:0 {}",
+            "env {hangups} --unset=NO_COLOR TERM=xterm PLANTSTORE_STORE_TIMEOUT=60s {program} serve --listen 127.0.0.1:0 {}",
             options.join(" ")
         );
         let script = external("script")

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
 use super::stop::StopOnDrop;
-use super::{Client, Connection, Response, Stopwatch};
+use super::{Client, Connection, Response, Stopwatch, wait_for};
 
 /// Timeout of a worker for a response.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a failure, so that workers do not retry in a busy loop.
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
 
@@ -88,8 +88,10 @@ impl Workload {
         for node in &self.nodes {
             for (user, token) in self.tokens.iter().enumerate() {
                 let client = Client { address: *node, token: Some(token.clone()) };
-                let called = history.now();
-                let plants = listed(&client.get("/plants?include=id")).expect("a list");
+                let (called, plants) = wait_for("a list", || {
+                    let called = history.now();
+                    listed(&client.get("/plants?include=id")).map(|plants| (called, plants))
+                });
                 let action = Action::List(Some(plants));
                 history.record(Operation { user, called, returned: history.now(), action });
             }

@@ -16,20 +16,20 @@ use super::openapi::{
     ShareParameters,
 };
 use super::state::Api;
-use crate::auth::{Affected, Auth, Caller, ManageShares};
+use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
 use plantstore_model::self_service::ShareRequest;
 use plantstore_store::GrantByNameOutcome;
 
 /// The response to `GET /shares`.
 #[derive(Serialize)]
 pub(super) struct ShownShares<'a> {
-    pub(super) granted: Vec<ShownGrant<'a>>,
-    pub(super) received: Vec<ShownReceived<'a>>,
+    pub(super) granted: Vec<GrantedShareBody<'a>>,
+    pub(super) received: Vec<ReceivedShare<'a>>,
 }
 
 /// A share of the caller's plants.
 #[derive(Serialize)]
-pub(super) struct ShownGrant<'a> {
+pub(super) struct GrantedShareBody<'a> {
     pub(super) user: &'a str,
     pub(super) role: &'static str,
     pub(super) created_at: String,
@@ -37,7 +37,7 @@ pub(super) struct ShownGrant<'a> {
 
 /// A share with the caller.
 #[derive(Serialize)]
-pub(super) struct ShownReceived<'a> {
+pub(super) struct ReceivedShare<'a> {
     pub(super) owner: &'a str,
     pub(super) role: &'static str,
 }
@@ -64,12 +64,12 @@ pub(crate) async fn list(
     let user = caller.session.user_id();
     let granted = api.store.granted_shares(user).await?;
     let received = api.store.shared_with(user).await?;
-    let granted = granted.iter().map(|share| ShownGrant {
+    let granted = granted.iter().map(|share| GrantedShareBody {
         user: share.grantee.as_str(),
         role: share.role.name(),
         created_at: share.created.to_string(),
     });
-    let received = received.iter().map(|share| ShownReceived { owner: share.owner.as_str(), role: share.role.name() });
+    let received = received.iter().map(|share| ReceivedShare { owner: share.owner.as_str(), role: share.role.name() });
     json(StatusCode::OK, &ShownShares { granted: granted.collect(), received: received.collect() })
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn grant(
         let attempt = Attempt::GrantShare(&to);
         match granted.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             GrantByNameOutcome::Granted => {
-                auth.end_sessions(&Affected::User(to.clone()));
+                auth.end_sessions(&SessionSelector::User(to.clone()));
                 audit.record(&session, &Change::ShareGranted(&to, role));
                 Ok(no_content())
             }
@@ -145,7 +145,7 @@ pub(crate) async fn revoke(
         if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownShare);
         }
-        auth.end_sessions(&Affected::User(to.clone()));
+        auth.end_sessions(&SessionSelector::User(to.clone()));
         audit.record(&session, &Change::ShareRevoked(&to));
         Ok(no_content())
     })

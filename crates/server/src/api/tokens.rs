@@ -18,7 +18,7 @@ use super::openapi::{
     RevokeTokenResponses, SELF_SERVICE,
 };
 use super::state::Api;
-use crate::auth::{Affected, Auth, Caller, Credential, ManageTokens, Session};
+use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
 use plantstore_model::self_service::{RequestingToken, TokenRequest};
 use plantstore_model::token::{PlainToken, TokenAttributes, TokenId, TokenMaker};
 use plantstore_store::CreateTokenOutcome;
@@ -169,7 +169,7 @@ pub(crate) async fn revoke(
         if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownToken);
         }
-        auth.end_sessions(&Affected::Token(token));
+        auth.end_sessions(&SessionSelector::Token(token));
         audit.record(&session, &Change::TokenRevoked(token));
         Ok(no_content())
     })

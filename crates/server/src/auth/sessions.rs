@@ -76,14 +76,14 @@ pub(crate) enum Credential {
 
 /// The sessions that a change affects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Affected {
+pub(crate) enum SessionSelector {
     /// Those of a token that was revoked.
     Token(TokenId),
     /// Those of a user who can read other collections than before.
     User(UserName),
 }
 
-impl Affected {
+impl SessionSelector {
     fn includes(&self, identity: &Identity) -> bool {
         match self {
             Self::Token(token) => identity.token == Some(*token),
@@ -143,7 +143,7 @@ pub(crate) struct Sessions {
     valid: BoundedCache<TokenHash, Arc<Session>, ByCollections>,
     rejected: BoundedCache<TokenHash, RejectedToken>,
     /// Times of the latest changes for which sessions were ended.
-    ended: BoundedCache<Affected, Instant>,
+    ended: BoundedCache<SessionSelector, Instant>,
     verifier: Option<TokenVerifier>,
     cache_hits: Striped<Counter>,
     cache_misses: Counter,
@@ -195,14 +195,14 @@ impl Sessions {
     }
 
     /// Ends the cached sessions that a change affects. A look-up that began before is not cached.
-    pub(super) fn end(&self, affected: &Affected) {
+    pub(super) fn end(&self, affected: &SessionSelector) {
         self.ended.insert(affected.clone(), Instant::now());
         self.valid.retain(|_, session| !affected.includes(&session.identity));
     }
 
     fn has_ended_since(&self, identity: &Identity, start: Instant) -> bool {
-        let token = identity.token.map(Affected::Token);
-        let mut affected = token.into_iter().chain([Affected::User(identity.user.clone())]);
+        let token = identity.token.map(SessionSelector::Token);
+        let mut affected = token.into_iter().chain([SessionSelector::User(identity.user.clone())]);
         affected.any(|affected| self.ended.get(&affected).is_some_and(|ended| ended >= start))
     }
 

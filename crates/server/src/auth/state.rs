@@ -8,7 +8,7 @@ use plantstore_telemetry::metrics::{Counter, Page};
 use super::limits::AuthLimits;
 use super::oidc::Issuer;
 use super::rate_limit::RateLimiter;
-use super::sessions::{Affected, Sessions};
+use super::sessions::{SessionSelector, Sessions};
 use super::user_quota::UserQuota;
 use crate::transport::ClientAddress;
 
@@ -34,7 +34,7 @@ impl Auth {
     }
 
     /// Ends the cached sessions of this node that a change affects. Other nodes notice it when their sessions expire.
-    pub(crate) fn end_sessions(&self, affected: &Affected) {
+    pub(crate) fn end_sessions(&self, affected: &SessionSelector) {
         self.sessions.end(affected);
     }
 

@@ -16,11 +16,12 @@ fn cut_off(fault: fn(&Proxy)) {
         fault(&proxy);
         wait_until_not_ready(cut_off);
         assert_unavailable(&cut_off[0].client(&eve));
-        assert!(is_ready(connected), "the other node stays ready");
+        wait_for("the other node to be ready", || is_ready(connected).then_some(()));
         wait_for_writes(history, 200);
         proxy.heal();
         wait_until_ready(cut_off);
-        cut_off[0].client(&eve).plant(round + 10, "it works");
+        let body = plant(round + 10, "it works");
+        wait_for("a write", || [200, 409].contains(&cut_off[0].client(&eve).post(body.as_str()).status).then_some(()));
     });
     assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }

@@ -57,7 +57,7 @@ export function takeResponse() {
 /// Exchanges the response for an access token.
 export async function finish({ response, request }) {
   if (request === null) throw new SignInError("This sign-in has expired or was not started in this tab. Start again.");
-  if (response.iss !== undefined && response.iss !== settings.issuer) throw new SignInError(`This sign-in was not answered by ${issuerHost}. Start again.`);
+  if (response.iss !== undefined && response.iss !== settings.issuer) throw new SignInError(`The response is not from ${issuerHost}. Start again.`);
   if (response.error === "access_denied") throw new SignInError(`The sign-in at ${issuerHost} was cancelled.`);
   if (response.error !== undefined) throw notSignedIn(response);
   const tokens = await requestTokens(response.code, request);
