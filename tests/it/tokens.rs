@@ -311,8 +311,8 @@ fn changes_beyond_the_limit_get_503(#[values(Engine::Sqlite, Engine::Postgres)] 
 #[rstest]
 #[case::requires_postgres()]
 fn cancelled_change_is_recorded_before_the_server_ends() {
-    const WAITING: &str =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                           AND wait_event_type = 'Lock' AND query LIKE '%FOR SHARE'";
     let site = &Site::new(Engine::Postgres);
     let mut server = site.serve(&["--shutdown-grace", "60s"]);
     let ada = manager(site, &server, "ada");
