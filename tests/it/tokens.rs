@@ -1,6 +1,6 @@
 //! Tokens that users make and revoke themselves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -325,6 +325,10 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     wait_for("the cancelled request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
     server.signal("TERM");
     wait_for("the shutdown", || server.log().contains("shutting down").then_some(()));
+    // Longer than a server needs to end that does not wait for the change.
+    let signalled = Instant::now();
+    wait_for("three seconds", || (signalled.elapsed().as_secs() >= 3).then_some(()));
+    assert!(server.ended().is_none(), "{}", server.log());
     drop(held);
     server.wait();
     assert_eq!(site.rows("SELECT count(*) FROM tokens"), [2]);
