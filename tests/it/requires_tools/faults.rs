@@ -17,12 +17,10 @@ use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, St
 const QUIET: &[&str] = &["--log-level", "warn", "--store-timeout", "2s"];
 /// For tests in which no request may fail, also not on a busy machine.
 const LONG_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "20s"];
-/// Longest time for a response, in any state of the database.
-const RESPONSE_LIMIT: Duration = Duration::from_secs(3);
-/// The same under load: clients share two cores with all other tests.
-const RESPONSE_LIMIT_UNDER_LOAD: Duration = Duration::from_millis(3_500);
-/// Longest time until a node is ready after the database is available again.
-const RECOVERY_LIMIT: Duration = Duration::from_secs(5);
+/// Longest time for a response, in any state of the database: several times the store timeout, for a busy machine.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
+/// Longest time until a node is ready after the database is available again. `scripts/failover` measures how long it takes.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(20);
 /// Time limit of a writer that has begun, even if no request waits for it any more.
 const LAST_ATTEMPT: Duration = Duration::from_millis(2_300);
 
@@ -55,7 +53,7 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
             disturb(round, &history);
             wait_for_writes(&history, 200);
         });
-        assert!(report.slowest < RESPONSE_LIMIT_UNDER_LOAD, "{report:?}");
+        assert!(report.slowest < RESPONSE_LIMIT, "{report:?}");
         settle(&history, site);
         workload.record_final_lists(&history);
     }
