@@ -75,7 +75,8 @@ mod tests {
     use super::Dialect;
 
     /// Functions in writes. PostgreSQL marks all of them as immutable or stable, or they are part of its grammar.
-    const NOT_VOLATILE: [&str; 8] = ["array_agg", "coalesce", "count", "extract", "greatest", "max", "now", "unnest"];
+    const NOT_VOLATILE: [&str; 9] =
+        ["array_agg", "coalesce", "count", "extract", "greatest", "least", "max", "now", "unnest"];
     const WRITES: [&str; 3] = ["INSERT INTO ", "UPDATE ", "DELETE FROM "];
     const READS: [&str; 3] = ["FROM ", "JOIN ", "USING "];
     const ROW_LOCKS: [&str; 4] = ["FOR UPDATE", "FOR NO KEY UPDATE", "FOR SHARE", "FOR KEY SHARE"];
