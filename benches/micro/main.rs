@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use plantstore_model::plant::{NewPlant, Plant};
-use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenHash, TokenLabel, TokenMaker};
+use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenCreator, TokenHash, TokenLabel};
 use plantstore_model::user::{UserId, UserName};
 use plantstore_store::{Actor, OpenOptions, PlantRange, Store, StoreUrl};
 
@@ -46,7 +46,7 @@ impl Fixture {
         let attributes = TokenAttributes {
             label: TokenLabel::parse("benchmark")?,
             scopes: Scopes::ALL,
-            maker: TokenMaker::Operator,
+            creator: TokenCreator::Operator,
             created: Timestamp::now(),
             expires: None,
         };

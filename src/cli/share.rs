@@ -108,7 +108,7 @@ impl GrantShare {
             return Err(UsageError(format!("{owner} has all rights to their own plants: name two users")).into());
         }
         let now = Timestamp::now();
-        let unknown = |name| format!("{}, and `plantstore token create --user {name}` makes one", unknown_user(name));
+        let unknown = |name| format!("{}, and `plantstore token create --user {name}` creates one", unknown_user(name));
         match store.with(SchemaChange::None, async |store| Ok(store.grant_share(&owner, &to, role, now).await?))? {
             GrantOutcome::Granted => {}
             GrantOutcome::NoOwner => bail!(unknown(&owner)),

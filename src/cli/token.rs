@@ -13,7 +13,7 @@ use super::stdio::print_json;
 use super::store_options::{CreateOption, ListOptions, SchemaChange, StoreOption};
 use super::table;
 use super::value_parser::duration;
-use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenId, TokenLabel, TokenMaker};
+use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
 use plantstore_store::{Store, StoredToken};
 
@@ -69,8 +69,8 @@ struct CreateToken {
 /// List tokens, never the secrets themselves
 ///
 /// Dates are in UTC. `all` stands for all scopes, `plants` for plants:read, plants:write and plants:delete; `read`, `write`,
-/// `delete`, `tokens` and `shares` stand for one of them. MADE BY, which is shown if users have made tokens themselves, is the
-/// operator, or the token or the issuer that the user made the token with. --json prints full names and times.
+/// `delete`, `tokens` and `shares` stand for one of them. CREATED BY, which is shown if users have created tokens themselves, is the
+/// operator, or the token or the issuer that the user created the token with. --json prints full names and times.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token list
@@ -139,7 +139,7 @@ pub(super) fn default_attributes(label: TokenLabel) -> TokenAttributes {
     TokenAttributes {
         label,
         scopes: Scopes::DEFAULT,
-        maker: TokenMaker::Operator,
+        creator: TokenCreator::Operator,
         created,
         expires: duration(DEFAULT_EXPIRY).ok().and_then(|lifetime| created.checked_add(lifetime).ok()),
     }
@@ -199,12 +199,12 @@ impl ListTokens {
                     token.attributes.expires.map_or_else(|| "never".to_owned(), format_date),
                     token.last_used.map_or_else(|| "never".to_owned(), format_date),
                     token.state(now).to_owned(),
-                    token.attributes.maker.to_string(),
+                    token.attributes.creator.to_string(),
                 ]
             })
             .collect();
-        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "MADE BY"];
-        if tokens.iter().any(|token| token.attributes.maker != TokenMaker::Operator) {
+        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "CREATED BY"];
+        if tokens.iter().any(|token| token.attributes.creator != TokenCreator::Operator) {
             return table::print(headings, &rows, &[1, 2, 3]);
         }
         let [headings @ .., _] = headings;
@@ -250,7 +250,7 @@ struct JsonToken {
     revoked: Option<String>,
     last_used: Option<String>,
     state: &'static str,
-    made_by: String,
+    created_by: String,
 }
 
 impl JsonToken {
@@ -265,7 +265,7 @@ impl JsonToken {
             revoked: token.revoked.map(|at| at.to_string()),
             last_used: token.last_used.map(format_date),
             state: token.state(now),
-            made_by: token.attributes.maker.to_string(),
+            created_by: token.attributes.creator.to_string(),
         }
     }
 }

@@ -30,7 +30,7 @@ async function makeToken(page, label, { without = [], expiry } = {}) {
   await form.getByLabel("Label").fill(label);
   for (const scope of without) await form.getByLabel(scope).uncheck();
   if (expiry) await form.getByLabel("It works for").selectOption(expiry);
-  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByRole("button", { name: "Create token" }).click();
   const made = page.getByRole("dialog", { name: "Copy your new token" });
   await made.waitFor();
   return made.locator("#secret").textContent();
@@ -71,7 +71,7 @@ async function tokens(browser) {
   await page.getByRole("button", { name: "New token" }).click();
   const form = page.getByRole("dialog", { name: "New token" });
   for (const scope of ["See plants", "Add plants", "Delete plants"]) await form.getByLabel(scope).uncheck();
-  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByRole("button", { name: "Create token" }).click();
   await form.getByText("Choose at least one thing that the token may do.").waitFor();
   await inspect(page, "token-form");
   await page.goBack();
@@ -87,10 +87,10 @@ async function tokens(browser) {
   });
   await page.getByRole("button", { name: "New token" }).click();
   await form.getByLabel("Label").fill("closed too early");
-  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByRole("button", { name: "Create token" }).click();
   await form.getByRole("button", { name: "Cancel" }).click();
   respond();
-  await toast(page, "“closed too early” was made, but its secret was not shown. Revoke it.").waitFor();
+  await toast(page, "“closed too early” was created, but its secret was not shown. Revoke it.").waitFor();
   await entry(page, "closed too early").waitFor();
   await page.unroute("**/tokens");
 
@@ -187,7 +187,7 @@ async function forbidden(browser) {
   const requests = [];
   page.on("request", (request) => requests.push(new URL(request.url()).pathname));
   await openAccess(page);
-  await page.getByText("This token lacks the scope tokens:manage, so it cannot list, make or revoke tokens.", { exact: true }).waitFor();
+  await page.getByText("This token lacks the scope tokens:manage, so it cannot list, create or revoke tokens.", { exact: true }).waitFor();
   await page.getByText("This token lacks the scope shares:manage, so it cannot see or change what is shared.", { exact: true }).waitFor();
   assert.equal(await page.getByRole("button", { name: /New token|Share my plants/ }).count(), 0);
   await inspect(page, "forbidden");
@@ -206,7 +206,7 @@ async function forbidden(browser) {
   assert.equal(offered.length, 2, offered.join(", "));
   assert.match(offered[1], /^Until .*, like your own token$/);
   await inspect(small, "limited-token-form");
-  await form.getByRole("button", { name: "Make the token" }).click();
+  await form.getByRole("button", { name: "Create token" }).click();
   await small.getByRole("dialog", { name: "Copy your new token" }).waitFor();
   small.check();
 }
@@ -249,7 +249,7 @@ async function drafts(browser) {
     await page.getByRole("button", { name: "New token" }).click();
     await page.getByRole("dialog").getByLabel("Label").fill("watering script");
     await page.getByRole("dialog").getByLabel("Add plants").uncheck();
-    return () => page.getByRole("button", { name: "Make the token" }).click();
+    return () => page.getByRole("button", { name: "Create token" }).click();
   });
   await signIn(making, FULL);
   const dialog = making.getByRole("dialog", { name: "New token" });

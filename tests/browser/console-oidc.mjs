@@ -221,7 +221,7 @@ async function expired(browser) {
   await page.getByRole("link", { name: "Access, signed in as bob" }).click();
   await page.getByText(`You are bob, signed in with your account at ${host}, until`).waitFor();
   await page.getByRole("button", { name: "New token" }).click();
-  await page.getByRole("button", { name: "Make the token" }).click();
+  await page.getByRole("button", { name: "Create token" }).click();
   await page.getByRole("dialog", { name: "Copy your new token" }).waitFor();
   const secret = await page.locator("#secret").textContent();
   assert.match(secret, /^pst_/);

@@ -52,7 +52,7 @@ fn fill(site: &Site) -> [String; 2] {
     site.execute(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
          SELECT 'absent-user', user_id, 'reader', 5 FROM users WHERE name = 'ada';
-         UPDATE tokens SET maker = 'token 1' WHERE token_id = 2",
+         UPDATE tokens SET created_by = 'token 1' WHERE token_id = 2",
     );
     let mut server = site.serve(&[]);
     let [ada, bob] = tokens.each_ref().map(|token| server.client(token));
@@ -90,7 +90,7 @@ fn rows(site: &Site) -> Vec<String> {
         (
             "tokens",
             format!(
-                "token_id || {hash} || user_id || label || scopes || maker || created_at || {} || {} || {}",
+                "token_id || {hash} || user_id || label || scopes || created_by || created_at || {} || {} || {}",
                 text("expires_at"),
                 text("revoked_at"),
                 text("last_used_at")

@@ -386,7 +386,7 @@ fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] 
         let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
         assert_eq!(code, Some(1));
         let advice =
-            "`plantstore user list` shows those there are, and `plantstore token create --user carl` makes one";
+            "`plantstore user list` shows those there are, and `plantstore token create --user carl` creates one";
         assert_eq!(words, format!("error: there is no user carl: {advice}\n"));
     }
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));

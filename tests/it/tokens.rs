@@ -1,4 +1,4 @@
-//! Tokens that users make and revoke themselves.
+//! Tokens that users create and revoke themselves.
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use crate::body::{BodyError, Checked, FieldErrorKind, JsonObject, string};
-use crate::token::{Scope, Scopes, TokenAttributes, TokenLabel, TokenMaker};
+use crate::token::{Scope, Scopes, TokenAttributes, TokenCreator, TokenLabel};
 use crate::user::Role;
 
 /// Lifetime of a token that is requested without an expiry time.
@@ -21,7 +21,7 @@ pub struct TokenRequest {
 /// The credentials that a token is requested with. They limit what the new token can have.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestingToken {
-    pub maker: TokenMaker,
+    pub creator: TokenCreator,
     pub scopes: Scopes,
     /// Expiry time; `None` for a token that never expires.
     pub expires: Option<Timestamp>,
@@ -34,7 +34,7 @@ pub enum TokenRequestError {
     Scopes(Scopes),
     #[error("this access token has no scope for plants: name the `scopes` of the new one")]
     NoDefaultScopes,
-    #[error("an access token made with this one can expire at {0} at the latest")]
+    #[error("an access token created with this one can expire at {0} at the latest")]
     Expiry(Timestamp),
 }
 
@@ -62,17 +62,17 @@ impl TokenRequest {
             return Err(TokenRequestError::Scopes(missing));
         }
         let default = whole_seconds(now.checked_add(DEFAULT_LIFETIME).unwrap_or(Timestamp::MAX));
-        let latest = match requesting.maker {
-            TokenMaker::Operator | TokenMaker::Token(_) => requesting.expires,
+        let latest = match requesting.creator {
+            TokenCreator::Operator | TokenCreator::Token(_) => requesting.expires,
             // It is short-lived, and the new token must not end with it.
-            TokenMaker::Issuer => Some(default),
+            TokenCreator::Issuer => Some(default),
         };
         let expires = self.expires.unwrap_or_else(|| latest.map_or(default, |latest| latest.min(default)));
         match latest {
             Some(latest) if expires > latest => Err(TokenRequestError::Expiry(latest)),
             _ => {
-                let (label, maker) = (self.label, requesting.maker);
-                Ok(TokenAttributes { label, scopes, maker, created: now, expires: Some(expires) })
+                let (label, creator) = (self.label, requesting.creator);
+                Ok(TokenAttributes { label, scopes, creator, created: now, expires: Some(expires) })
             }
         }
     }
@@ -177,17 +177,17 @@ mod tests {
     fn new_token_never_exceeds_the_requesting_one() {
         let time = |text: &str| -> Timestamp { text.parse().expect("a time") };
         let (soon, late) = (time("2026-12-01T00:00:00Z"), time("2027-02-14T12:00:00Z"));
-        let with = |maker, scopes, expires| RequestingToken { maker, scopes, expires };
-        let token = TokenMaker::Token(TokenId::new(1));
+        let with = |creator, scopes, expires| RequestingToken { creator, scopes, expires };
+        let token = TokenCreator::Token(TokenId::new(1));
         let attributes = |body: &str, requesting| request(body).expect("valid").attributes(requesting, now());
         let expiry = |body: &str, requesting| attributes(body, requesting).map(|attributes| attributes.expires);
         assert_eq!(expiry("{}", with(token, Scopes::ALL, Some(soon))), Ok(Some(soon)));
         assert_eq!(expiry("{}", with(token, Scopes::ALL, None)), Ok(Some(late)));
-        assert_eq!(expiry("{}", with(TokenMaker::Issuer, Scopes::ALL, Some(now()))), Ok(Some(late)));
+        assert_eq!(expiry("{}", with(TokenCreator::Issuer, Scopes::ALL, Some(now()))), Ok(Some(late)));
         let beyond = r#"{"expires_at":"2027-02-14T12:00:01Z"}"#;
         assert!(expiry(beyond, with(token, Scopes::ALL, None)).is_ok());
         assert_eq!(expiry(beyond, with(token, Scopes::ALL, Some(soon))), Err(TokenRequestError::Expiry(soon)));
-        assert_eq!(expiry(beyond, with(TokenMaker::Issuer, Scopes::ALL, None)), Err(TokenRequestError::Expiry(late)));
+        assert_eq!(expiry(beyond, with(TokenCreator::Issuer, Scopes::ALL, None)), Err(TokenRequestError::Expiry(late)));
         let scopes =
             |body: &str, has| attributes(body, with(token, has, None)).map(|attributes| attributes.scopes.to_string());
         let some = Scopes::of([Scope::Read, Scope::ManageTokens]);

@@ -239,9 +239,9 @@ impl TokenLabel {
 #[error("a label has at most {LABEL_MAX_CHARS} characters and no control characters")]
 pub struct TokenLabelError;
 
-/// Maker of a token.
+/// Creator of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenMaker {
+pub enum TokenCreator {
     /// The operator, with a command.
     Operator,
     /// The user, with this token.
@@ -250,7 +250,7 @@ pub enum TokenMaker {
     Issuer,
 }
 
-impl TokenMaker {
+impl TokenCreator {
     /// Parses the text of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -261,7 +261,7 @@ impl TokenMaker {
     }
 }
 
-impl fmt::Display for TokenMaker {
+impl fmt::Display for TokenCreator {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Operator => formatter.write_str("operator"),
@@ -276,7 +276,7 @@ impl fmt::Display for TokenMaker {
 pub struct TokenAttributes {
     pub label: TokenLabel,
     pub scopes: Scopes,
-    pub maker: TokenMaker,
+    pub creator: TokenCreator,
     pub created: Timestamp,
     /// `None` for a token that never expires.
     pub expires: Option<Timestamp>,

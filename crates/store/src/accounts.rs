@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::row::RowSource;
-use plantstore_model::token::{Scopes, TokenAttributes, TokenId, TokenLabel, TokenMaker};
+use plantstore_model::token::{Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
 use plantstore_model::user::{Role, UserId, UserName};
 
 /// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
@@ -84,7 +84,7 @@ impl StoredToken {
             attributes: TokenAttributes {
                 label: TokenLabel::from_stored(&row.lossy_text(3)?),
                 scopes: Scopes::from_names(&row.field::<String>(4)?),
-                maker: maker(row, 10)?,
+                creator: creator(row, 10)?,
                 created: timestamp(row.field(5)?),
                 expires: time(6)?,
             },
@@ -204,9 +204,9 @@ fn role<R: RowSource>(row: &R, column: usize) -> Result<Role, R::Error> {
     Role::from_name(&name).ok_or_else(|| R::invalid(column, format!("unknown role {name}")))
 }
 
-fn maker<R: RowSource>(row: &R, column: usize) -> Result<TokenMaker, R::Error> {
+fn creator<R: RowSource>(row: &R, column: usize) -> Result<TokenCreator, R::Error> {
     let text: String = row.field(column)?;
-    TokenMaker::parse(&text).ok_or_else(|| R::invalid(column, format!("unknown maker {text}")))
+    TokenCreator::parse(&text).ok_or_else(|| R::invalid(column, format!("unknown creator {text}")))
 }
 
 /// Converts stored seconds to a time, limited to the range of [`Timestamp`].

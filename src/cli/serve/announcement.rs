@@ -69,7 +69,7 @@ fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
     });
     format!(
         r#"
-A new store was made, with the user {user} and this token, shown only this once:
+A new store was created, with the user {user} and this token, shown only this once:
 
   export TOKEN={token}
 {file_note}

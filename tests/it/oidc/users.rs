@@ -152,7 +152,7 @@ fn user_of_the_issuer_makes_tokens_and_shares(#[values(Engine::Sqlite, Engine::P
     let made = Client { address: ada.address, token: token["secret"].as_str().map(str::to_owned) };
     assert_eq!(made.get("/plants").text(), "[]");
     let listed = String::from_utf8(site.run(&["token", "list", "--json"]).stdout).expect("text");
-    assert!(listed.contains(r#""made_by": "issuer""#), "{listed}");
+    assert!(listed.contains(r#""created_by": "issuer""#), "{listed}");
 
     // A share with a name takes effect when the issuer's user of this name first appears.
     assert_eq!(ada.call("PUT", "/shares/bob", &headers, Some(br#"{"role":"reader"}"#)).status, 204);

@@ -336,7 +336,7 @@ fn database_of_the_previous_release_is_migrated() {
     // Later migrations only add tables and columns. Without them, the schema is that of 0.2.0, whose list versions start
     // at 1.
     site.execute(
-        "DROP TABLE shares, shares_by_name, idempotency_keys; ALTER TABLE tokens DROP COLUMN maker;
+        "DROP TABLE shares, shares_by_name, idempotency_keys; ALTER TABLE tokens DROP COLUMN created_by;
          DELETE FROM schema_versions WHERE version > 1;
          UPDATE collections SET version = 1 WHERE user_id = 1;
          INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",

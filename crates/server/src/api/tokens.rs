@@ -20,7 +20,7 @@ use super::openapi::{
 use super::state::Api;
 use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
 use plantstore_model::self_service::{RequestingToken, TokenRequest};
-use plantstore_model::token::{PlainToken, TokenAttributes, TokenId, TokenMaker};
+use plantstore_model::token::{PlainToken, TokenAttributes, TokenCreator, TokenId};
 use plantstore_store::CreateTokenOutcome;
 
 /// A token as its user sees it.
@@ -127,11 +127,11 @@ pub(crate) async fn create(
 }
 
 fn requesting_token(session: &Session) -> RequestingToken {
-    let maker = match session.credential {
-        Credential::Token { id, .. } => TokenMaker::Token(id),
-        Credential::Issuer { .. } => TokenMaker::Issuer,
+    let creator = match session.credential {
+        Credential::Token { id, .. } => TokenCreator::Token(id),
+        Credential::Issuer { .. } => TokenCreator::Issuer,
     };
-    RequestingToken { maker, scopes: session.scopes, expires: session.expires }
+    RequestingToken { creator, scopes: session.scopes, expires: session.expires }
 }
 
 fn created_response(token: &ShownToken<'_>) -> Result<Response, ApiError> {

@@ -34,17 +34,17 @@ impl Postgres {
             INSERT INTO plantstore.collections (user_id)
             SELECT user_id FROM plantstore.users WHERE name = $1 ON CONFLICT (user_id) DO NOTHING";
         const CREATE_TOKEN: &str = "
-            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_by, created_at, expires_at)
             SELECT $1, user_id, $2, $3, $4, $5, $6 FROM plantstore.users WHERE name = $7 RETURNING token_id";
         let (created, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
         let (hash, label) = (hash.as_bytes().as_slice(), attributes.label.as_str());
-        let (scopes, maker) = (attributes.scopes.to_string(), attributes.maker.to_string());
+        let (scopes, creator) = (attributes.scopes.to_string(), attributes.creator.to_string());
         for _ in 0..TOKEN_TRIES {
             let creation = self.operate(async |client| {
                 client.execute(CREATE_USER, &[&user.as_str(), &created]).await?;
                 client.execute(CREATE_COLLECTION, &[&user.as_str()]).await?;
                 let values: [&(dyn ToSql + Sync); 7] =
-                    [&hash, &label, &scopes, &maker, &created, &expires, &user.as_str()];
+                    [&hash, &label, &scopes, &creator, &created, &expires, &user.as_str()];
                 client.query_opt(CREATE_TOKEN, &values).await?.map(|row| row.try_get(0)).transpose()
             });
             // None if the user was deleted in between.
@@ -59,7 +59,7 @@ impl Postgres {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
-                OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), maker
+                OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), created_by
             FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
             WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
         let user = user.map(UserName::as_str);

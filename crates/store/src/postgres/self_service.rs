@@ -10,7 +10,7 @@ use super::shares::{count_received, delete_by_name, lock, lock_name};
 use crate::accounts::{CreateTokenOutcome, GrantByNameOutcome, GrantedShare, StoredToken};
 use crate::error::StoreError;
 use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
-use plantstore_model::token::{TokenAttributes, TokenHash, TokenId, TokenMaker};
+use plantstore_model::token::{TokenAttributes, TokenCreator, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
 impl Postgres {
@@ -21,7 +21,7 @@ impl Postgres {
         attributes: &TokenAttributes,
     ) -> Result<CreateTokenOutcome, StoreError> {
         const CREATE: &str = "
-            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+            INSERT INTO plantstore.tokens (hash, user_id, label, scopes, created_by, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING token_id";
         const DELETE_OLD: &str = "
             DELETE FROM plantstore.tokens
@@ -30,16 +30,16 @@ impl Postgres {
               ORDER BY least(revoked_at, expires_at) DESC, token_id DESC LIMIT $3)";
         let (now, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
         let (user, hash, label) = (user.get(), hash.as_bytes().as_slice(), attributes.label.as_str());
-        let (scopes, maker) = (attributes.scopes.to_string(), attributes.maker.to_string());
+        let (scopes, creator) = (attributes.scopes.to_string(), attributes.creator.to_string());
         self.operate_for_request(async |client| {
             lock_user(client, user).await?;
-            if !exists(client, user).await? || !is_active(client, user, attributes.maker, now).await? {
+            if !exists(client, user).await? || !is_active(client, user, attributes.creator, now).await? {
                 return Ok(CreateTokenOutcome::NotActive);
             }
             if count_active(client, user, now).await? >= i64::from(TOKENS_MAX) {
                 return Ok(CreateTokenOutcome::TooMany);
             }
-            let values: [&(dyn ToSql + Sync); 7] = [&hash, &user, &label, &scopes, &maker, &now, &expires];
+            let values: [&(dyn ToSql + Sync); 7] = [&hash, &user, &label, &scopes, &creator, &now, &expires];
             let id = client.query_one(CREATE, &values).await?.try_get(0)?;
             client.execute(DELETE_OLD, &[&user, &now, &i64::from(INACTIVE_TOKENS_MAX)]).await?;
             Ok(CreateTokenOutcome::Created(TokenId::new(id)))
@@ -131,16 +131,16 @@ async fn exists(client: &Client, user: i64) -> Result<bool, Error> {
     Ok(client.query_opt(FIND, &[&user]).await?.is_some())
 }
 
-/// Checks that the token that another one is made with is neither revoked nor expired. The lock prevents that it is revoked before
+/// Checks that the token that another one is created with is neither revoked nor expired. The lock prevents that it is revoked before
 /// the transaction ends.
-async fn is_active(client: &Client, user: i64, maker: TokenMaker, now: i64) -> Result<bool, Error> {
+async fn is_active(client: &Client, user: i64, creator: TokenCreator, now: i64) -> Result<bool, Error> {
     const ACTIVE: &str = "
         SELECT 1 FROM plantstore.tokens
         WHERE token_id = $2 AND user_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $3)
         FOR SHARE";
-    match maker {
-        TokenMaker::Token(token) => Ok(client.query_opt(ACTIVE, &[&user, &token.get(), &now]).await?.is_some()),
-        TokenMaker::Operator | TokenMaker::Issuer => Ok(true),
+    match creator {
+        TokenCreator::Token(token) => Ok(client.query_opt(ACTIVE, &[&user, &token.get(), &now]).await?.is_some()),
+        TokenCreator::Operator | TokenCreator::Issuer => Ok(true),
     }
 }
 

@@ -98,11 +98,11 @@ statements! {
     find_token:
         "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
            EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
-             OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), maker
+             OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), created_by
          FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
     own_tokens:
         "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
-           false, maker
+           false, created_by
          FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
          WHERE tokens.user_id = $1 ORDER BY token_id",
     granted_shares:

@@ -16,7 +16,7 @@ impl Sqlite {
         const FIND: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
-                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), maker
+                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), created_by
             FROM tokens JOIN users USING (user_id) WHERE hash = ?1";
         self.read(|connection| {
             connection
@@ -38,13 +38,13 @@ impl Sqlite {
                 params![user.as_str(), attributes.created.as_second()],
             )?;
             connection.execute(
-                "INSERT INTO tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+                "INSERT INTO tokens (hash, user_id, label, scopes, created_by, created_at, expires_at)
                  SELECT ?1, user_id, ?2, ?3, ?4, ?5, ?6 FROM users WHERE name = ?7",
                 params![
                     hash.as_bytes().as_slice(),
                     attributes.label.as_str(),
                     attributes.scopes.to_string(),
-                    attributes.maker.to_string(),
+                    attributes.creator.to_string(),
                     attributes.created.as_second(),
                     attributes.expires.map(Timestamp::as_second),
                     user.as_str()
@@ -58,7 +58,7 @@ impl Sqlite {
         const ALL: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
               last_used_at, EXISTS (SELECT 1 FROM shares WHERE grantee_id = users.user_id)
-                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), maker
+                OR EXISTS (SELECT 1 FROM shares_by_name WHERE grantee_name = users.name), created_by
             FROM tokens JOIN users USING (user_id) WHERE ?1 IS NULL OR users.name = ?1 ORDER BY token_id";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(ALL)?;

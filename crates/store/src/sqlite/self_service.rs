@@ -8,7 +8,7 @@ use super::shares::{count_received, delete_by_name};
 use crate::accounts::{CreateTokenOutcome, GrantByNameOutcome, GrantedShare, StoredToken};
 use crate::error::StoreError;
 use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
-use plantstore_model::token::{TokenAttributes, TokenHash, TokenId, TokenMaker};
+use plantstore_model::token::{TokenAttributes, TokenCreator, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; reads never wait")]
@@ -20,7 +20,7 @@ impl Sqlite {
         attributes: &TokenAttributes,
     ) -> Result<CreateTokenOutcome, StoreError> {
         const CREATE: &str = "
-            INSERT INTO tokens (hash, user_id, label, scopes, maker, created_at, expires_at)
+            INSERT INTO tokens (hash, user_id, label, scopes, created_by, created_at, expires_at)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         const DELETE_OLD: &str = "
             DELETE FROM tokens WHERE user_id = ?1 AND (revoked_at IS NOT NULL OR expires_at <= ?2) AND token_id NOT IN (
@@ -28,7 +28,7 @@ impl Sqlite {
               ORDER BY min(coalesce(revoked_at, expires_at), coalesce(expires_at, revoked_at)) DESC, token_id DESC LIMIT ?3)";
         let now = attributes.created.as_second();
         self.change_in_turn(|connection| {
-            if !exists(connection, user)? || !is_active(connection, user, attributes.maker, now)? {
+            if !exists(connection, user)? || !is_active(connection, user, attributes.creator, now)? {
                 return Ok(CreateTokenOutcome::NotActive);
             }
             if count_active(connection, user, now)? >= TOKENS_MAX {
@@ -41,7 +41,7 @@ impl Sqlite {
                     user.get(),
                     attributes.label.as_str(),
                     attributes.scopes.to_string(),
-                    attributes.maker.to_string(),
+                    attributes.creator.to_string(),
                     now,
                     attributes.expires.map(Timestamp::as_second),
                 ],
@@ -56,7 +56,7 @@ impl Sqlite {
     pub(crate) async fn own_tokens(&self, user: UserId) -> Result<Vec<StoredToken>, StoreError> {
         const FIND: &str = "
             SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at,
-              last_used_at, false, maker
+              last_used_at, false, created_by
             FROM tokens JOIN users USING (user_id) WHERE user_id = ?1 ORDER BY token_id";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(FIND)?;
@@ -138,14 +138,14 @@ fn exists(connection: &Connection, user: UserId) -> rusqlite::Result<bool> {
     connection.prepare("SELECT 1 FROM users WHERE user_id = ?1")?.exists([user.get()])
 }
 
-/// Checks that the token that another one is made with is neither revoked nor expired.
-fn is_active(connection: &Connection, user: UserId, maker: TokenMaker, now: i64) -> rusqlite::Result<bool> {
+/// Checks that the token that another one is created with is neither revoked nor expired.
+fn is_active(connection: &Connection, user: UserId, creator: TokenCreator, now: i64) -> rusqlite::Result<bool> {
     const ACTIVE: &str = "
         SELECT 1 FROM tokens
         WHERE token_id = ?2 AND user_id = ?1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?3)";
-    match maker {
-        TokenMaker::Token(token) => connection.prepare(ACTIVE)?.exists([user.get(), token.get(), now]),
-        TokenMaker::Operator | TokenMaker::Issuer => Ok(true),
+    match creator {
+        TokenCreator::Token(token) => connection.prepare(ACTIVE)?.exists([user.get(), token.get(), now]),
+        TokenCreator::Operator | TokenCreator::Issuer => Ok(true),
     }
 }
 

@@ -28,7 +28,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// The first schema version with shares and idempotency keys.
 const SHARES_SINCE: i64 = 2;
-/// The first schema version with makers of tokens and shares by name.
+/// The first schema version with creators of tokens and shares by name.
 const SELF_SERVICE_SINCE: i64 = 3;
 
 /// The selected rows of each table. The parameter limits them to one user. Keys and plants of deleted users are left out.
@@ -148,7 +148,7 @@ impl SnapshotReader {
     fn rows<T: Record>(&self, rows: &str, order: &str) -> Result<(), SnapshotError> {
         let mut columns = T::TABLE.select_list();
         if self.schema < SELF_SERVICE_SINCE {
-            columns = columns.replace("tokens.maker", "'operator'");
+            columns = columns.replace("tokens.created_by", "'operator'");
         }
         let select = format!("SELECT {columns} FROM {rows} ORDER BY {order}");
         let mut statement = self.connection.prepare(&select)?;

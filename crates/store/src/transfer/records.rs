@@ -79,7 +79,7 @@ record! {
     user_id: i64 = "user_id",
     label: String = "label",
     scopes: String = "scopes",
-    maker: String = "maker",
+    created_by: String = "created_by",
     created_at: i64 = "created_at",
     expires_at: Option<i64> = "expires_at",
     revoked_at: Option<i64> = "revoked_at",

@@ -8,7 +8,7 @@ use super::records::{
 };
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
-use plantstore_model::token::{Scope, TokenLabel, TokenMaker};
+use plantstore_model::token::{Scope, TokenCreator, TokenLabel};
 use plantstore_model::user::{Role, UserName};
 
 impl SnapshotChunk {
@@ -61,8 +61,8 @@ fn token(row: &TokenRecord) -> Result<(), String> {
     if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
         return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
     }
-    if TokenMaker::parse(&row.maker).is_none() {
-        return Err(format!("`maker` is `{}`, which no release wrote", row.maker.escape_debug()));
+    if TokenCreator::parse(&row.created_by).is_none() {
+        return Err(format!("`created_by` is `{}`, which no release wrote", row.created_by.escape_debug()));
     }
     time("created_at", Some(row.created_at))?;
     time("expires_at", row.expires_at)?;

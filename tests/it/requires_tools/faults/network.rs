@@ -66,6 +66,40 @@ fn commit_of_unknown_outcome_gets_50301() {
     }
 }
 
+/// The change is stored although its client does not get to know it. The log line is what is left of it.
+#[test]
+fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
+    let cluster = Cluster::start(&[]);
+    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let token = site.token("ada", &["--scope", "plants:read,tokens:manage,shares:manage"]);
+    let [other, ada] = nodes.each_ref().map(|node| node.client(&token));
+    first_use(&ada, &site);
+    let json = [("Content-Type", "application/json")];
+    for (method, path, body, attempt, target) in [
+        ("POST", "/tokens", Some(r#"{"label":"balcony"}"#), "create token", "balcony"),
+        ("DELETE", "/tokens/2", None, "revoke token", "2"),
+        ("PUT", "/shares/ben", Some(r#"{"role":"reader"}"#), "grant share", "ben"),
+        ("DELETE", "/shares/ben", None, "revoke share", "ben"),
+    ] {
+        proxy.cut_all_at(Stage::AfterSend, COMMIT);
+        let response = in_time(|| ada.call(method, path, &json, body.map(str::as_bytes)));
+        assert_eq!((response.error(), response.header("retry-after")), (50301, None), "{attempt}: {}", response.text());
+        let expected = format!(r#""actor":"ada","token_id":1,"attempt":"{attempt}","target":"{target}""#);
+        wait_for("the log line", || {
+            let log = nodes[1].log();
+            log.lines()
+                .any(|line| line.contains("change with unknown outcome") && line.contains(&expected))
+                .then_some(())
+        });
+        proxy.heal();
+        wait_until_ready(&nodes[1..]);
+    }
+    let response = other.get("/tokens");
+    let tokens = response.text();
+    assert!(tokens.contains(r#""label":"balcony""#) && tokens.contains(r#""state":"revoked""#), "{tokens}");
+    assert_eq!(other.get("/shares").text(), r#"{"granted":[],"received":[]}"#);
+}
+
 /// A retry with the same idempotency key gets the outcome on any node.
 #[test]
 fn idempotency_key_resolves_unknown_commit() {

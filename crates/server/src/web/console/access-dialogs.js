@@ -7,7 +7,7 @@ const DAY = 86_400_000;
 /// Lifetimes to choose from, in days, and the one that is preselected.
 const LIFETIMES = [[1, "1 day"], [7, "7 days"], [30, "30 days"], [90, "90 days"], [365, "1 year"]];
 const LIFETIME_DEFAULT = 90;
-/// The longest lifetime of a token that is made with an issuer's token, in days.
+/// The longest lifetime of a token that is created with an issuer's token, in days.
 const LIFETIME_OF_ISSUER = 90;
 
 const byId = (id) => document.getElementById(id);
@@ -179,7 +179,7 @@ function scopeChoice({ name, words, isUsual }, token) {
   return label;
 }
 
-/// Returns the options for the lifetime of a new token, and the value to preselect. No token outlives the one that makes it.
+/// Returns the options for the lifetime of a new token, and the value to preselect. No token outlives the one that it is created with.
 function lifetimes({ expires_at, issuer }) {
   const limit = issuer !== undefined || !expires_at ? Infinity : new Date(expires_at) - Date.now();
   const most = issuer === undefined ? limit : LIFETIME_OF_ISSUER * DAY;

@@ -23,7 +23,7 @@ export class AccessPage {
     this.#tokenDialog = new TokenDialog({
       open,
       onCreate: (token) => this.#createToken(token),
-      onUnseen: ({ id, label }) => actions.say(`${called({ name: label || `Token ${id}` })} was made, but its secret was not shown. Revoke it.`),
+      onUnseen: ({ id, label }) => actions.say(`${called({ name: label || `Token ${id}` })} was created, but its secret was not shown. Revoke it.`),
     });
     this.#shareDialog = new ShareDialog({ open, onGrant: (user, role) => this.#grant(user, role) });
     this.#confirmDialog = new ConfirmDialog({ open });
@@ -38,7 +38,7 @@ export class AccessPage {
     this.#api = api;
     const permissions = this.#permissions;
     byId("access-identity").textContent = identityOf(permissions);
-    for (const [part, what] of [["tokens", "list, make or revoke tokens"], ["shares", "see or change what is shared"]]) {
+    for (const [part, what] of [["tokens", "list, create or revoke tokens"], ["shares", "see or change what is shared"]]) {
       const isAllowed = permissions.has(`${part}:manage`);
       byId(`${part}-allowed`).hidden = !isAllowed;
       byId(`${part}-forbidden`).hidden = isAllowed;

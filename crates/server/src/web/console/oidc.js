@@ -8,7 +8,7 @@ import { load, remove, store } from "./storage.js";
 /// Storage of the request that the issuer has not responded to yet.
 const REQUEST_KEY = "plantstore-sign-in";
 /// Storage of the issuer's endpoint for signing out; it exists while the token of this tab comes from the issuer.
-const LOGIN_KEY = "plantstore-login";
+const SIGNED_IN_KEY = "plantstore-signed-in";
 const DISCOVERY = "/.well-known/openid-configuration";
 const SCOPE = "openid plants:read plants:write plants:delete tokens:manage shares:manage";
 /// Time limit of a request to the issuer in milliseconds.
@@ -20,7 +20,7 @@ export const issuerHost = settings && new URL(settings.issuer).host;
 /// A failed sign-in. The message is for the user.
 export class SignInError extends Error {}
 
-/// Goes to the issuer's login page.
+/// Goes to the issuer's sign-in page.
 export async function begin() {
   // Browsers offer hash functions only with HTTPS or on this machine.
   if (!crypto.subtle) throw new SignInError(`Signing in with ${issuerHost} needs a console that is served over HTTPS.`);
@@ -62,25 +62,25 @@ export async function finish({ response, request }) {
   if (response.error !== undefined) throw notSignedIn(response);
   const tokens = await requestTokens(response.code, request);
   checkIdToken(tokens.id_token, request.nonce);
-  store(LOGIN_KEY, JSON.stringify({ end_session_endpoint: request.end_session_endpoint }));
+  store(SIGNED_IN_KEY, JSON.stringify({ end_session_endpoint: request.end_session_endpoint }));
   return tokens.access_token;
 }
 
 /// Returns true if the stored token of this tab comes from the issuer.
-export function isLoggedIn() {
-  return load(LOGIN_KEY) !== null;
+export function isSignedIn() {
+  return load(SIGNED_IN_KEY) !== null;
 }
 
 /// Returns the URL that ends the session at the issuer; `null` if there is none. It has no `id_token_hint`, because a token does not
 /// belong in an address.
 export function logoutUrl() {
-  const { end_session_endpoint } = JSON.parse(load(LOGIN_KEY) ?? "{}");
+  const { end_session_endpoint } = JSON.parse(load(SIGNED_IN_KEY) ?? "{}");
   if (!end_session_endpoint) return null;
   return withParameters(end_session_endpoint, { client_id: settings.clientId, post_logout_redirect_uri: redirectUri() });
 }
 
 export function forgetLogin() {
-  remove(LOGIN_KEY);
+  remove(SIGNED_IN_KEY);
 }
 
 /// Fetches the issuer's endpoints. All must have the issuer's origin, to which the content security policy restricts requests.

@@ -1,4 +1,4 @@
-// Signing in, with the issuer's login page or with a pasted token. The token is stored for this tab and nowhere else.
+// Signing in, with the issuer's sign-in page or with a pasted token. The token is stored for this tab and nowhere else.
 
 import { showMessage } from "./dialogs.js";
 import { hasDraft } from "./drafts.js";
@@ -13,9 +13,9 @@ const BED = ["Monstera", "Saguaro", "Boston fern", "Pilea", "Dahlia", "Aloe", "L
 
 const REJECTED = "The server rejected this token: it is unknown there, or it has expired or was revoked.";
 const NO_LONGER_VALID = "Your token worked in this tab and no longer does: it has expired or was revoked. Ask the operator of this service for a new one.";
-const LOGIN_EXPIRED = "Your sign-in has expired. Sign in again to go on.";
+const SIGN_IN_EXPIRED = "Your sign-in has expired. Sign in again to go on.";
 const DRAFT_KEPT = "What you had typed is kept until then.";
-const LOGIN_REJECTED = `${oidc.issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
+const SIGN_IN_REJECTED = `${oidc.issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
 
 const byId = (id) => document.getElementById(id);
 
@@ -72,8 +72,8 @@ export class SignIn {
 
   /// Asks again after the server has rejected the token. A token that was just pasted stays in the field.
   reject() {
-    const [isLogin, isNew] = [oidc.isLoggedIn(), this.#submitted !== null];
-    if (isLogin) return this.show(isNew ? LOGIN_REJECTED : withDraft(LOGIN_EXPIRED));
+    const [isSignedIn, isNew] = [oidc.isSignedIn(), this.#submitted !== null];
+    if (isSignedIn) return this.show(isNew ? SIGN_IN_REJECTED : withDraft(SIGN_IN_EXPIRED));
     if (!isNew) return this.show(withDraft(NO_LONGER_VALID));
     this.#submitted = null;
     this.#mark(REJECTED);
@@ -134,7 +134,7 @@ export class SignIn {
     await this.#onToken(token);
   }
 
-  /// Goes to the issuer's login page.
+  /// Goes to the issuer's sign-in page.
   async #begin() {
     if (this.#isWaiting) return;
     showMessage(byId("sign-in-reason"), "");
