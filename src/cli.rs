@@ -1,5 +1,5 @@
 //! The command line: one file per subcommand, with its options and its `run`. The only place that prints, reads the environment
-//! and decides exit codes.
+//! and chooses exit codes (the store exits on its own if it cannot continue safely).
 
 mod backup;
 mod check;

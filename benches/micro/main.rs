@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenCreator, TokenHash, TokenLabel};
 use plantstore_model::user::{UserId, UserName};
-use plantstore_store::{Actor, OpenOptions, PlantRange, Store, StoreUrl};
+use plantstore_store::{OpenOptions, PlantRange, Store, StoreUrl, WriteContext};
 
 const BODY: &[u8] = br#"{"id":123456789012345,"name":"Monstera deliciosa","tag":"indoor"}"#;
 const LIST_LENGTH: usize = 20;
@@ -56,7 +56,7 @@ impl Fixture {
 
     /// Creates plants with consecutive ids concurrently, so that they share a commit.
     async fn create(&self, first: i64, count: usize) -> Result<(), Failure> {
-        let actor = || Actor { user: self.user, owner: self.user };
+        let actor = || WriteContext { user: self.user, owner: self.user };
         let plants = (first..).take(count).map(|id| {
             let body = format!(r#"{{"id":{id},"name":"Monstera deliciosa","tag":"indoor"}}"#);
             NewPlant::from_json(body.as_bytes())

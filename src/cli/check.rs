@@ -45,7 +45,7 @@ pub(super) struct Options {
     /// A file with the token; `-` is standard input
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The checks to run: `interface` for the published API, `full` also for the decisions of this project beyond it
+    /// The checks to run: `interface` for the published API, `full` also for behaviour that only this project specifies
     #[arg(long, value_name = "LEVEL", default_value = "full")]
     level: LevelOption,
     /// A file of certificate authorities to trust instead of the system's

@@ -210,7 +210,7 @@ impl Options {
         // The rest of the grace period, but at least `CLOSE_TIMEOUT`.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_TIMEOUT);
         let closing = async {
-            server.finish_changes().await;
+            server.finish_account_changes().await;
             tokio::join!(sweeper.finish(), store.close())
         };
         let store_closed = tokio::time::timeout_at(deadline.into(), closing).await.is_ok();

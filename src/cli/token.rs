@@ -69,8 +69,8 @@ struct CreateToken {
 /// List tokens, never the secrets themselves
 ///
 /// Dates are in UTC. `all` stands for all scopes, `plants` for plants:read, plants:write and plants:delete; `read`, `write`,
-/// `delete`, `tokens` and `shares` stand for one of them. CREATED BY, which is shown if users have created tokens themselves, is the
-/// operator, or the token or the issuer that the user created the token with. --json prints full names and times.
+/// `delete`, `tokens` and `shares` stand for one of them. CREATED BY is the operator, or the token or issuer with
+/// which the user created the token; it is shown if there is such a token. --json prints full names and times.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token list

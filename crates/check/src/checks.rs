@@ -2,7 +2,7 @@
 
 mod access;
 mod account;
-mod always;
+mod all_responses;
 mod create;
 mod delete;
 mod list;
@@ -27,7 +27,7 @@ pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("retry", retry::CHECKS),
     ("protocol", protocol::CHECKS),
     // These verify the responses to all earlier requests.
-    ("always", always::CHECKS),
+    ("always", all_responses::CHECKS),
 ];
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub struct TokenRequest {
 
 /// The credentials that a token is requested with. They limit what the new token can have.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestingToken {
+pub struct ParentToken {
     pub creator: TokenCreator,
     pub scopes: Scopes,
     /// Expiry time; `None` for a token that never expires.
@@ -50,7 +50,7 @@ impl TokenRequest {
 
     /// Returns the attributes of the new token: a subset of the scopes of the requesting token, and an expiry time that is not
     /// later. Without scopes in the request, the default scopes that the requesting token has.
-    pub fn attributes(self, requesting: RequestingToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
+    pub fn attributes(self, requesting: ParentToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
         let default = Scopes::DEFAULT.intersection(requesting.scopes);
         let scopes = match self.scopes {
             Some(scopes) => scopes,
@@ -177,7 +177,7 @@ mod tests {
     fn new_token_never_exceeds_the_requesting_one() {
         let time = |text: &str| -> Timestamp { text.parse().expect("a time") };
         let (soon, late) = (time("2026-12-01T00:00:00Z"), time("2027-02-14T12:00:00Z"));
-        let with = |creator, scopes, expires| RequestingToken { creator, scopes, expires };
+        let with = |creator, scopes, expires| ParentToken { creator, scopes, expires };
         let token = TokenCreator::Token(TokenId::new(1));
         let attributes = |body: &str, requesting| request(body).expect("valid").attributes(requesting, now());
         let expiry = |body: &str, requesting| attributes(body, requesting).map(|attributes| attributes.expires);

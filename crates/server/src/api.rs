@@ -1,9 +1,8 @@
 //! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only module that decides status codes.
 
-mod admission;
+mod account_changes;
 mod audit;
 mod capacity;
-mod changes;
 mod collections;
 mod cors;
 mod entity_tag;
@@ -19,6 +18,7 @@ pub(crate) mod openapi;
 mod overload_delay;
 pub(crate) mod plants;
 pub(crate) mod probes;
+mod read_limiter;
 mod saturation;
 pub(crate) mod shares;
 mod state;

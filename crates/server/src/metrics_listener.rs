@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::response::Response;
 use axum::routing::get;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
-use plantstore_telemetry::metrics::{ExpositionFormat, Page};
+use plantstore_telemetry::metrics::{Exposition, ExpositionFormat};
 use tokio::net::TcpListener;
 
 use crate::api::{Api, ApiError, ApiLimits};
@@ -34,7 +34,7 @@ const METRICS: &str = "/metrics";
 pub async fn serve_metrics(
     listener: TcpListener,
     server: Server,
-    write_more: impl Fn(&mut Page) + Send + Sync + 'static,
+    write_more: impl Fn(&mut Exposition) + Send + Sync + 'static,
 ) {
     let limits = TransportLimits {
         header_timeout: TIMEOUT,
@@ -66,16 +66,17 @@ fn label_of(path: &str) -> &'static str {
     if path == METRICS { METRICS } else { NO_ROUTE }
 }
 
-async fn scrape(server: &Server, write_more: impl Fn(&mut Page), headers: &HeaderMap) -> Response {
+async fn scrape(server: &Server, write_more: impl Fn(&mut Exposition), headers: &HeaderMap) -> Response {
     let up = matches!(tokio::time::timeout(PING_TIMEOUT, server.store.ping()).await, Ok(Ok(())));
     let format = requested_format(headers);
-    let mut page = Page::new(format);
-    write_more(&mut page);
-    page.gauge("plantstore_store_up", "1 if the store responded to this scrape, otherwise 0.")
+    let mut exposition = Exposition::new(format);
+    write_more(&mut exposition);
+    exposition
+        .gauge("plantstore_store_up", "1 if the store responded to this scrape, otherwise 0.")
         .sample(&[], u8::from(up));
-    server.store.write_metrics(&mut page);
-    server.write_metrics(&mut page);
-    let mut response = Response::new(Body::from(page.finish()));
+    server.store.write_metrics(&mut exposition);
+    server.write_metrics(&mut exposition);
+    let mut response = Response::new(Body::from(exposition.finish()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -26,7 +26,8 @@ use crate::web::{self, Web};
 /// The label of paths without a route.
 pub(crate) const NO_ROUTE: &str = "-";
 
-/// The states of all top-level modules. They live until the process ends: all threads would contend on a reference count.
+/// The states of all top-level modules. They are leaked, not reference-counted: all threads
+/// would contend on the counter.
 #[derive(Clone, Copy)]
 pub(crate) struct AppState {
     pub(crate) transport: &'static Transport,
@@ -73,10 +74,10 @@ pub(crate) struct HandlerOptions {
 pub(crate) struct RequestHandler {
     state: AppState,
     options: HandlerOptions,
-    /// Each connection has its own, and the lock is held only until a call has begun: a call needs exclusive access, and with a
-    /// clone for each request all threads would contend on its reference counts.
+    /// The router of this connection: threads would contend on the reference counts of a clone for each request. A call needs
+    /// exclusive access, so the lock is held while its future is created.
     router: Mutex<Router>,
-    rejections: OverloadDelay,
+    overload_delay: OverloadDelay,
 }
 
 impl Handler for RequestHandler {
@@ -124,7 +125,7 @@ impl Handler for RequestHandler {
         }
         if report.as_ref().is_some_and(|report| report.overloaded) {
             // Boxed, because it is rare, and so the future of every request stays small.
-            Box::pin(self.rejections.wait(arrived)).await;
+            Box::pin(self.overload_delay.wait(arrived)).await;
         }
         if self.state.transport.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -163,7 +164,7 @@ impl Handler for RequestHandler {
 
 impl RequestHandler {
     pub(crate) fn new(state: AppState, options: HandlerOptions, router: Router) -> Self {
-        Self { state, options, router: Mutex::new(router), rejections: OverloadDelay::default() }
+        Self { state, options, router: Mutex::new(router), overload_delay: OverloadDelay::default() }
     }
 
     fn router(&self) -> MutexGuard<'_, Router> {
@@ -202,7 +203,7 @@ fn is_served_anyway(rejection: Rejection, path: &str) -> bool {
     rejection == Rejection::Overloaded && probes::PATHS.contains(&path)
 }
 
-/// Removes the body of a response to `HEAD`, which is never sent: the log would report an incomplete response.
+/// Removes the body of a response to `HEAD`. It is never sent, and the access log would report the response as incomplete.
 fn remove_body(response: &mut Response) {
     let body = std::mem::take(response.body_mut());
     if let Some(length) = http_body::Body::size_hint(&body).exact().filter(|length| *length > 0) {
@@ -278,7 +279,8 @@ mod tests {
         stream.read_to_string(&mut responses).await.expect("their responses");
         assert!(responses.starts_with("HTTP/1.1 500 "), "{responses}");
         assert!(
-            responses.contains(r#"{"error":50000,"message":"internal error: the request id finds it in the log"}"#)
+            responses
+                .contains(r#"{"error":50000,"message":"internal error: search the server log for the request id"}"#)
         );
         assert!(responses.contains("x-request-id: ") && responses.contains("content-type: application/json"));
         let panicked = responses.split("HTTP/1.").nth(1).expect("the first response");

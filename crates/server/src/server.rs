@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use plantstore_store::Store;
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 use tokio::net::TcpListener;
 
 use crate::api::{Api, ApiLimits, Cors};
@@ -42,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Must be called in the runtime that serves the requests. The service's state lives until the process ends.
+    /// Creates the server, whose state is never freed. Must be called in the runtime that serves the requests.
     pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
         let ServerSettings { transport, trusted_proxies, auth, api, issuer, cors, console, sign_in, collector } =
             settings;
@@ -70,9 +70,9 @@ impl Server {
         transport::serve(listener, tls, self.state.transport, handler, shutdown).await
     }
 
-    /// Resolves when no change of tokens or shares is in progress any more: one continues after its client has disconnected.
-    pub async fn finish_changes(&self) {
-        self.state.api.finish_changes().await;
+    /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.
+    pub async fn finish_account_changes(&self) {
+        self.state.api.finish_account_changes().await;
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
@@ -81,16 +81,16 @@ impl Server {
     }
 
     /// Writes the metrics of the service; the store writes its own.
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let AppState { transport, observe, auth, api, .. } = self.state;
-        observe.write_request_metrics(page);
-        api.write_streaming_metrics(page);
-        observe.write_connection_metrics(page);
-        auth.write_failure_metrics(page);
-        transport.write_metrics(page);
-        api.write_metrics(page);
-        auth.write_session_metrics(page);
-        observe.write_trace_metrics(page);
+        observe.write_request_metrics(exposition);
+        api.write_streaming_metrics(exposition);
+        observe.write_connection_metrics(exposition);
+        auth.write_failure_metrics(exposition);
+        transport.write_metrics(exposition);
+        api.write_metrics(exposition);
+        auth.write_session_metrics(exposition);
+        observe.write_trace_metrics(exposition);
     }
 }
 

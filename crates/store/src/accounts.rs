@@ -117,16 +117,16 @@ impl StoredUser {
     }
 }
 
-/// The plants of one owner that are shared with a user.
+/// Access of a user to the plants of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collection {
+pub struct CollectionAccess {
     pub owner: UserName,
     pub owner_id: UserId,
-    /// Role of that user.
+    /// Role of the user.
     pub role: Role,
 }
 
-impl Collection {
+impl CollectionAccess {
     pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
         let owner = UserName::parse(&row.field::<String>(0)?).map_err(|fault| R::invalid(0, fault.to_string()))?;
         Ok(Self { owner, owner_id: UserId::new(row.field(1)?), role: role(row, 2)? })

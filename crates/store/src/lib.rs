@@ -22,7 +22,7 @@ mod version;
 mod write_queue;
 
 pub use self::accounts::{
-    Collection, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredName, StoredShare,
+    CollectionAccess, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredName, StoredShare,
     StoredToken, StoredUser,
 };
 pub use self::archive::{Importer, RestoreTarget};
@@ -30,7 +30,7 @@ pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::limits::{SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, SWEEP_DELAY, TOKENS_MAX};
 pub use self::options::OpenOptions;
-pub use self::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
+pub use self::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::range::{PlantRange, end_ranges_after};
 pub use self::store::Store;

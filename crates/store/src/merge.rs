@@ -1,6 +1,6 @@
 //! K-way merge of lists in the order of ids and, for equal ids, of the lists.
 //!
-//! A step reads a page of each list, and emits plants until a page is used up that has a successor. The page sizes of the next
+//! A step reads a page of each list, and emits plants until one list needs its next page. The page sizes of the next
 //! step adapt: larger for a list whose page was used up, small for a list that was hardly used, and larger for all lists if few
 //! plants were emitted. So the number of plants read stays close to the number emitted, even for lists of very different density.
 

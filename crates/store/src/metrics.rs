@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::StoreError;
-use plantstore_telemetry::metrics::{Counter, Histogram, Page, SIZES, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exposition, Histogram, SIZES, TIMES};
 
 /// Metrics of the writer.
 pub(crate) struct WriteMetrics {
@@ -38,11 +38,12 @@ impl WriteMetrics {
         }
     }
 
-    pub(crate) fn write(&self, page: &mut Page) {
-        page.histogram("plantstore_write_batch_size", "Writes per commit.").distribution(&[], &self.batches);
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        exposition.histogram("plantstore_write_batch_size", "Writes per commit.").distribution(&[], &self.batches);
         let help = "Time to commit a batch of writes, including waits for a lock or a connection and retries.";
-        page.histogram("plantstore_commit_duration_seconds", help).distribution(&[], &self.commits);
-        page.counter("plantstore_commits_total", "Commits, by outcome.")
+        exposition.histogram("plantstore_commit_duration_seconds", help).distribution(&[], &self.commits);
+        exposition
+            .counter("plantstore_commits_total", "Commits, by outcome.")
             .sample(&[("outcome", "ok".into())], self.committed.get())
             .sample(&[("outcome", "failed".into())], self.failed.get())
             .sample(&[("outcome", "unknown".into())], self.unknown.get());
@@ -57,8 +58,9 @@ pub(crate) struct SweepMetrics {
 }
 
 impl SweepMetrics {
-    pub(crate) fn write(&self, page: &mut Page) {
-        page.counter("plantstore_swept_rows_total", "Rows removed in the background, by reason.")
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        exposition
+            .counter("plantstore_swept_rows_total", "Rows removed in the background, by reason.")
             .sample(&[("reason", "deleted_user".into())], self.deleted_users.get())
             .sample(&[("reason", "expired_key".into())], self.expired_keys.get());
     }

@@ -5,7 +5,7 @@ use plantstore_model::user::UserId;
 
 /// The user who writes, and the owner of the plants, who are usually the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Actor {
+pub struct WriteContext {
     pub user: UserId,
     pub owner: UserId,
 }

@@ -6,7 +6,9 @@
 mod accounts;
 mod admin;
 mod batch_collector;
+mod batch_statements;
 mod connection;
+mod connection_role;
 mod connector;
 mod database_error;
 mod dialect;
@@ -18,7 +20,6 @@ mod lists;
 mod metrics;
 mod placement;
 mod restore;
-mod role;
 mod rows;
 mod schema;
 mod self_service;
@@ -29,7 +30,6 @@ mod statements;
 mod sweep;
 mod tls;
 mod writer;
-mod writes;
 
 pub(crate) use self::distribution::distribute;
 pub(crate) use self::engine::Postgres;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::accounts::{
-    Collection, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredShare, StoredToken,
+    CollectionAccess, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredShare, StoredToken,
     StoredUser,
 };
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, WriteResult};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, CreateOutcome, DeleteOutcome, ListStep};
+use crate::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
@@ -25,7 +25,7 @@ use crate::write_queue::{Job, WriteQueue};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::{TokenAttributes, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 
 /// Evaluates an expression on the value of the engine that `$value` holds.
 macro_rules! dispatch {
@@ -76,12 +76,12 @@ impl Store {
     /// changes nothing while the first is in flight on any node, and while its outcome is stored.
     pub async fn create(
         &self,
-        actor: Actor,
+        context: WriteContext,
         plant: NewPlant,
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<CreateOutcome>, StoreError> {
-        let key = self.claim(actor.user, key).await?;
-        self.queue().execute(|reply| Job::Create { actor, plant, key, reply }).await
+        let key = self.claim(context.user, key).await?;
+        self.queue().execute(|reply| Job::Create { context, plant, key, reply }).await
     }
 
     /// Returns true if the write queue is not full.
@@ -92,12 +92,12 @@ impl Store {
     /// Deletes a plant of the owner. An idempotency key works as in [`Store::create`].
     pub async fn delete(
         &self,
-        actor: Actor,
+        context: WriteContext,
         id: PlantId,
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
-        let key = self.claim(actor.user, key).await?;
-        self.queue().execute(|reply| Job::Delete { actor, id, key, reply }).await
+        let key = self.claim(context.user, key).await?;
+        self.queue().execute(|reply| Job::Delete { context, id, key, reply }).await
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
@@ -108,7 +108,7 @@ impl Store {
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
-    /// index. All of them are from one consistent snapshot. Ends after `rows` plants, when `each` breaks (that plant counts),
+    /// index. All of them are from one consistent snapshot, except that Citus has one for each owner. Ends after `rows` plants, when `each` breaks (that plant counts),
     /// or earlier if at least one plant was passed. Shrinks the ranges to the plants that are left.
     pub async fn list(
         &self,
@@ -273,7 +273,7 @@ impl Store {
     }
 
     /// Returns the collections that others share with this user, in the order of the owners' names.
-    pub async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
+    pub async fn shared_with(&self, user: UserId) -> Result<Vec<CollectionAccess>, StoreError> {
         dispatch!(self, engine => engine.shared_with(user).await)
     }
 
@@ -332,14 +332,18 @@ impl Store {
     }
 
     /// Writes the metrics, without waiting for the store.
-    pub fn write_metrics(&self, page: &mut Page) {
+    pub fn write_metrics(&self, exposition: &mut Exposition) {
         let engine = match self {
             Self::Sqlite(_) => "sqlite",
             Self::Postgres(_) => "postgres",
         };
-        page.info("plantstore_store_info", "Storage engine; the value is always 1.", &[("engine", engine.into())]);
-        self.queue().write_metrics(page);
-        dispatch!(self, engine => engine.write_metrics(page));
+        exposition.info(
+            "plantstore_store_info",
+            "Storage engine; the value is always 1.",
+            &[("engine", engine.into())],
+        );
+        self.queue().write_metrics(exposition);
+        dispatch!(self, engine => engine.write_metrics(exposition));
     }
 
     /// Finishes the accepted writes; later ones are [`StoreError::Unavailable`]. SQLite's file is closed; connections to

@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::StoreError;
 use crate::idempotency::{Claim, ClaimedKey, IdempotencyKey, KnownKey, WriteResult};
-use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
 
 /// Maximum number of writes in one commit. It bounds how long the first write waits for the last.
@@ -23,13 +23,13 @@ pub(crate) const BATCH_MAX: usize = 512;
 /// A queued write.
 pub(crate) enum Job {
     Create {
-        actor: Actor,
+        context: WriteContext,
         plant: NewPlant,
         key: Option<Box<ClaimedKey>>,
         reply: Reply<WriteResult<CreateOutcome>>,
     },
     Delete {
-        actor: Actor,
+        context: WriteContext,
         id: PlantId,
         key: Option<Box<ClaimedKey>>,
         reply: Reply<WriteResult<DeleteOutcome>>,
@@ -49,7 +49,7 @@ pub(crate) enum Job {
         token: TokenId,
         day: Timestamp,
     },
-    /// Stops the writer. Jobs before it are executed, jobs after it are rejected.
+    /// Stops the writer. Queued jobs are executed, jobs submitted later are rejected.
     Stop,
 }
 
@@ -78,8 +78,8 @@ impl Job {
     /// Returns the idempotency key of the request, if it has one, and its user.
     pub(crate) fn key(&self) -> Option<(UserId, &IdempotencyKey)> {
         match self {
-            Self::Create { actor, key, .. } | Self::Delete { actor, key, .. } => {
-                key.as_ref().map(|claimed| (actor.user, &claimed.key))
+            Self::Create { context, key, .. } | Self::Delete { context, key, .. } => {
+                key.as_ref().map(|claimed| (context.user, &claimed.key))
             }
             Self::StoreRejection { user, key, .. } => Some((*user, &key.key)),
             Self::CreateUser { .. } | Self::RecordTokenUse { .. } | Self::Stop => None,
@@ -266,15 +266,16 @@ impl WriteQueue {
         (Self { sender, timeouts }, receiver)
     }
 
-    /// Best effort: dropped if the queue is full.
+    /// Queues the use of a token, or drops it if the queue is full.
     pub(crate) fn record_token_use(&self, token: TokenId, day: Timestamp) {
         let _ = self.submit(Job::RecordTokenUse { token, day });
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
-        page.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], most - free);
-        page.gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
+        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], most - free);
+        exposition
+            .gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
             .sample(&[], most);
     }
 
@@ -338,16 +339,16 @@ mod tests {
     use crate::idempotency::{InFlightKeys, StoredError};
 
     const TIMEOUT: Duration = Duration::from_secs(30);
-    const ADA: Actor = Actor { user: UserId::new(1), owner: UserId::new(1) };
+    const ADA: WriteContext = WriteContext { user: UserId::new(1), owner: UserId::new(1) };
 
     fn delete(id: i64) -> (Job, oneshot::Receiver<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (sender, receiver) = oneshot::channel();
         let reply = Reply { sender, state: Arc::default() };
-        (Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }, receiver)
+        (Job::Delete { context: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
     async fn delete_through(queue: &WriteQueue, id: i64) -> Result<WriteResult<DeleteOutcome>, StoreError> {
-        queue.execute(|reply| Job::Delete { actor: ADA, id: PlantId::new(id), key: None, reply }).await
+        queue.execute(|reply| Job::Delete { context: ADA, id: PlantId::new(id), key: None, reply }).await
     }
 
     /// Executes three deletes; every batch that contains id 2 fails with `error`.
@@ -399,7 +400,7 @@ mod tests {
         };
         for _ in 0..2 {
             let key = Some(keys.claim(ADA.user, key()).expect("a free key"));
-            let rejected = queue.execute(|reply| Job::Delete { actor: ADA, id: PlantId::new(1), key, reply }).await;
+            let rejected = queue.execute(|reply| Job::Delete { context: ADA, id: PlantId::new(1), key, reply }).await;
             assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
         }
         let claimed = keys.claim(ADA.user, key()).expect("a free key");

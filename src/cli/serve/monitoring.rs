@@ -16,7 +16,7 @@ use crate::cli::exit::UsageError;
 use crate::cli::proxies::proxies;
 use crate::cli::value_parser::listen_address;
 use plantstore_server::{Collector, CollectorSettings, Endpoint, SampleRatio, Sampler, Server, Tls, serve_metrics};
-use plantstore_telemetry::metrics::{Page, Process};
+use plantstore_telemetry::metrics::{Exposition, Process};
 
 #[derive(Args)]
 #[command(next_help_heading = "Monitoring")]
@@ -145,15 +145,15 @@ impl MetricsListener {
         lines_dropped: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> JoinHandle<()> {
         let process = Process::this();
-        let more = move |page: &mut Page| {
+        let more = move |exposition: &mut Exposition| {
             let version = [("version", env!("CARGO_PKG_VERSION").into())];
-            page.info("plantstore_build_info", "Version of this program; the value is always 1.", &version);
-            process.write_metrics(page);
+            exposition.info("plantstore_build_info", "Version of this program; the value is always 1.", &version);
+            process.write_metrics(exposition);
             if let Some(tls) = &tls {
-                tls.write_metrics(page);
+                tls.write_metrics(exposition);
             }
             let help = "Log lines dropped because standard error was not read fast enough.";
-            page.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
+            exposition.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
         tokio::spawn(serve_metrics(self.listener, server, more))
     }

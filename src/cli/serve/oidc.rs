@@ -25,7 +25,7 @@ pub(super) struct OidcOptions {
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long = "oidc-ca", value_name = "FILE", env = "PLANTSTORE_OIDC_CA", requires = "issuer")]
     ca: Option<PathBuf>,
-    /// Let users of the console sign in with the issuer, where the console is this client: public, with authorization code and PKCE
+    /// Client id of the console at the issuer. Lets users sign in there (public client, authorization code with PKCE)
     #[arg(long = "oidc-client-id", value_name = "ID", env = "PLANTSTORE_OIDC_CLIENT_ID", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
     client_id: Option<String>,
 }

@@ -11,13 +11,13 @@ use super::entity_tag::EntityTag;
 use super::error::ApiError;
 use crate::auth::{Auth, Caller, RequiredScope, Session};
 use plantstore_model::user::{Role, UserId, UserName};
-use plantstore_store::{Actor, Collection, Version};
+use plantstore_store::{CollectionAccess, Version, WriteContext};
 
 /// The optional parameter `?owner=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct OwnerName(pub(crate) Option<String>);
+pub(crate) struct OwnerParameter(pub(crate) Option<String>);
 
-impl OwnerName {
+impl OwnerParameter {
     /// Sets the value; a second one is an error.
     pub(crate) fn set(&mut self, value: &str) -> Result<(), ApiError> {
         match self.0.replace(value.to_owned()) {
@@ -34,7 +34,7 @@ impl OwnerName {
     }
 }
 
-impl<App: Send + Sync> FromRequestParts<App> for OwnerName {
+impl<App: Send + Sync> FromRequestParts<App> for OwnerParameter {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
@@ -55,7 +55,7 @@ pub(crate) struct ReadableCollections {
 }
 
 impl ReadableCollections {
-    pub(crate) fn collections(&self) -> &[Collection] {
+    pub(crate) fn collections(&self) -> &[CollectionAccess] {
         &self.session.collections[self.range.clone()]
     }
 
@@ -68,7 +68,7 @@ impl ReadableCollections {
     }
 
     /// Returns an error if the caller was deleted, or the owner of a list with a single owner.
-    pub(crate) fn check(&self, versions: &[Option<Version>]) -> Result<(), ApiError> {
+    pub(crate) fn check_owners_exist(&self, versions: &[Option<Version>]) -> Result<(), ApiError> {
         for (collection, _) in self.collections().iter().zip(versions).filter(|(_, version)| version.is_none()) {
             if collection.owner_id == self.session.user_id() {
                 return Err(ApiError::InvalidToken);
@@ -103,7 +103,7 @@ pub(crate) enum ListState {
 }
 
 /// Returns the collections that the caller may read: that of the given owner, or all.
-pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<ReadableCollections, ApiError> {
+pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
     let session = Arc::clone(&caller.session);
     let range = match &owner.0 {
         None => 0..session.collections.len(),
@@ -116,22 +116,22 @@ pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<Reada
 }
 
 /// Returns one collection that the caller may read: that of the given owner, or the caller's own.
-pub(crate) fn one_readable<S>(caller: &Caller<S>, owner: &OwnerName) -> Result<ReadableCollections, ApiError> {
+pub(crate) fn one_readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
     match &owner.0 {
         Some(_) => readable(caller, owner),
-        None => readable(caller, &OwnerName(Some(caller.session.identity.user.as_str().to_owned()))),
+        None => readable(caller, &OwnerParameter(Some(caller.session.identity.user.as_str().to_owned()))),
     }
 }
 
-/// Returns the actor of a write to the owner's plants, if the caller may change them.
-fn actor(session: &Session, owner: &OwnerName) -> Result<Actor, ApiError> {
+/// Returns the context of a write to the owner's plants, if the caller may change them.
+fn write_context(session: &Session, owner: &OwnerParameter) -> Result<WriteContext, ApiError> {
     let user = session.user_id();
     let Some(owner) = &owner.0 else {
-        return Ok(Actor { user, owner: user });
+        return Ok(WriteContext { user, owner: user });
     };
     let collection = &session.collections[index_of(session, owner)?];
     match collection.role {
-        Role::Editor => Ok(Actor { user, owner: collection.owner_id }),
+        Role::Editor => Ok(WriteContext { user, owner: collection.owner_id }),
         Role::Reader => Err(ApiError::ReaderOnly),
     }
 }
@@ -145,8 +145,8 @@ fn index_of(session: &Session, owner: &str) -> Result<usize, ApiError> {
 
 /// An authenticated caller who may change the plants of the requested owner.
 pub(crate) struct WriteAccess<S> {
-    pub(crate) actor: Actor,
-    pub(crate) owner: OwnerName,
+    pub(crate) context: WriteContext,
+    pub(crate) owner: OwnerParameter,
     scope: PhantomData<S>,
 }
 
@@ -160,8 +160,8 @@ where
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let caller = Caller::<S>::from_request_parts(parts, app).await?;
-        let owner = OwnerName::from_request_parts(parts, app).await?;
-        let actor = actor(&caller.session, &owner)?;
-        Ok(Self { actor, owner, scope: PhantomData })
+        let owner = OwnerParameter::from_request_parts(parts, app).await?;
+        let context = write_context(&caller.session, &owner)?;
+        Ok(Self { context, owner, scope: PhantomData })
     }
 }

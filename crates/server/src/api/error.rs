@@ -95,7 +95,7 @@ pub(crate) enum ApiError {
     TooManyRequests(u64),
     #[error("the request line and the header fields are too large or too many: send less")]
     HeadersTooLarge,
-    #[error("internal error: the request id finds it in the log")]
+    #[error("internal error: search the server log for the request id")]
     Internal(String),
     #[error("the service is overloaded, nothing was done: try again")]
     Overloaded,

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::idempotency_headers::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
-use plantstore_store::{Actor, IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
+use plantstore_store::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteContext, WriteResult};
 
 /// Maximum length of a key, in characters.
 const KEY_MAX: usize = 255;
@@ -81,9 +81,9 @@ impl RequestKey {
     /// Adds the owner of the plants by id, because an owner who is deleted and created again under the same name is another
     /// user. Nothing is added for a caller's own plants: keys belong to one user anyway, and so keys that earlier releases
     /// stored stay valid.
-    pub(crate) fn with_owner(mut self, actor: Actor) -> Self {
-        if let Some(key) = self.0.as_mut().filter(|_| actor.owner != actor.user) {
-            key.add(&actor.owner.get().to_be_bytes());
+    pub(crate) fn with_owner(mut self, context: WriteContext) -> Self {
+        if let Some(key) = self.0.as_mut().filter(|_| context.owner != context.user) {
+            key.add(&context.owner.get().to_be_bytes());
         }
         self
     }

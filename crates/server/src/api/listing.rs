@@ -9,11 +9,11 @@ mod cache;
 mod chunk;
 mod coding;
 mod cursor;
+mod parameters;
 mod query;
+mod read_plant;
 mod response;
-mod single;
 mod streamed;
-mod view;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -24,8 +24,8 @@ pub(super) use self::cache::ListCache;
 use self::chunk::{CHUNK_BYTES, JsonChunk, SMALL_CHUNK_BYTES};
 use self::coding::{COMPRESSION_MIN, Coding};
 pub(super) use self::query::{ListQuery, PlantQuery};
+pub(super) use self::read_plant::read_plant;
 use self::response::{NEGOTIATED, not_modified, respond};
-pub(super) use self::single::read_plant;
 use self::streamed::{FirstChunk, StreamedList};
 use super::collections::ReadableCollections;
 use super::error::ApiError;
@@ -38,7 +38,7 @@ pub(crate) async fn list_plants(
     readable: ReadableCollections,
     mut query: ListQuery,
 ) -> Result<Response, ApiError> {
-    query.view.complete_cursor(&readable);
+    query.parameters.complete_cursor(&readable);
     // Read before the plants: a list may be newer than its tag, but never older.
     let known = api.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
@@ -57,7 +57,7 @@ fn without_reading(
     query: &ListQuery,
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
-    readable.check(versions)?;
+    readable.check_owners_exist(versions)?;
     if let Some(condition) = &query.if_none_match {
         let tag = readable.tag(versions);
         if condition.matches(tag) {
@@ -65,7 +65,7 @@ fn without_reading(
             return Ok(Some(not_modified(tag, NEGOTIATED)));
         }
     }
-    Ok(api.lists.get(readable.state(versions), &query.view).map(CachedList::respond))
+    Ok(api.lists.get(readable.state(versions), &query.parameters).map(CachedList::respond))
 }
 
 /// Reads a list from the store.
@@ -75,7 +75,7 @@ async fn read(
     query: ListQuery,
     mut known: Option<Vec<Option<Version>>>,
 ) -> Result<Response, ApiError> {
-    let _slot = api.admission.enter().await?;
+    let _slot = api.read_limiter.acquire().await?;
     if known.is_none() && query.if_none_match.is_some() {
         let versions = api.store.versions(&readable.owners()).await?;
         if let Some(response) = without_reading(api, &readable, &query, &versions)? {
@@ -84,11 +84,11 @@ async fn read(
         known = Some(versions);
     }
     api.lists.count_miss();
-    let mut ranges = query.view.ranges(&readable);
-    let most = query.view.limit.map_or(usize::MAX, |limit| limit as usize);
-    let mut chunk = JsonChunk::new(readable.collections(), query.view.include, b'[', CHUNK_BYTES);
+    let mut ranges = query.parameters.ranges(&readable);
+    let most = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
+    let mut chunk = JsonChunk::new(readable.collections(), query.parameters.include, b'[', CHUNK_BYTES);
     let listed = api.store.list(&mut ranges, most, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
-    readable.check(&listed.versions)?;
+    readable.check_owners_exist(&listed.versions)?;
     let mut more = listed.more;
     // A step of a list of several owners may be short, and the size decides on compression.
     while query.accepts_gzip && more && chunk.count < most && chunk.bytes.len() < COMPRESSION_MIN {
@@ -119,15 +119,15 @@ async fn read(
         };
         return StreamedList::new(api, readable, query, listed.versions, density, coding).respond(first, tag).await;
     }
-    let next = chunk.last.filter(|_| more).and_then(|last| query.view.next(&readable, last));
+    let next = chunk.last.filter(|_| more).and_then(|last| query.parameters.next(&readable, last));
     if api.lists.has_room_for(size) {
         let list = CachedList { body: api.lists.share(chunk.finish()), next, tag: tag.header() };
-        api.lists.insert(readable.state(versions), query.view, &list);
+        api.lists.insert(readable.state(versions), query.parameters, &list);
         return Ok(list.respond());
     }
     let permit = if size <= SMALL_CHUNK_BYTES { Some(BufferPermit::default()) } else { query.buffers.try_take() };
     if let Some(permit) = permit {
         return Ok(respond(Body::from(permit.hold(chunk.finish())), next, tag.header()));
     }
-    StreamedList::new(api, readable, query, listed.versions, density, Coding::Fixed).respond(None, tag).await
+    StreamedList::new(api, readable, query, listed.versions, density, Coding::NotNegotiated).respond(None, tag).await
 }

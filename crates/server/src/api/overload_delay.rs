@@ -39,7 +39,7 @@ impl OverloadDelay {
         self.set_sent(Instant::now(), in_a_row);
     }
 
-    /// Returns how many rejections in a row there are with that of a request that arrived at this time.
+    /// Returns the number of consecutive rejections, including that of a request that arrived at this time.
     fn next(&self, arrived: Instant) -> u32 {
         match *self.lock() {
             Some(last) if arrived <= last.sent => 1,

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 
 use super::capacity::{ReadCapacity, WriteCapacity};
-use super::collections::{OwnerName, WriteAccess, one_readable, readable};
+use super::collections::{OwnerParameter, WriteAccess, one_readable, readable};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::idempotency::{self, RequestKey};
@@ -42,16 +42,16 @@ pub(crate) async fn create(
     _: WriteCapacity,
     body: PlantBody,
 ) -> Result<Response, ApiError> {
-    let actor = access.actor;
-    let key = key.with_owner(actor).with_body(&body.bytes);
+    let context = access.context;
+    let key = key.with_owner(context).with_body(&body.bytes);
     let plant = match body.plant {
         Ok(plant) => plant,
-        Err(error) => return Err(key.reject(api, actor.user, error).await),
+        Err(error) => return Err(key.reject(api, context.user, error).await),
     };
     let id = plant.id;
     let created = created(&plant, &access.owner)?;
     let key = key.with_outcomes(StatusCode::OK, &ApiError::Duplicate(id));
-    match api.store.create(actor, plant, key).await.map_err(|error| api.write_error(error))? {
+    match api.store.create(context, plant, key).await.map_err(|error| api.write_error(error))? {
         WriteResult::Executed(CreateOutcome::Created) => Ok(created),
         WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
         WriteResult::Executed(CreateOutcome::NoUser) => Err(ApiError::InvalidToken),
@@ -60,7 +60,7 @@ pub(crate) async fn create(
     }
 }
 
-fn created(plant: &NewPlant, owner: &OwnerName) -> Result<Response, ApiError> {
+fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiError> {
     let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
     let mut response = Response::new(Body::from(shown));
     let headers = response.headers_mut();
@@ -134,14 +134,14 @@ pub(crate) async fn delete(
     _: WriteCapacity,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let actor = access.actor;
-    let key = key.with_owner(actor);
+    let context = access.context;
+    let key = key.with_owner(context);
     let id = match id {
         Ok(id) => id,
-        Err(error) => return Err(key.reject(api, actor.user, error).await),
+        Err(error) => return Err(key.reject(api, context.user, error).await),
     };
     let key = key.with_outcomes(StatusCode::NO_CONTENT, &ApiError::NoPlant);
-    match api.store.delete(actor, id, key).await.map_err(|error| api.write_error(error))? {
+    match api.store.delete(context, id, key).await.map_err(|error| api.write_error(error))? {
         WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
         WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),
         WriteResult::Executed(DeleteOutcome::NoUser) => Err(ApiError::InvalidToken),

@@ -60,7 +60,7 @@ pub(crate) async fn list(
     caller: Caller<ManageShares>,
     _: ReadCapacity,
 ) -> Result<Response, ApiError> {
-    let _slot = api.admission.enter().await?;
+    let _slot = api.read_limiter.acquire().await?;
     let user = caller.session.user_id();
     let granted = api.store.granted_shares(user).await?;
     let received = api.store.shared_with(user).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn grant(
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
     let ShareRequest { role } = ShareRequest::from_json(&body)?;
-    api.complete(async move {
+    api.run_account_change(async move {
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
         let attempt = Attempt::GrantShare(&to);
         match granted.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
@@ -139,7 +139,7 @@ pub(crate) async fn revoke(
     PathUser(to): PathUser,
 ) -> Result<Response, ApiError> {
     let session = caller.session;
-    api.complete(async move {
+    api.run_account_change(async move {
         let revoked = api.store.revoke_own_share(session.user_id(), &to).await;
         let attempt = Attempt::RevokeShare(&to);
         if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {

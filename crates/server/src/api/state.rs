@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use plantstore_store::{Store, StoreError};
-use plantstore_telemetry::metrics::{Counter, Gauge, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
-use super::admission::Admission;
-use super::changes::Changes;
+use super::account_changes::AccountChangeLimit;
 use super::error::ApiError;
 use super::limits::ApiLimits;
 use super::listing::ListCache;
+use super::read_limiter::ReadLimiter;
 use super::saturation::Saturation;
 use crate::observe::Readiness;
 use crate::transport::Rejection;
@@ -18,26 +18,26 @@ pub(crate) struct Api {
     pub(super) store: Arc<Store>,
     pub(super) limits: ApiLimits,
     pub(super) lists: ListCache,
-    pub(super) admission: Admission,
+    pub(super) read_limiter: ReadLimiter,
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
     writes_shed: Counter,
-    changes: Changes,
+    account_changes: AccountChangeLimit,
     /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
     pub(super) readiness: Readiness,
 }
 
 impl Api {
-    /// Must be called in the runtime that handles the requests.
+    /// Creates the state. Must be called in the runtime that handles the requests.
     pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
         Self {
             lists: ListCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
-            admission: Admission::new(&limits),
+            read_limiter: ReadLimiter::new(&limits),
             saturation: Saturation::of_current_runtime(),
             reads_shed: Counter::default(),
             writes_shed: Counter::default(),
-            changes: Changes::new(),
+            account_changes: AccountChangeLimit::new(),
             lists_streaming: Gauge::default(),
             readiness: Readiness::default(),
             store,
@@ -54,11 +54,11 @@ impl Api {
     }
 
     /// Executes a change of tokens or shares to its end, also if the client disconnects, so that every change is recorded.
-    pub(super) async fn complete<T: Send + 'static>(
+    pub(super) async fn run_account_change<T: Send + 'static>(
         &'static self,
         change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.changes.try_begin().ok_or_else(|| self.write_error(StoreError::Overloaded))?;
+        let permit = self.account_changes.try_begin().ok_or_else(|| self.write_error(StoreError::Overloaded))?;
         let change = tokio::spawn(async move {
             let _permit = permit;
             change.await
@@ -66,9 +66,9 @@ impl Api {
         change.await.map_err(|error| ApiError::Internal(error.to_string()))?
     }
 
-    /// Resolves when no change of tokens or shares is in progress; later ones are rejected.
-    pub(crate) async fn finish_changes(&self) {
-        self.changes.finish().await;
+    /// Waits for the changes of tokens and shares in progress, and rejects later ones.
+    pub(crate) async fn finish_account_changes(&self) {
+        self.account_changes.finish().await;
     }
 
     /// Maps an error of a change of tokens or shares.
@@ -94,16 +94,21 @@ impl Api {
         }
     }
 
-    pub(crate) fn write_streaming_metrics(&self, page: &mut Page) {
-        page.gauge("plantstore_lists_streaming", "Lists that are being streamed to clients.")
+    pub(crate) fn write_streaming_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .gauge("plantstore_lists_streaming", "Lists that are being streamed to clients.")
             .sample(&[], self.lists_streaming.get());
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.admission.write_metrics(page);
-        page.counter("plantstore_requests_shed_total", "Requests rejected with status 503 because of overload.")
-            .sample(&[("kind", "read".into())], self.admission.rejected() + self.reads_shed.get())
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.read_limiter.write_metrics(exposition);
+        exposition
+            .counter(
+                "plantstore_requests_shed_total",
+                "Requests rejected with status 503 because the store is overloaded, by kind.",
+            )
+            .sample(&[("kind", "read".into())], self.read_limiter.rejected() + self.reads_shed.get())
             .sample(&[("kind", "write".into())], self.writes_shed.get());
-        self.lists.write_metrics(page);
+        self.lists.write_metrics(exposition);
     }
 }

@@ -19,7 +19,7 @@ use super::openapi::{
 };
 use super::state::Api;
 use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
-use plantstore_model::self_service::{RequestingToken, TokenRequest};
+use plantstore_model::self_service::{ParentToken, TokenRequest};
 use plantstore_model::token::{PlainToken, TokenAttributes, TokenCreator, TokenId};
 use plantstore_store::CreateTokenOutcome;
 
@@ -57,7 +57,7 @@ pub(crate) async fn list(
     caller: Caller<ManageTokens>,
     _: ReadCapacity,
 ) -> Result<Response, ApiError> {
-    let _slot = api.admission.enter().await?;
+    let _slot = api.read_limiter.acquire().await?;
     let session = &caller.session;
     let (tokens, now) = (api.store.own_tokens(session.user_id()).await?, Timestamp::now());
     let shown = tokens.iter().map(|token| ShownToken {
@@ -111,7 +111,7 @@ pub(crate) async fn create(
     let session = caller.session;
     let attributes = TokenRequest::from_json(&body, now)?.attributes(requesting_token(&session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
-    api.complete(async move {
+    api.run_account_change(async move {
         let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
         let attempt = Attempt::CreateToken(attributes.label.as_str());
         match created.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
@@ -126,12 +126,12 @@ pub(crate) async fn create(
     .await
 }
 
-fn requesting_token(session: &Session) -> RequestingToken {
+fn requesting_token(session: &Session) -> ParentToken {
     let creator = match session.credential {
         Credential::Token { id, .. } => TokenCreator::Token(id),
         Credential::Issuer { .. } => TokenCreator::Issuer,
     };
-    RequestingToken { creator, scopes: session.scopes, expires: session.expires }
+    ParentToken { creator, scopes: session.scopes, expires: session.expires }
 }
 
 fn created_response(token: &ShownToken<'_>) -> Result<Response, ApiError> {
@@ -163,7 +163,7 @@ pub(crate) async fn revoke(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let (session, token) = (caller.session, TokenId::new(id?.get()));
-    api.complete(async move {
+    api.run_account_change(async move {
         let revoked = api.store.revoke_own_token(session.user_id(), token, Timestamp::now()).await;
         let attempt = Attempt::RevokeToken(token);
         if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {

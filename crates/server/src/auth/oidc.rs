@@ -24,7 +24,7 @@ pub(crate) use self::keys::KeySet;
 use self::report::RejectionReports;
 use plantstore_client::trust::{self, TrustError};
 use plantstore_client::{Cleartext, Client, Proxies, Settings};
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 
 /// Maximum size of a document of the issuer in bytes.
 const DOCUMENT_MAX: usize = 1 << 20;
@@ -135,8 +135,8 @@ impl TokenVerifier {
         Ok(VerifiedToken { claims, keys })
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.key_cache.write_metrics(page);
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.key_cache.write_metrics(exposition);
     }
 
     /// Checks that these are the keys of the last fetch.

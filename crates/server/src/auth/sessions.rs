@@ -5,7 +5,7 @@
 //!
 //! Rejected tokens are cached too, so that repeating one costs neither a look-up nor a verification. This is safe for tokens of
 //! the store, which are random, so that an unknown one is never created later; and for an issuer's token with a wrong signature
-//! as long as the keys stay the same. A token that time or a new key may make valid is not cached.
+//! as long as the keys stay the same. A token that is not yet valid, or has an unknown key id, is not cached.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use crate::observe::Identity;
 use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, TokenLabel, is_jwt_shaped};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::cache::{BoundedCache, bounded_cache, weighted_cache};
-use plantstore_store::{Collection, Store, StoreError};
-use plantstore_telemetry::metrics::{Counter, Page, Striped};
+use plantstore_store::{CollectionAccess, Store, StoreError};
+use plantstore_telemetry::metrics::{Counter, Exposition, Striped};
 use plantstore_telemetry::spans;
 
 /// Time for which a look-up or a verified signature is valid.
@@ -31,7 +31,7 @@ const COLLECTIONS_MAX: u64 = 100_000;
 const SESSIONS_USUAL: usize = 10_000;
 /// Capacity of the cache of rejected tokens.
 const REJECTED_MAX: usize = 10_000;
-/// Number of changes that a concurrent look-up is compared with.
+/// Maximum number of recent changes that are stored for look-ups in progress.
 const ENDED_MAX: usize = 1_000;
 const SECONDS_PER_DAY: i64 = 86_400;
 
@@ -62,7 +62,7 @@ pub(crate) struct Session {
     /// Expiry time of the token; `None` for one that never expires.
     pub(crate) expires: Option<Timestamp>,
     /// Collections that the user may read, including the user's own, sorted by the owners' names.
-    pub(crate) collections: Vec<Collection>,
+    pub(crate) collections: Vec<CollectionAccess>,
     proof: Proof,
     /// End of validity without another look-up.
     until: Instant,
@@ -93,7 +93,7 @@ impl SessionSelector {
 }
 
 /// The user and the attributes of a valid token.
-struct Holder {
+struct AuthenticatedToken {
     identity: Identity,
     scopes: Scopes,
     credential: Credential,
@@ -206,16 +206,17 @@ impl Sessions {
         affected.any(|affected| self.ended.get(&affected).is_some_and(|ended| ended >= start))
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        page.counter("plantstore_token_cache_lookups_total", "Lookups in the token cache, by result.")
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .counter("plantstore_token_cache_lookups_total", "Lookups in the token cache, by result.")
             .sample(&[("result", "hit".into())], self.cache_hits.get())
             .sample(&[("result", "miss".into())], self.cache_misses.get());
         if let Some(verifier) = &self.verifier {
-            verifier.write_metrics(page);
+            verifier.write_metrics(exposition);
         }
     }
 
-    /// Creates a session, in a span and a counter of its own.
+    /// Creates a session. Records a span and counts a cache miss.
     async fn open(
         &self,
         store: &Store,
@@ -248,12 +249,12 @@ impl Sessions {
         let collections = collections(store, &holder).await?;
         holder.record_use(store, self.valid.get(hash).as_deref(), now);
         let until = checked + holder.validity_from(now);
-        let Holder { identity, scopes, credential, expires, proof, .. } = holder;
+        let AuthenticatedToken { identity, scopes, credential, expires, proof, .. } = holder;
         Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, proof, until })
     }
 
     /// Verifies a token of the issuer, and creates its user at the first use.
-    async fn verify_signed(&self, store: &Store, text: &str) -> Result<Holder, SessionError> {
+    async fn verify_signed(&self, store: &Store, text: &str) -> Result<AuthenticatedToken, SessionError> {
         let Some(verifier) = &self.verifier else {
             return Err(SessionError::Rejected(Cacheable::Always));
         };
@@ -273,7 +274,7 @@ impl Sessions {
             StoreError::OutcomeUnknown(_) => SessionError::Failed(AuthError::Unavailable(error.to_string())),
             error => error.into(),
         })?;
-        Ok(Holder {
+        Ok(AuthenticatedToken {
             identity: Identity { user: token.claims.user, user_id, token: None },
             scopes: token.claims.scopes,
             credential: Credential::Issuer { url: verifier.issuer().to_owned() },
@@ -315,12 +316,12 @@ impl Sessions {
 }
 
 /// Looks up a token of the store.
-async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Holder, SessionError> {
+async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<AuthenticatedToken, SessionError> {
     let Some(token) = store.find_token(token).await?.filter(|token| token.revoked.is_none()) else {
         return Err(SessionError::Rejected(Cacheable::Always));
     };
     let recorded_day = token.last_used.map_or(i64::MIN, Timestamp::as_second);
-    Ok(Holder {
+    Ok(AuthenticatedToken {
         identity: Identity { user: token.user.into_valid()?, user_id: token.user_id, token: Some(token.id) },
         scopes: token.attributes.scopes,
         credential: Credential::Token { id: token.id, label: token.attributes.label },
@@ -331,10 +332,10 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Holder, Sess
     })
 }
 
-async fn collections(store: &Store, holder: &Holder) -> Result<Vec<Collection>, StoreError> {
+async fn collections(store: &Store, holder: &AuthenticatedToken) -> Result<Vec<CollectionAccess>, StoreError> {
     let Identity { user, user_id, .. } = &holder.identity;
     let mut collections = if holder.shared_with { store.shared_with(*user_id).await? } else { Vec::new() };
-    collections.push(Collection { owner: user.clone(), owner_id: *user_id, role: Role::Editor });
+    collections.push(CollectionAccess { owner: user.clone(), owner_id: *user_id, role: Role::Editor });
     collections.sort_by(|one, other| one.owner.cmp(&other.owner));
     Ok(collections)
 }
@@ -355,7 +356,7 @@ impl Proof {
     }
 }
 
-impl Holder {
+impl AuthenticatedToken {
     /// Records that the token is used today, unless this or a concurrent request has recorded it already.
     fn record_use(&mut self, store: &Store, known: Option<&Session>, now: Timestamp) {
         let Proof::Stored { token, recorded_day } = &mut self.proof else {

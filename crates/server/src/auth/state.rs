@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plantstore_store::Store;
-use plantstore_telemetry::metrics::{Counter, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition};
 
 use super::limits::AuthLimits;
 use super::oidc::Issuer;
@@ -38,16 +38,18 @@ impl Auth {
         self.sessions.end(affected);
     }
 
-    pub(crate) fn write_failure_metrics(&self, page: &mut Page) {
-        page.counter("plantstore_auth_failures_total", "Requests with an invalid token.")
+    pub(crate) fn write_failure_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .counter("plantstore_auth_failures_total", "Requests with an invalid token.")
             .sample(&[], self.failures.get());
         let limited_users = self.user_quota.as_ref().map_or(0, |quota| quota.rejected.get());
-        page.counter("plantstore_requests_rate_limited_total", "Requests rejected with status 429, by limit.")
+        exposition
+            .counter("plantstore_requests_rate_limited_total", "Requests rejected with status 429, by limit.")
             .sample(&[("limit", "auth_failures".into())], self.limited_addresses.get())
             .sample(&[("limit", "user".into())], limited_users);
     }
 
-    pub(crate) fn write_session_metrics(&self, page: &mut Page) {
-        self.sessions.write_metrics(page);
+    pub(crate) fn write_session_metrics(&self, exposition: &mut Exposition) {
+        self.sessions.write_metrics(exposition);
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics of connections.
 
-use plantstore_telemetry::metrics::{Counter, Gauge, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 use crate::transport::{CloseReason, ConnectionEvent, Exceeded};
 
@@ -49,26 +49,29 @@ impl ConnectionMetrics {
         }
     }
 
-    pub(super) fn write(&self, page: &mut Page) {
-        page.gauge("plantstore_http_connections", "Open client connections.").sample(&[], self.open.get());
-        page.counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
+    pub(super) fn write(&self, exposition: &mut Exposition) {
+        exposition.gauge("plantstore_http_connections", "Open client connections.").sample(&[], self.open.get());
+        exposition
+            .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
             .sample(&[], self.accepted.get());
         let help =
             "Connections rejected because of --max-connections (total) or --max-connections-per-address (address).";
-        page.counter("plantstore_http_connections_rejected_total", help)
+        exposition
+            .counter("plantstore_http_connections_rejected_total", help)
             .sample(&[("limit", "total".into())], self.beyond_total.get())
             .sample(&[("limit", "address".into())], self.beyond_address.get());
-        page.counter(
-            "plantstore_http_connections_aborted_total",
-            "Connections closed by the server because of a fault, by reason.",
-        )
-        .sample(&[("reason", "idle".into())], self.silent.get())
-        .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
-        .sample(&[("reason", "header_too_large".into())], self.large_head.get())
-        .sample(&[("reason", "body_too_large".into())], self.large_body.get())
-        .sample(&[("reason", "malformed".into())], self.malformed.get())
-        .sample(&[("reason", "stalled".into())], self.stalled.get())
-        .sample(&[("reason", "tls_handshake".into())], self.handshake.get())
-        .sample(&[("reason", "protocol_violation".into())], self.misuse.get());
+        exposition
+            .counter(
+                "plantstore_http_connections_aborted_total",
+                "Connections closed by the server because of a fault, by reason.",
+            )
+            .sample(&[("reason", "idle".into())], self.silent.get())
+            .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
+            .sample(&[("reason", "header_too_large".into())], self.large_head.get())
+            .sample(&[("reason", "body_too_large".into())], self.large_body.get())
+            .sample(&[("reason", "malformed".into())], self.malformed.get())
+            .sample(&[("reason", "stalled".into())], self.stalled.get())
+            .sample(&[("reason", "tls_handshake".into())], self.handshake.get())
+            .sample(&[("reason", "protocol_violation".into())], self.misuse.get());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 
-use plantstore_telemetry::metrics::{Counter, Exemplar, Histogram, LabelValue, Page, Striped, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Histogram, LabelValue, Striped, TIMES};
 
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
 /// For bytes that never became a request.
@@ -122,9 +122,9 @@ impl RequestMetrics {
         self.threads.iter().map(|metrics| counter(metrics).get()).sum()
     }
 
-    pub(super) fn write(&self, page: &mut Page) {
+    pub(super) fn write(&self, exposition: &mut Exposition) {
         let kinds = || self.routes.iter().flat_map(|route| METHODS.map(|method| (*route, method))).enumerate();
-        let mut requests = page.counter("plantstore_http_requests_total", "Completed requests.");
+        let mut requests = exposition.counter("plantstore_http_requests_total", "Completed requests.");
         for (kind, (route, method)) in kinds() {
             for status in 0..STATUSES {
                 let count = self.sum(|metrics| &metrics.requests[kind * STATUSES + status]);
@@ -136,7 +136,7 @@ impl RequestMetrics {
             }
         }
         let help = "Time from the first byte of a request to the last byte of its response.";
-        let mut durations = page.histogram("plantstore_http_request_duration_seconds", help);
+        let mut durations = exposition.histogram("plantstore_http_request_duration_seconds", help);
         for (kind, (route, method)) in kinds() {
             let expected = EXPECTED.iter().any(|expected| (expected.0, expected.1) == (route, method));
             let all = Histogram::new(&TIMES);
@@ -145,17 +145,19 @@ impl RequestMetrics {
                 durations.distribution(&labels(route, method, &[]), &all);
             }
         }
-        let mut errors = page.counter("plantstore_http_errors_total", "Error responses, by error code.");
+        let mut errors = exposition.counter("plantstore_http_errors_total", "Error responses, by error code.");
         for (index, count) in (0..ERRORS).map(|index| (index, self.sum(|metrics| &metrics.errors[index]))) {
             let number = u32::try_from((index / 10 + 400) * 100 + index % 10).unwrap_or_default();
             if count > 0 || WATCHED_ERRORS.contains(&number) {
                 errors.sample(&[("code", number.into())], count);
             }
         }
-        page.counter("plantstore_http_response_bytes_total", "Bytes of response bodies sent.")
+        exposition
+            .counter("plantstore_http_response_bytes_total", "Bytes of response bodies sent.")
             .sample(&[], self.sum(|metrics| &metrics.response_bytes));
         let help = "Responses not sent in full: the client disconnected or was too slow, or reading a list failed.";
-        page.counter("plantstore_http_responses_incomplete_total", help)
+        exposition
+            .counter("plantstore_http_responses_incomplete_total", help)
             .sample(&[], self.sum(|metrics| &metrics.responses_cut));
     }
 }

@@ -1,6 +1,6 @@
 //! The metrics and the tracer that requests and connections report to.
 
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 
 use super::connection_metrics::ConnectionMetrics;
 use super::request_metrics::RequestMetrics;
@@ -19,17 +19,17 @@ impl Observe {
         Self { requests, connections: ConnectionMetrics::default(), tracer: collector.map(Tracer::start) }
     }
 
-    pub(crate) fn write_request_metrics(&self, page: &mut Page) {
-        self.requests.write(page);
+    pub(crate) fn write_request_metrics(&self, exposition: &mut Exposition) {
+        self.requests.write(exposition);
     }
 
-    pub(crate) fn write_connection_metrics(&self, page: &mut Page) {
-        self.connections.write(page);
+    pub(crate) fn write_connection_metrics(&self, exposition: &mut Exposition) {
+        self.connections.write(exposition);
     }
 
-    pub(crate) fn write_trace_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_trace_metrics(&self, exposition: &mut Exposition) {
         if let Some(tracer) = &self.tracer {
-            tracer.write_metrics(page);
+            tracer.write_metrics(exposition);
         }
     }
 

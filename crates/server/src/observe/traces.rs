@@ -26,7 +26,7 @@ use self::parent::Parent;
 pub use self::sampler::{SampleRatio, SampleRatioError, Sampler, SamplerError};
 use self::span::{Child, Interval, RequestSpans};
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::{Exemplar, Page};
+use plantstore_telemetry::metrics::{Exemplar, Exposition};
 use plantstore_telemetry::spans::{RecordedSpan, SpanRecorder};
 
 /// The trace that a request belongs to.
@@ -150,7 +150,7 @@ impl Tracer {
         self.exporter.finish().await;
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.exporter.write_metrics(page);
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.exporter.write_metrics(exposition);
     }
 }

@@ -39,7 +39,7 @@ const WRITE_BUFFER_MAX: usize = 16 * 1024;
 const KERNEL_SEND_BUFFER: usize = 64 * 1024;
 
 /// Serves a connection to its end.
-pub(super) async fn drive<H: Handler>(
+pub(super) async fn serve_connection<H: Handler>(
     stream: TcpStream,
     client: IpAddr,
     tls: Option<Arc<Tls>>,
@@ -53,18 +53,18 @@ pub(super) async fn drive<H: Handler>(
     let _open = OpenConnectionGuard::new(&*handler);
     let socket = Socket::new(stream, transport.limits.write_timeout);
     let http2 = match tls {
-        None => drive_http1(Stream::Plain(socket), true, client, transport, &handler, phase.clone()).await,
+        None => serve_http1(Stream::Plain(socket), true, client, transport, &handler, phase.clone()).await,
         // Boxed, because a plain connection does not need the memory.
         Some(tls) => match Box::pin(handshake(&tls, socket, client, transport, &*handler, phase.clone())).await {
             Some((stream, Protocol::Http1)) => {
-                drive_http1(stream, false, client, transport, &handler, phase.clone()).await
+                serve_http1(stream, false, client, transport, &handler, phase.clone()).await
             }
             Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
             None => None,
         },
     };
     if let Some((stream, read)) = http2 {
-        Box::pin(http2::drive(stream, read, client, transport, Arc::clone(&handler), phase)).await;
+        Box::pin(http2::serve_http2(stream, read, client, transport, Arc::clone(&handler), phase)).await;
     }
 }
 
@@ -117,7 +117,7 @@ async fn handshake<H: Handler>(
 
 /// Serves an HTTP/1.1 connection. If `any_protocol` is true and the client speaks HTTP/2, returns the stream and the bytes that
 /// were read from it.
-async fn drive_http1<H: Handler>(
+async fn serve_http1<H: Handler>(
     stream: Stream,
     any_protocol: bool,
     client: IpAddr,

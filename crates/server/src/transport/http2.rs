@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::frames::FrameStream;
 pub(super) use self::frames::PREFACE;
 use self::sending::{Window, send};
-use self::streams::Streams;
+use self::streams::StreamLimit;
 use super::connection_state::CloseReason;
 use super::handler::{ConnectionEvent, Handler, RequestInfo};
 use super::in_flight::InFlightRequest;
@@ -60,7 +60,7 @@ const FIELD_WEIGHT: usize = 32;
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
 /// Serves a connection. `read` are the bytes that were already read from it.
-pub(super) async fn drive<H: Handler>(
+pub(super) async fn serve_http2<H: Handler>(
     stream: Stream,
     read: Vec<u8>,
     client: IpAddr,
@@ -84,7 +84,7 @@ pub(super) async fn drive<H: Handler>(
         }
         Err(_) => return end(CloseReason::HeadTimeout),
     };
-    let (requests, streams) = (JoinSet::new(), Arc::new(Streams::new(transport)));
+    let (requests, streams) = (JoinSet::new(), Arc::new(StreamLimit::new(transport)));
     let mut http2 = Http2Connection {
         connection,
         requests,
@@ -141,7 +141,7 @@ fn builder(limits: &TransportLimits) -> Builder {
 struct Http2Connection<H: Handler> {
     connection: Connection<FrameStream, Bytes>,
     requests: JoinSet<()>,
-    streams: Arc<Streams>,
+    streams: Arc<StreamLimit>,
     transport: &'static Transport,
     handler: Arc<H>,
     client: IpAddr,
@@ -152,8 +152,9 @@ struct Http2Connection<H: Handler> {
 impl<H: Handler> Http2Connection<H> {
     async fn run(&mut self, mut phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
         let mut draining = pin!(ShutdownPhase::Draining.reached(&mut phase));
-        let mut leaving = false;
-        // The connection is closed at the deadline if no request is in flight. Before the first request, it is that of a head.
+        let mut is_closing = false;
+        // The connection is closed at the deadline if no request is in flight. Until the first request, the
+        // header timeout applies.
         let mut deadline = Instant::now() + self.transport.limits.header_timeout;
         loop {
             tokio::select! {
@@ -162,20 +163,20 @@ impl<H: Handler> Http2Connection<H> {
                     None => return Ok(()),
                 },
                 Some(_) = self.requests.join_next() => {
-                    let timeout = if leaving { self.close_timeout() } else { self.transport.limits.idle_timeout };
+                    let timeout = if is_closing { self.close_timeout() } else { self.transport.limits.idle_timeout };
                     deadline = Instant::now() + timeout;
                 }
                 () = sleep_until(deadline), if self.requests.is_empty() => {
-                    if leaving {
+                    if is_closing {
                         self.close(Reason::NO_ERROR).await;
                         return Ok(());
                     }
-                    (leaving, self.close_reason) = (true, Some(CloseReason::Idle));
-                    deadline = self.leave();
+                    (is_closing, self.close_reason) = (true, Some(CloseReason::Idle));
+                    deadline = self.begin_graceful_shutdown();
                 }
-                () = &mut draining, if !leaving => {
-                    leaving = true;
-                    deadline = self.leave();
+                () = &mut draining, if !is_closing => {
+                    is_closing = true;
+                    deadline = self.begin_graceful_shutdown();
                 }
                 () = flood.notified() => {
                     self.close_reason = Some(CloseReason::ProtocolViolation);
@@ -187,7 +188,7 @@ impl<H: Handler> Http2Connection<H> {
     }
 
     /// Asks the client to send no more requests; returns its deadline for closing the connection.
-    fn leave(&mut self) -> Instant {
+    fn begin_graceful_shutdown(&mut self) -> Instant {
         self.connection.graceful_shutdown();
         Instant::now() + self.close_timeout()
     }
@@ -213,7 +214,7 @@ impl<H: Handler> Http2Connection<H> {
 async fn serve_request<H: Handler>(
     handler: Arc<H>,
     transport: &'static Transport,
-    streams: Arc<Streams>,
+    streams: Arc<StreamLimit>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     client: IpAddr,
@@ -248,7 +249,8 @@ async fn serve_request<H: Handler>(
     }
 }
 
-/// Checks for a status whose responses have no body. `Content-Length` would describe the body of another response.
+/// Returns true if responses with this status have no body. In a 304, `Content-Length` would describe the body of the 200
+/// response (RFC 9110, 8.6).
 fn has_no_content(head: &hyper::http::response::Parts) -> bool {
     matches!(head.status.as_u16(), 204 | 304)
 }
@@ -292,7 +294,7 @@ impl http_body::Body for RequestBody {
 
 /// Returns the reason to reject a request without routing: its head is too large, or there is no capacity. For HTTP/1.1, the
 /// library and the listener check this.
-fn rejection(request: &Parts, limits: &TransportLimits, streams: &Streams) -> Option<Rejection> {
+fn rejection(request: &Parts, limits: &TransportLimits, streams: &StreamLimit) -> Option<Rejection> {
     let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
     let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);
     let (mut count, mut size) = (0, request.method.as_str().len() + request.uri.path().len());
@@ -304,5 +306,5 @@ fn rejection(request: &Parts, limits: &TransportLimits, streams: &Streams) -> Op
     if size > limits.max_header_bytes || count > limits.max_headers {
         return Some(Rejection::HeadTooLarge);
     }
-    streams.exceed_in_flight().then_some(Rejection::Overloaded)
+    streams.is_over_limit().then_some(Rejection::Overloaded)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use plantstore_telemetry::metrics::{Gauge, Page, Striped};
+use plantstore_telemetry::metrics::{Exposition, Gauge, Striped};
 use tokio::sync::Notify;
 
 use super::connection_state::ConnectionState;
@@ -39,15 +39,18 @@ impl RequestTracker {
         sum(&self.begun) - ended
     }
 
-    pub(super) fn write_metrics(&self, page: &mut Page) {
-        page.gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
+    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
             .sample(&[], self.count());
-        page.gauge(
-            "plantstore_http2_streams_blocked",
-            "HTTP/2 responses that wait for the client's flow-control window.",
-        )
-        .sample(&[], self.blocked.get());
-        page.gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
+        exposition
+            .gauge(
+                "plantstore_http2_streams_blocked",
+                "HTTP/2 responses that wait for the client's flow-control window.",
+            )
+            .sample(&[], self.blocked.get());
+        exposition
+            .gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
             .sample(&[], u8::from(self.is_draining()));
     }
 

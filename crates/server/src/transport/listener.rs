@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-use super::connection::drive;
+use super::connection::serve_connection;
 use super::connection_limit::Exceeded;
 use super::handler::{ConnectionEvent, Handler};
 use super::rejection::Rejection;
@@ -48,7 +48,8 @@ pub(crate) async fn serve<H: Handler>(
                 match transport.connections.open(client.ip(), transport.connections_from(client.ip())) {
                     Ok(open) => {
                         let handler = handler.for_connection();
-                        let connection = drive(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
+                        let connection =
+                            serve_connection(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
                         tokio::spawn(async move {
                             connection.await;
                             drop(open);

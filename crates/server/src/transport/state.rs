@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 
 use super::connection_limit::ConnectionLimit;
 use super::in_flight::RequestTracker;
@@ -40,7 +40,7 @@ impl Transport {
         self.requests.is_draining()
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.requests.write_metrics(page);
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.requests.write_metrics(exposition);
     }
 }

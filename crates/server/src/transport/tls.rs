@@ -21,7 +21,7 @@ use self::expiry::expiry;
 use super::socket::Socket;
 use super::stream::Stream;
 use plantstore_client::trust;
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 
 /// ALPN names of the protocols.
 const HTTP_2: &[u8] = b"h2";
@@ -91,11 +91,13 @@ impl Tls {
     }
 
     /// Writes the time at which the certificate expires.
-    pub fn write_metrics(&self, page: &mut Page) {
+    pub fn write_metrics(&self, exposition: &mut Exposition) {
         let expires = expiry(&self.current.get().key.cert[0]);
         if let Some(expires) = expires {
             let help = "Expiry of the TLS certificate in use, as Unix time.";
-            page.gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help).sample(&[], expires.as_second());
+            exposition
+                .gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help)
+                .sample(&[], expires.as_second());
         }
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
+use super::connection_role::ConnectionRole;
 use super::connector::{Connector, OpenConnection};
 use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
 use super::dialect::Dialect;
-use super::role::ConnectionRole;
 use crate::error::StoreError;
 
 pub(super) struct AdminConnection {

@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error};
 
+use super::connection_role::ConnectionRole;
 use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, driven};
 use super::database_error::{DatabaseError, NO_RESPONSE, describe};
 use super::dialect::Dialect;
-use super::role::ConnectionRole;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 
@@ -68,7 +68,7 @@ impl<S> DatabaseSession<S> {
                     Ok(None)
                 }
                 DatabaseError::Retryable(_) => Ok(None),
-                DatabaseError::NodeLost(text) => pause_for_node(deadline, text).await.map(|()| None),
+                DatabaseError::WorkerLost(text) => pause_for_worker(deadline, text).await.map(|()| None),
                 DatabaseError::Permanent(error) => Err(error),
             },
             Err(_) => {
@@ -84,7 +84,7 @@ impl<S> DatabaseSession<S> {
 
 /// Waits before a statement is retried that failed because the database lost one of its own servers. Fails with the reason if
 /// the deadline is earlier.
-pub(super) async fn pause_for_node(deadline: Instant, reason: String) -> Result<(), StoreError> {
+pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
     if Instant::now() + NODE_PAUSE >= deadline {
         return Err(StoreError::Unavailable(reason));
     }

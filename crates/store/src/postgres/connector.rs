@@ -18,10 +18,10 @@ use tokio_postgres::tls::TlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::connection_role::ConnectionRole;
 use super::database_error::{NO_RESPONSE, describe};
 use super::dialect::Dialect;
 use super::metrics::PostgresMetrics;
-use super::role::ConnectionRole;
 use super::tls;
 use crate::url::PostgresUrl;
 

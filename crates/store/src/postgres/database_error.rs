@@ -17,7 +17,7 @@ pub(super) enum DatabaseError {
     /// A conflict with another transaction: retry.
     Retryable(String),
     /// The database works, but could not reach one of the servers that it distributes its tables to: retry after a pause.
-    NodeLost(String),
+    WorkerLost(String),
     /// A retry would not help.
     Permanent(StoreError),
 }
@@ -38,7 +38,7 @@ impl DatabaseError {
             return Self::ConnectionLost(text);
         }
         if is_of_another_server(code) {
-            return Self::NodeLost(text);
+            return Self::WorkerLost(text);
         }
         if *code == SqlState::T_R_SERIALIZATION_FAILURE
             || *code == SqlState::T_R_DEADLOCK_DETECTED
@@ -59,7 +59,9 @@ impl DatabaseError {
     /// Returns the error for the caller if there is no time for a retry.
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::ConnectionLost(text) | Self::Retryable(text) | Self::NodeLost(text) => StoreError::Unavailable(text),
+            Self::ConnectionLost(text) | Self::Retryable(text) | Self::WorkerLost(text) => {
+                StoreError::Unavailable(text)
+            }
             Self::Permanent(error) => error,
         }
     }

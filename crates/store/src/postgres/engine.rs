@@ -13,10 +13,10 @@ use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::admin::AdminConnection;
 use super::connection::{DatabaseConnection, DatabaseSession};
+use super::connection_role::ConnectionRole;
 use super::connector::Connector;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
-use super::role::ConnectionRole;
 use super::start;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
@@ -25,7 +25,7 @@ use crate::options::OpenOptions;
 use crate::url::{PostgresUrl, StoreUrl};
 use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
 
 /// Maximum number of connections for operations that requests ask for.
@@ -80,8 +80,8 @@ impl Postgres {
         self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.metrics.write(page);
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.metrics.write(exposition);
     }
 
     pub(crate) async fn close(&self) {

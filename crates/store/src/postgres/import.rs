@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use tokio_postgres::Error;
 
 use super::admin::AdminConnection;
+use super::batch_statements::changed_plants;
 use super::engine::Postgres;
 use super::statements::{Prepared, Statements};
-use super::writes::changed_plants;
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use plantstore_model::plant::Tag;

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::connection::{DatabaseConnection, DatabaseSession};
+use super::connection_role::ConnectionRole;
 use super::connector::Connector;
-use super::role::ConnectionRole;
 use super::statements::LockStatements;
 use crate::error::StoreError;
 use crate::idempotency::IdempotencyKey;

@@ -1,8 +1,8 @@
 //! Metrics of the PostgreSQL engine.
 
-use super::role::ConnectionRole;
+use super::connection_role::ConnectionRole;
 use crate::metrics::{SweepMetrics, WriteMetrics};
-use plantstore_telemetry::metrics::{Counter, Gauge, Histogram, Page, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, TIMES};
 
 #[derive(Default)]
 pub(super) struct PostgresMetrics {
@@ -12,10 +12,10 @@ pub(super) struct PostgresMetrics {
 }
 
 impl PostgresMetrics {
-    pub(super) fn write(&self, page: &mut Page) {
-        self.writes.write(page);
-        self.database.write(page);
-        self.sweeps.write(page);
+    pub(super) fn write(&self, exposition: &mut Exposition) {
+        self.writes.write(exposition);
+        self.database.write(exposition);
+        self.sweeps.write(exposition);
     }
 }
 
@@ -53,15 +53,16 @@ impl DatabaseMetrics {
         self.roles[role as usize].failed.count();
     }
 
-    pub(super) fn write(&self, page: &mut Page) {
+    pub(super) fn write(&self, exposition: &mut Exposition) {
         let roles = || {
             ConnectionRole::PERSISTENT.iter().map(|role| ([("role", role.name().into())], &self.roles[*role as usize]))
         };
-        let mut open = page.gauge("plantstore_database_connections", "Open connections to the database, by role.");
+        let mut open =
+            exposition.gauge("plantstore_database_connections", "Open connections to the database, by role.");
         for (labels, role) in roles() {
             open.sample(&labels, role.open.get());
         }
-        let mut opened = page.counter(
+        let mut opened = exposition.counter(
             "plantstore_database_connections_opened_total",
             "Connections to the database that were opened, by role.",
         );
@@ -69,11 +70,12 @@ impl DatabaseMetrics {
             opened.sample(&labels, role.opened.get());
         }
         let failures = "plantstore_database_connection_failures_total";
-        let mut failed = page.counter(failures, "Failed attempts to connect to the database, by role.");
+        let mut failed = exposition.counter(failures, "Failed attempts to connect to the database, by role.");
         for (labels, role) in roles() {
             failed.sample(&labels, role.failed.get());
         }
-        page.histogram("plantstore_database_query_duration_seconds", "Time from sending a read query to its last row.")
+        exposition
+            .histogram("plantstore_database_query_duration_seconds", "Time from sending a read query to its last row.")
             .distribution(&[], &self.queries);
     }
 }

@@ -5,15 +5,15 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::{Client, Error};
 
 use super::engine::Postgres;
-use crate::accounts::{Collection, GrantOutcome, StoredShare};
+use crate::accounts::{CollectionAccess, GrantOutcome, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_RECEIVED_MAX;
 use plantstore_model::user::{Role, UserId, UserName};
 
 impl Postgres {
-    pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
+    pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<CollectionAccess>, StoreError> {
         let found = self.rows(|session| &session.statements.shared_with, [user.get()]).await?;
-        found.iter().map(Collection::read).collect()
+        found.iter().map(CollectionAccess::read).collect()
     }
 
     pub(crate) async fn grant_share(

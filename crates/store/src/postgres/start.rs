@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
+use super::connection_role::ConnectionRole;
 use super::connector::{Connector, backoff};
 use super::dialect::Dialect;
-use super::role::ConnectionRole;
 use super::schema;
 use crate::error::OpenError;
 use crate::options::OpenOptions;

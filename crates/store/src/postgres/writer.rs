@@ -1,10 +1,10 @@
 //! Writer task: drains the write queue into transactions on its own connection.
 //!
 //! The statements of a transaction are pipelined. The commit, together with the outcomes for idempotency keys, is sent after
-//! their responses, so that only a commit can be in doubt. Each transaction stores the number of its commit in a row of the
-//! writer (the mark; `docs/design/group-commit.md` has the protocol). If the connection is lost during a commit, the next attempt finds the mark, or waits for the transaction
-//! that still locks the row, or sets the mark and repeats everything. So exactly one of the two attempts is committed, and its
-//! outcomes are known.
+//! their responses, so that only a commit can be in doubt. Each transaction stores a random commit id (the mark) in the
+//! writer's row. If the connection is lost during a commit, the next attempt waits for the lock of the row and reads the mark. If
+//! it is that of the lost commit, the commit has succeeded; otherwise the transaction is executed again. So exactly one of the two
+//! attempts is committed, and its outcomes are known. `docs/design/group-commit.md` has the protocol.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::batch_collector::BatchCollector;
-use super::connection::{DatabaseConnection, DatabaseSession, pause_for_node};
+use super::batch_statements::{Decision, KeyOutcomes, Responses, Writes};
+use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
+use super::connection_role::ConnectionRole;
 use super::connector::{Connector, lock_timeout};
 use super::database_error::{DatabaseError, NO_RESPONSE, certainly_not_committed, describe, is_rejection};
 use super::dialect::{Dialect, execute_each};
 use super::metrics::PostgresMetrics;
-use super::role::ConnectionRole;
-use super::writes::{Decision, KeyOutcomes, Responses, Writes};
 use crate::error::StoreError;
 use crate::write_queue::{
     BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all,
@@ -37,6 +37,7 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
+
 /// Handle of the writer task.
 pub(super) struct Writer {
     queue: WriteQueue,
@@ -48,17 +49,17 @@ impl Writer {
     pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
-        let worker = Worker {
+        let task = WriterTask {
             connection: Arc::clone(&connection),
             timeout: connector.timeout,
             id: random(),
             last: 0,
             took: Duration::ZERO,
             limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
-            lost_node: false,
+            lost_worker: false,
             metrics: Arc::clone(metrics),
         };
-        let task = tokio::spawn(exit_on_panic(worker.run(BatchCollector::new(jobs))));
+        let task = tokio::spawn(exit_on_panic(task.run(BatchCollector::new(jobs))));
         Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
@@ -102,22 +103,22 @@ fn limit_waits_on_citus(timeout: Duration) -> String {
     format!("SET LOCAL lock_timeout = {}", lock_timeout(timeout))
 }
 
-struct Worker {
+struct WriterTask {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
     /// Id of the writer's row. It changes after an unknown outcome.
     id: i64,
-    /// Number of the last commit, which the row must contain.
+    /// Id of the last commit, which the row must contain.
     last: i64,
     /// Duration of the last commit.
     took: Duration,
     limit_waits_on_citus: String,
     /// True if the last commit failed because the database lost one of its own servers.
-    lost_node: bool,
+    lost_worker: bool,
     metrics: Arc<PostgresMetrics>,
 }
 
-impl Worker {
+impl WriterTask {
     async fn run(mut self, mut collector: BatchCollector) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while collector.collect(&mut batch).await {
@@ -153,7 +154,7 @@ impl Worker {
         match timeout(self.timeout, recording).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(error = describe(&error), "token uses not recorded");
+                tracing::debug!(error = describe(&error), "token use not recorded");
                 if !is_rejection(&error) || self.roll_back(&session, Instant::now() + self.timeout).await.is_err() {
                     session.discard();
                 }
@@ -168,8 +169,8 @@ impl Worker {
         }
         let result = self.commit(batch).await;
         // If the database lost one of its own servers, it may still execute the writes of users on other servers.
-        let lost_node = std::mem::take(&mut self.lost_node) && matches!(result, Err(StoreError::Unavailable(_)));
-        if !(is_worth_retrying_one_by_one(&result, batch.len()) || (lost_node && batch.len() > 1)) {
+        let lost_worker = std::mem::take(&mut self.lost_worker) && matches!(result, Err(StoreError::Unavailable(_)));
+        if !(is_worth_retrying_one_by_one(&result, batch.len()) || (lost_worker && batch.len() > 1)) {
             return reply_all(batch, result);
         }
         for job in batch.drain(..) {
@@ -192,7 +193,7 @@ impl Worker {
         // The outcomes of a commit that got no response.
         let mut in_doubt = None;
         // The first attempt may have used a connection to another server that was lost long before.
-        let mut retries_of_lost_node = usize::from(batch.len() == 1);
+        let mut retries_of_lost_worker = usize::from(batch.len() == 1);
         loop {
             let session = match self.connection.session(deadline).await {
                 Ok(session) => session,
@@ -214,15 +215,15 @@ impl Worker {
                     fault if Instant::now() >= deadline => {
                         return Err(self.give_up(in_doubt.is_some(), fault.into_error()));
                     }
-                    DatabaseError::NodeLost(text) if in_doubt.is_none() => {
-                        let Some(remaining) = retries_of_lost_node.checked_sub(1) else {
-                            self.lost_node = true;
+                    DatabaseError::WorkerLost(text) if in_doubt.is_none() => {
+                        let Some(remaining) = retries_of_lost_worker.checked_sub(1) else {
+                            self.lost_worker = true;
                             return Err(self.give_up(false, StoreError::Unavailable(text)));
                         };
-                        retries_of_lost_node = remaining;
+                        retries_of_lost_worker = remaining;
                     }
-                    DatabaseError::NodeLost(text) => {
-                        if let Err(error) = pause_for_node(deadline, text).await {
+                    DatabaseError::WorkerLost(text) => {
+                        if let Err(error) = pause_for_worker(deadline, text).await {
                             return Err(self.give_up(true, error));
                         }
                     }
@@ -256,8 +257,8 @@ impl Worker {
             session.discard();
             AttemptResult::Failed(fault)
         };
-        let staged = match timeout_at(deadline, self.stage(session, commit, batch)).await {
-            Ok(Ok(staged)) => staged,
+        let executed = match timeout_at(deadline, self.execute(session, commit, batch)).await {
+            Ok(Ok(executed)) => executed,
             Ok(Err(error)) => match DatabaseError::classify(&error) {
                 fault @ DatabaseError::ConnectionLost(_) => return failed(fault),
                 fault => {
@@ -269,13 +270,13 @@ impl Worker {
             },
             Err(_) => return failed(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         };
-        let outcomes = match staged {
-            StageResult::Ready(outcomes) => outcomes,
-            StageResult::MarkMismatch => {
+        let outcomes = match executed {
+            ExecutionResult::Ready(outcomes) => outcomes,
+            ExecutionResult::MarkMismatch => {
                 let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
                 return resolved.unwrap_or_else(failed);
             }
-            StageResult::Inconsistent => {
+            ExecutionResult::Inconsistent => {
                 let again = || {
                     AttemptResult::Failed(DatabaseError::Retryable("a key changed although it was locked".to_owned()))
                 };
@@ -285,7 +286,7 @@ impl Worker {
         // The mark is set, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline + COMMIT_GRACE, finish(session, batch, &outcomes)).await {
+        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &outcomes)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 AttemptResult::Committed(outcomes)
@@ -299,19 +300,19 @@ impl Worker {
     }
 
     /// Executes the transaction except for its end.
-    async fn stage(&self, session: &DatabaseSession, commit: i64, batch: &[Job]) -> Result<StageResult, Error> {
+    async fn execute(&self, session: &DatabaseSession, commit: i64, batch: &[Job]) -> Result<ExecutionResult, Error> {
         match session.dialect {
-            Dialect::Postgres => self.stage_on_postgres(session, commit, batch).await,
-            Dialect::Citus => self.stage_on_citus(session, commit, batch).await,
+            Dialect::Postgres => self.execute_on_postgres(session, commit, batch).await,
+            Dialect::Citus => self.execute_on_citus(session, commit, batch).await,
         }
     }
 
-    async fn stage_on_postgres(
+    async fn execute_on_postgres(
         &self,
         session: &DatabaseSession,
         commit: i64,
         batch: &[Job],
-    ) -> Result<StageResult, Error> {
+    ) -> Result<ExecutionResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
         let Writes { deletes, creates, general_deletes, general_creates, .. } = &writes;
@@ -331,25 +332,25 @@ impl Worker {
         // The first error is the cause of the others.
         begun?;
         if marked? == 0 {
-            return Ok(StageResult::MarkMismatch);
+            return Ok(ExecutionResult::MarkMismatch);
         }
         let (new, locked, known, deleted, general_deleted) = (new?, locked?, known?, deleted?, general_deleted?);
         let (created, general_created) = (created?, general_created?);
         let decided_by = Decision::Database;
         let responses =
             Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
-        Ok(responses.outcomes(batch)?.map_or(StageResult::Inconsistent, StageResult::Ready))
+        Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
     /// Executes the same in two steps, because no statement can read the rows of two users, who may be on different workers. In
     /// between, the node decides which writes are executed. The rows of all users are locked by then, so no other node changes
     /// their keys.
-    async fn stage_on_citus(
+    async fn execute_on_citus(
         &self,
         session: &DatabaseSession,
         commit: i64,
         batch: &[Job],
-    ) -> Result<StageResult, Error> {
+    ) -> Result<ExecutionResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
         let mark: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
@@ -363,7 +364,7 @@ impl Worker {
         );
         begun?;
         if marked? == 0 {
-            return Ok(StageResult::MarkMismatch);
+            return Ok(ExecutionResult::MarkMismatch);
         }
         let (new, locked, known) = (new?, locked?, known?);
         let Writes { deletes, creates, general_deletes, general_creates, .. } =
@@ -379,7 +380,7 @@ impl Worker {
         let decided_by = Decision::Node;
         let responses =
             Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
-        Ok(responses.outcomes(batch)?.map_or(StageResult::Inconsistent, StageResult::Ready))
+        Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
     /// Handles an unexpected mark: either the in-doubt commit has succeeded, or the database was restored.
@@ -423,7 +424,7 @@ impl Worker {
 }
 
 /// Stores the outcomes under their keys and commits. The error `None` means that the commit is in doubt.
-async fn finish(
+async fn commit_transaction(
     session: &DatabaseSession,
     batch: &[Job],
     outcomes: &[JobOutcome],
@@ -449,7 +450,7 @@ async fn finish(
 }
 
 /// Result of a transaction before its commit.
-enum StageResult {
+enum ExecutionResult {
     /// The outcomes can be stored under their keys and committed.
     Ready(Vec<JobOutcome>),
     /// The row of the writer contains another commit than expected.
@@ -464,7 +465,7 @@ enum AttemptResult {
     Committed(Vec<JobOutcome>),
     /// The commit got no response.
     InDoubt,
-    /// The row of the writer contains an earlier commit than it must.
+    /// The row of the writer contains the id of an earlier commit.
     Rewound,
     Failed(DatabaseError),
 }

@@ -19,7 +19,7 @@ use crate::options::OpenOptions;
 use crate::url::StoreUrl;
 use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::Page;
+use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
 
 /// The embedded engine.
@@ -86,8 +86,8 @@ impl Sqlite {
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
-        self.metrics.write(page);
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.metrics.write(exposition);
     }
 
     /// Closes the file. SQLite then removes the WAL, unless another connection is open. A later read opens the file again.

@@ -1,7 +1,7 @@
 //! Metrics of the SQLite engine.
 
 use crate::metrics::{SweepMetrics, WriteMetrics};
-use plantstore_telemetry::metrics::{Gauge, Histogram, Page, TIMES};
+use plantstore_telemetry::metrics::{Exposition, Gauge, Histogram, TIMES};
 
 #[derive(Default)]
 pub(super) struct SqliteMetrics {
@@ -11,10 +11,10 @@ pub(super) struct SqliteMetrics {
 }
 
 impl SqliteMetrics {
-    pub(super) fn write(&self, page: &mut Page) {
-        self.writes.write(page);
-        self.wal.write(page);
-        self.sweeps.write(page);
+    pub(super) fn write(&self, exposition: &mut Exposition) {
+        self.writes.write(exposition);
+        self.wal.write(exposition);
+        self.sweeps.write(exposition);
     }
 }
 
@@ -38,15 +38,19 @@ impl Default for WalMetrics {
 }
 
 impl WalMetrics {
-    pub(super) fn write(&self, page: &mut Page) {
-        page.histogram(
-            "plantstore_checkpoint_duration_seconds",
-            "Duration of checkpoints, by mode; a restart blocks writes.",
-        )
-        .distribution(&[("mode", "passive".into())], &self.passive_checkpoints)
-        .distribution(&[("mode", "restart".into())], &self.restart_checkpoints);
-        page.gauge("plantstore_wal_bytes", "Size of the WAL after the last commit.").sample(&[], self.bytes.get());
-        page.gauge("plantstore_wal_pending_bytes", "Part of the WAL that is not yet checkpointed.")
+    pub(super) fn write(&self, exposition: &mut Exposition) {
+        exposition
+            .histogram(
+                "plantstore_checkpoint_duration_seconds",
+                "Duration of checkpoints, by mode; a restart blocks writes.",
+            )
+            .distribution(&[("mode", "passive".into())], &self.passive_checkpoints)
+            .distribution(&[("mode", "restart".into())], &self.restart_checkpoints);
+        exposition
+            .gauge("plantstore_wal_bytes", "Size of the WAL after the last commit.")
+            .sample(&[], self.bytes.get());
+        exposition
+            .gauge("plantstore_wal_pending_bytes", "Part of the WAL that is not yet checkpointed.")
             .sample(&[], self.pending_bytes.get());
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), 
     }
 }
 
-/// Checks that the file has exactly the tables of this schema version. A view in place of a table could be endless, and with a
+/// Checks that the file has all tables of this schema version. Other tables are ignored. A view in place of a table could be endless, and with a
 /// version that is too low tables would not be copied.
 fn check_tables(connection: &Connection, version: i64) -> Result<(), SchemaError> {
     const FIND: &str = "SELECT type = 'table' AND strict FROM pragma_table_list WHERE schema = 'main' AND name = ?1";

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::engine::Sqlite;
-use crate::accounts::{Collection, GrantOutcome, StoredShare};
+use crate::accounts::{CollectionAccess, GrantOutcome, StoredShare};
 use crate::error::StoreError;
 use crate::limits::SHARES_RECEIVED_MAX;
 use crate::version::next_version;
@@ -12,7 +12,7 @@ use plantstore_model::user::{Role, UserId, UserName};
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
-    pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<Collection>, StoreError> {
+    pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<CollectionAccess>, StoreError> {
         const FIND: &str = "
             WITH grantee AS (SELECT user_id, name FROM users WHERE user_id = ?1),
             by_name AS (
@@ -25,7 +25,7 @@ impl Sqlite {
             JOIN users ON users.user_id = owner_id ORDER BY name";
         self.read(|connection| {
             let mut statement = connection.prepare_cached(FIND)?;
-            statement.query_map([user.get()], |row| Collection::read(row))?.collect()
+            statement.query_map([user.get()], |row| CollectionAccess::read(row))?.collect()
         })
     }
 

@@ -19,7 +19,7 @@ use super::metrics::SqliteMetrics;
 use crate::error::StoreError;
 use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
 use crate::options::OpenOptions;
-use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
 use crate::version::next_version;
 use crate::write_queue::{BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteQueue, execute_batch};
 use plantstore_model::plant::{NewPlant, PlantId, Tag};
@@ -30,7 +30,7 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a caller waits longer than the writer waits for the write lock, so that the writer reports the error.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
-/// Fair: waiting tasks get the lock in their order.
+/// Fair lock: waiting tasks get it in their order.
 type CommitLock = tokio::sync::Mutex<()>;
 
 /// Handle of the writer thread.
@@ -180,8 +180,8 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
 
 fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
     Ok(match job {
-        Job::Create { actor, plant, .. } => JobOutcome::Create(create(transaction, versions, *actor, plant)?),
-        Job::Delete { actor, id, .. } => JobOutcome::Delete(delete(transaction, versions, *actor, *id)?),
+        Job::Create { context, plant, .. } => JobOutcome::Create(create(transaction, versions, *context, plant)?),
+        Job::Delete { context, id, .. } => JobOutcome::Delete(delete(transaction, versions, *context, *id)?),
         Job::StoreRejection { user, .. } => {
             let exists = versions.next_of(transaction, *user)?.is_some();
             if exists { JobOutcome::Rejected } else { JobOutcome::Nothing }
@@ -241,13 +241,13 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
 fn create(
     transaction: &Transaction<'_>,
     versions: &mut VersionUpdates,
-    actor: Actor,
+    context: WriteContext,
     plant: &NewPlant,
 ) -> rusqlite::Result<CreateOutcome> {
-    if versions.next_of(transaction, actor.user)?.is_none() {
+    if versions.next_of(transaction, context.user)?.is_none() {
         return Ok(CreateOutcome::NoUser);
     }
-    let Some(version) = versions.next_of(transaction, actor.owner)? else {
+    let Some(version) = versions.next_of(transaction, context.owner)? else {
         return Ok(CreateOutcome::NoOwner);
     };
     let inserted = transaction
@@ -256,32 +256,32 @@ fn create(
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
-            actor.owner.get(),
+            context.owner.get(),
             plant.id.get(),
             plant.name.as_str(),
             plant.tag.as_ref().map(Tag::as_str),
             version
         ])?;
-    versions.changed(actor.owner, inserted);
+    versions.changed(context.owner, inserted);
     Ok(if inserted == 1 { CreateOutcome::Created } else { CreateOutcome::Duplicate })
 }
 
 fn delete(
     transaction: &Transaction<'_>,
     versions: &mut VersionUpdates,
-    actor: Actor,
+    context: WriteContext,
     id: PlantId,
 ) -> rusqlite::Result<DeleteOutcome> {
-    if versions.next_of(transaction, actor.user)?.is_none() {
+    if versions.next_of(transaction, context.user)?.is_none() {
         return Ok(DeleteOutcome::NoUser);
     }
-    if versions.next_of(transaction, actor.owner)?.is_none() {
+    if versions.next_of(transaction, context.owner)?.is_none() {
         return Ok(DeleteOutcome::NoOwner);
     }
     let deleted = transaction
         .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-        .execute([actor.owner.get(), id.get()])?;
-    versions.changed(actor.owner, deleted);
+        .execute([context.owner.get(), id.get()])?;
+    versions.changed(context.owner, deleted);
     Ok(if deleted == 1 { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
 }
 

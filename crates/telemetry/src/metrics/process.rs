@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use super::page::{Page, float};
+use super::exposition::{Exposition, float};
 
 #[derive(Debug)]
 pub struct Process {
@@ -21,20 +21,22 @@ impl Process {
     }
 
     /// Writes the metrics that the system reports.
-    pub fn write_metrics(&self, page: &mut Page) {
-        page.gauge("process_start_time_seconds", "Start time of the process, as Unix time.").sample(&[], self.started);
+    pub fn write_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .gauge("process_start_time_seconds", "Start time of the process, as Unix time.")
+            .sample(&[], self.started);
         if let Some(seconds) = cpu_seconds() {
-            page.counter("process_cpu_seconds_total", "User and system CPU time spent.").sample(&[], seconds);
+            exposition.counter("process_cpu_seconds_total", "User and system CPU time spent.").sample(&[], seconds);
         }
         if let Some((virtual_bytes, resident_bytes)) = memory() {
-            page.gauge("process_virtual_memory_bytes", "Virtual memory size.").sample(&[], virtual_bytes);
-            page.gauge("process_resident_memory_bytes", "Resident memory size.").sample(&[], resident_bytes);
+            exposition.gauge("process_virtual_memory_bytes", "Virtual memory size.").sample(&[], virtual_bytes);
+            exposition.gauge("process_resident_memory_bytes", "Resident memory size.").sample(&[], resident_bytes);
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            page.gauge("process_open_fds", "Number of open file descriptors.").sample(&[], open.count());
+            exposition.gauge("process_open_fds", "Number of open file descriptors.").sample(&[], open.count());
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            page.gauge("process_max_fds", "Maximum number of open file descriptors.").sample(&[], most);
+            exposition.gauge("process_max_fds", "Maximum number of open file descriptors.").sample(&[], most);
         }
     }
 }

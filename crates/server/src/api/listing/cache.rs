@@ -12,11 +12,11 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use quick_cache::Weighter;
 
+use super::parameters::ListParameters;
 use super::response::respond;
-use super::view::View;
 use crate::api::collections::ListState;
 use plantstore_store::cache::{BoundedCache, weighted_cache};
-use plantstore_telemetry::metrics::{Counter, Page, Striped};
+use plantstore_telemetry::metrics::{Counter, Exposition, Striped};
 
 /// Approximate size of an entry without the list itself.
 const ENTRY_BYTES: usize = 512;
@@ -40,15 +40,15 @@ impl CachedList {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<(ListState, View), CachedList> for ByBytes {
-    fn weight(&self, (_, view): &(ListState, View), list: &CachedList) -> u64 {
-        (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + view.bytes() + ENTRY_BYTES) as u64
+impl Weighter<(ListState, ListParameters), CachedList> for ByBytes {
+    fn weight(&self, (_, parameters): &(ListState, ListParameters), list: &CachedList) -> u64 {
+        (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + parameters.bytes() + ENTRY_BYTES) as u64
     }
 }
 
 /// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
-    lists: Option<BoundedCache<(ListState, View), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(ListState, ListParameters), CachedList, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -80,8 +80,8 @@ impl ListCache {
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
-    pub(super) fn get(&self, state: ListState, view: &View) -> Option<CachedList> {
-        let found = self.lists.as_ref()?.get(&(state, view.clone()));
+    pub(super) fn get(&self, state: ListState, parameters: &ListParameters) -> Option<CachedList> {
+        let found = self.lists.as_ref()?.get(&(state, parameters.clone()));
         found.inspect(|_| self.hits.count())
     }
 
@@ -103,19 +103,21 @@ impl ListCache {
         Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
-    pub(super) fn insert(&self, state: ListState, view: View, list: &CachedList) {
+    pub(super) fn insert(&self, state: ListState, parameters: ListParameters, list: &CachedList) {
         if let Some(cache) = &self.lists {
-            cache.insert((state, view), list.clone());
+            cache.insert((state, parameters), list.clone());
         }
     }
 
-    pub(crate) fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let Some(cache) = &self.lists else { return };
-        page.counter("plantstore_list_cache_lookups_total", "Lookups in the list cache, by result.")
+        exposition
+            .counter("plantstore_list_cache_lookups_total", "Lookups in the list cache, by result.")
             .sample(&[("result", "hit".into())], self.hits.get())
             .sample(&[("result", "miss".into())], self.misses.get());
-        page.gauge("plantstore_list_cache_bytes", "Size of the list cache.").sample(&[], cache.weight());
-        page.gauge("plantstore_list_cache_capacity_bytes", "Maximum size of the list cache (--list-cache-bytes).")
+        exposition.gauge("plantstore_list_cache_bytes", "Size of the list cache.").sample(&[], cache.weight());
+        exposition
+            .gauge("plantstore_list_cache_capacity_bytes", "Maximum size of the list cache (--list-cache-bytes).")
             .sample(&[], cache.capacity());
     }
 }

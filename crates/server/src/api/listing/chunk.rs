@@ -3,19 +3,19 @@
 use std::ops::ControlFlow;
 
 use plantstore_model::plant::{Plant, PlantId};
-use plantstore_store::Collection;
+use plantstore_store::CollectionAccess;
 
-use super::view::Include;
+use super::parameters::Include;
 
 /// Size of a chunk in bytes. A chunk ends with the plant that reaches this size. 60 KiB leaves space for that plant in a
 /// 64 KiB buffer; buffers grow by doubling.
 pub(super) const CHUNK_BYTES: usize = 60 * 1024;
-/// The same for a connection whose other responses have used up its buffers.
+/// Size of a chunk in bytes on a connection that has no free buffer.
 pub(super) const SMALL_CHUNK_BYTES: usize = 3 * 1024;
 
 /// One chunk of a list as JSON: each plant is preceded by a separator, `[` or `,`.
 pub(super) struct JsonChunk<'a> {
-    collections: &'a [Collection],
+    collections: &'a [CollectionAccess],
     include: Include,
     separator: u8,
     /// Size in bytes at which it ends.
@@ -26,7 +26,7 @@ pub(super) struct JsonChunk<'a> {
 }
 
 impl<'a> JsonChunk<'a> {
-    pub(super) fn new(collections: &'a [Collection], include: Include, separator: u8, limit: usize) -> Self {
+    pub(super) fn new(collections: &'a [CollectionAccess], include: Include, separator: u8, limit: usize) -> Self {
         Self { collections, include, separator, limit, bytes: Vec::with_capacity(1_024), count: 0, last: None }
     }
 

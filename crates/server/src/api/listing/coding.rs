@@ -25,7 +25,7 @@ thread_local! {
 
 pub(super) enum Coding {
     /// The list is too small to be compressed for any client.
-    Fixed,
+    NotNegotiated,
     Identity,
     Gzip(GzipState),
 }
@@ -46,7 +46,7 @@ impl Coding {
     /// Encodes the next chunk.
     pub(super) fn encode(&mut self, chunk: Vec<u8>, is_last: bool) -> Result<Vec<u8>, CompressError> {
         match self {
-            Self::Fixed | Self::Identity => Ok(chunk),
+            Self::NotNegotiated | Self::Identity => Ok(chunk),
             Self::Gzip(state) => state.encode(&chunk, is_last),
         }
     }
@@ -59,7 +59,7 @@ impl Coding {
 
     /// Returns true if the response depends on `Accept-Encoding`.
     pub(super) fn is_negotiated(&self) -> bool {
-        !matches!(self, Self::Fixed)
+        !matches!(self, Self::NotNegotiated)
     }
 }
 

@@ -6,8 +6,8 @@ use axum::extract::FromRequestParts;
 use hyper::http::request::Parts;
 
 use super::cursor::Cursor;
-use super::view::{BAD_INCLUDE, Include, View, parse_limit};
-use crate::api::collections::OwnerName;
+use super::parameters::{BAD_INCLUDE, Include, ListParameters, parse_limit};
+use crate::api::collections::OwnerParameter;
 use crate::api::entity_tag::IfNoneMatch;
 use crate::api::error::ApiError;
 use crate::api::negotiation::accepts_gzip;
@@ -16,7 +16,7 @@ use crate::transport::BufferBudget;
 
 /// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
-    pub(super) view: View,
+    pub(super) parameters: ListParameters,
     pub(super) if_none_match: Option<IfNoneMatch>,
     pub(super) accepts_gzip: bool,
     pub(super) context: Arc<Context>,
@@ -27,37 +27,37 @@ impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let mut view = View::default();
+        let mut parameters = ListParameters::default();
         let mut include = None;
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match &*name {
-                "limit" if view.limit.is_some() => return Err(ApiError::BadLimit("is given more than once")),
-                "limit" => view.limit = Some(parse_limit(&value)?),
-                "after" if view.after.is_some() => return Err(ApiError::BadCursor),
-                "after" => view.after = Some(Cursor::decode(&value).ok_or(ApiError::BadCursor)?),
+                "limit" if parameters.limit.is_some() => return Err(ApiError::BadLimit("is given more than once")),
+                "limit" => parameters.limit = Some(parse_limit(&value)?),
+                "after" if parameters.after.is_some() => return Err(ApiError::BadCursor),
+                "after" => parameters.after = Some(Cursor::decode(&value).ok_or(ApiError::BadCursor)?),
                 "include" if include.is_some() => return Err(BAD_INCLUDE),
                 "include" => include = Some(Include::parse(&value)?),
-                "owner" => view.owner.set(&value)?,
+                "owner" => parameters.owner.set(&value)?,
                 _ => {}
             }
         }
-        view.include = include.unwrap_or_default();
+        parameters.include = include.unwrap_or_default();
         let if_none_match = IfNoneMatch::of(&parts.headers);
         let buffers = parts.extensions.get::<BufferBudget>().cloned().unwrap_or_default();
         let accepts_gzip = accepts_gzip(&parts.headers);
-        Ok(Self { view, if_none_match, accepts_gzip, context: Context::of(parts), buffers })
+        Ok(Self { parameters, if_none_match, accepts_gzip, context: Context::of(parts), buffers })
     }
 }
 
 impl ListQuery {
-    pub(crate) fn owner(&self) -> &OwnerName {
-        &self.view.owner
+    pub(crate) fn owner(&self) -> &OwnerParameter {
+        &self.parameters.owner
     }
 }
 
 /// A request for one plant: its parameters except for the id.
 pub(crate) struct PlantQuery {
-    pub(crate) owner: OwnerName,
+    pub(crate) owner: OwnerParameter,
     pub(super) include: Include,
     pub(super) if_none_match: Option<IfNoneMatch>,
 }
@@ -66,7 +66,7 @@ impl<App: Send + Sync> FromRequestParts<App> for PlantQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let (mut owner, mut include) = (OwnerName::default(), None);
+        let (mut owner, mut include) = (OwnerParameter::default(), None);
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match &*name {
                 "include" if include.is_some() => return Err(BAD_INCLUDE),

@@ -10,8 +10,9 @@ use crate::api::entity_tag::{self, EntityTag};
 /// Approximate number of header fields of a response, reserved at once.
 const HEADERS_USUAL: usize = 12;
 
-/// `Vary` of responses that are the same for all clients with the token, and of those that are compressed for some of them.
+/// `Vary` of responses that are never compressed.
 pub(super) const NOT_NEGOTIATED: HeaderValue = HeaderValue::from_static("Authorization");
+/// `Vary` of responses that are compressed for clients that accept it.
 pub(super) const NEGOTIATED: HeaderValue = HeaderValue::from_static("Authorization, Accept-Encoding");
 
 pub(super) fn respond(body: Body, next: Option<HeaderValue>, tag: HeaderValue) -> Response {

@@ -13,9 +13,9 @@ use http_body::Frame;
 
 use super::chunk::{CHUNK_BYTES, Density, JsonChunk, SMALL_CHUNK_BYTES};
 use super::coding::Coding;
+use super::parameters::ListParameters;
 use super::query::ListQuery;
 use super::response::respond_encoded;
-use super::view::View;
 use crate::api::collections::ReadableCollections;
 use crate::api::entity_tag::EntityTag;
 use crate::api::error::ApiError;
@@ -29,7 +29,7 @@ use plantstore_telemetry::metrics::GaugeGuard;
 pub(super) struct StreamedList {
     api: &'static Api,
     readable: ReadableCollections,
-    view: View,
+    parameters: ListParameters,
     /// The owners' versions when the first chunk was read.
     versions: Vec<Option<Version>>,
     ranges: Vec<PlantRange>,
@@ -63,12 +63,12 @@ impl StreamedList {
         density: Density,
         coding: Coding,
     ) -> Self {
-        let ListQuery { view, context, buffers, .. } = query;
+        let ListQuery { parameters, context, buffers, .. } = query;
         Self {
             api,
-            ranges: view.ranges(&readable),
+            ranges: parameters.ranges(&readable),
             readable,
-            view,
+            parameters,
             versions,
             density,
             separator: b'[',
@@ -91,11 +91,11 @@ impl StreamedList {
             *range = range.as_of(*version);
         }
         let mut next = None;
-        if let Some(limit) = self.view.limit {
+        if let Some(limit) = self.parameters.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
             if let Some(end) = self.api.store.boundary(&self.ranges, left).await? {
                 end_ranges_after(&mut self.ranges, end);
-                next = self.view.next(&self.readable, end);
+                next = self.parameters.next(&self.readable, end);
             }
         }
         let response = respond_encoded(Body::empty(), &self.coding, next, tag.header());
@@ -120,7 +120,7 @@ impl StreamedList {
     async fn read(mut self) -> Result<Next, StreamError> {
         let permit = self.buffers.try_take();
         let limit = if permit.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
-        let mut chunk = JsonChunk::new(self.readable.collections(), self.view.include, self.separator, limit);
+        let mut chunk = JsonChunk::new(self.readable.collections(), self.parameters.include, self.separator, limit);
         let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
         let listed = self.api.store.list(&mut self.ranges, self.density.rows_of(limit), push).await?;
         // The plants of a deleted user are being removed, so the list would be incomplete.
@@ -145,8 +145,8 @@ enum StreamError {
     UserDeleted,
 }
 
-/// The chunks of a list as a body that reports its end together with the last chunk: the client's flow-control window may be
-/// exhausted by it, and the end could not be sent.
+/// The chunks of a list as a body. It reports its end together with the last chunk, because that chunk may exhaust the client's
+/// flow-control window.
 struct ChunkedBody<S> {
     chunks: S,
     ended: bool,

@@ -13,7 +13,7 @@ use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document};
 use super::keys::{KeySet, SkippedKey};
 use super::report::report_skipped_keys;
 use plantstore_client::{Address, Cleartext, Client};
-use plantstore_telemetry::metrics::{Counter, Gauge, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 /// Pause between two fetches. Together with [`FETCH_TIMEOUT`] it limits the time for which a removed key is still accepted; the
 /// documentation promises 30 seconds.
@@ -62,15 +62,16 @@ impl KeyCache {
         Self { state, metrics }
     }
 
-    pub(super) fn write_metrics(&self, page: &mut Page) {
+    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
         let FetchMetrics { fetched, failed, last } = &*self.metrics;
-        page.counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by outcome.")
+        exposition
+            .counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by outcome.")
             .sample(&[("outcome", "ok".into())], fetched.get())
             .sample(&[("outcome", "failed".into())], failed.get());
         // Omitted before the first fetch: the age that a dashboard computes from zero would be decades.
         if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
             let help = "Time of the last successful fetch of the issuer's keys, as Unix time.";
-            page.gauge("plantstore_oidc_keys_last_fetch_timestamp_seconds", help).sample(&[], last);
+            exposition.gauge("plantstore_oidc_keys_last_fetch_timestamp_seconds", help).sample(&[], last);
         }
     }
 

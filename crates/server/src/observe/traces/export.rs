@@ -19,7 +19,7 @@ use super::id::random;
 use super::otlp::{self, PartialSuccess};
 use super::span::RequestSpans;
 use plantstore_client::{ClientError, Response};
-use plantstore_telemetry::metrics::{Counter, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition};
 
 /// Requests whose spans are queued at most; the spans of others are dropped.
 const QUEUE_MAX: usize = 2_048;
@@ -75,14 +75,17 @@ impl Exporter {
         }
     }
 
-    pub(super) fn write_metrics(&self, page: &mut Page) {
+    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
         let ExportMetrics { exported, dropped, rejected } = &*self.metrics;
-        page.counter("plantstore_trace_spans_total", "Spans, by outcome.")
+        exposition
+            .counter("plantstore_trace_spans_total", "Spans, by outcome.")
             .sample(&[("outcome", "exported".into())], exported.get())
             .sample(&[("outcome", "dropped".into())], dropped.get())
             .sample(&[("outcome", "rejected".into())], rejected.get());
         let waiting = self.queue.max_capacity() - self.queue.capacity();
-        page.gauge("plantstore_trace_queue_depth", "Requests whose spans wait to be exported.").sample(&[], waiting);
+        exposition
+            .gauge("plantstore_trace_queue_depth", "Requests whose spans wait to be exported.")
+            .sample(&[], waiting);
     }
 }
 

@@ -15,14 +15,14 @@ const PER_REQUEST: u32 = 4;
 const BYTES_PER_FRAME: usize = 1_024;
 
 /// Token bucket of control frames.
-pub(super) struct ControlFrames {
+pub(super) struct ControlFrameLimit {
     left: u32,
     refilled: Instant,
     /// Bytes written for which no token was added yet.
     bytes: usize,
 }
 
-impl ControlFrames {
+impl ControlFrameLimit {
     pub(super) fn new() -> Self {
         Self { left: BURST, refilled: Instant::now(), bytes: 0 }
     }

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
-use super::control::ControlFrames;
+use super::control::ControlFrameLimit;
 use crate::transport::socket::Timer;
 use crate::transport::stream::Stream;
 
@@ -25,7 +25,7 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// A stream on which every frame but the data of a body must arrive in time.
+/// A stream that enforces the header timeout on all frames except DATA.
 pub(super) struct FrameStream {
     /// `None` once it is given back.
     stream: Option<Stream>,
@@ -127,7 +127,7 @@ struct FrameTracker {
     /// Arrival time of the first byte of an incomplete frame or request head. `None` during the body of a request, which has a
     /// deadline of its own.
     unfinished: Option<Instant>,
-    control: ControlFrames,
+    control: ControlFrameLimit,
     /// The client has sent too many control frames.
     flooded: bool,
 }
@@ -140,7 +140,7 @@ impl FrameTracker {
             left: PREFACE.len(),
             continues: false,
             unfinished: None,
-            control: ControlFrames::new(),
+            control: ControlFrameLimit::new(),
             flooded: false,
         }
     }

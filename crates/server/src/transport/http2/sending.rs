@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::{Reason, SendStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::streams::Streams;
+use super::streams::StreamLimit;
 use crate::transport::handler::ResponseBody;
 use crate::transport::state::Transport;
 
@@ -56,13 +56,13 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
 /// The flow-control window of a response, and the time that the client has left to open it.
 pub(super) struct Window<'a> {
     transport: &'static Transport,
-    streams: &'a Streams,
+    streams: &'a StreamLimit,
     /// Time that the response may still be blocked. Time spent blocked is subtracted, and bytes sent add to it.
     left: Duration,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(transport: &'static Transport, streams: &'a Streams) -> Self {
+    pub(super) fn new(transport: &'static Transport, streams: &'a StreamLimit) -> Self {
         Self { transport, streams, left: transport.limits.write_timeout }
     }
 
@@ -78,7 +78,7 @@ impl<'a> Window<'a> {
         let mut capacity =
             timeout_at(deadline.min(since + CROWDED_AFTER), poll_fn(|task| stream.poll_capacity(task))).await;
         if capacity.is_err() && self.left > CROWDED_AFTER {
-            if self.streams.exceed_blocked() {
+            if self.streams.is_over_blocked_limit() {
                 return Err(Reason::ENHANCE_YOUR_CALM);
             }
             capacity = timeout_at(deadline, poll_fn(|task| stream.poll_capacity(task))).await;

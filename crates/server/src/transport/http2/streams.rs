@@ -10,8 +10,8 @@ use crate::transport::state::Transport;
 /// Maximum number of buffers that the responses of a connection hold.
 const BUFFERS_MAX: usize = 2;
 
-/// The requests of one connection.
-pub(super) struct Streams {
+/// Limit on the requests of one connection.
+pub(super) struct StreamLimit {
     transport: &'static Transport,
     in_flight: Gauge,
     /// Requests whose response waits for the client's flow-control window.
@@ -19,7 +19,7 @@ pub(super) struct Streams {
     pub(super) buffers: BufferBudget,
 }
 
-impl Streams {
+impl StreamLimit {
     pub(super) fn new(transport: &'static Transport) -> Self {
         let (in_flight, blocked) = (Gauge::default(), Gauge::default());
         Self { transport, in_flight, blocked, buffers: BufferBudget::new(BUFFERS_MAX) }
@@ -38,14 +38,15 @@ impl Streams {
     /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
     /// `--max-connections`, and this one has more than its share. Blocked responses do not count, because they take almost no
     /// memory.
-    pub(super) fn exceed_in_flight(&self) -> bool {
+    pub(super) fn is_over_limit(&self) -> bool {
         let requests = &self.transport.requests;
         requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 
-    /// Returns true if the same holds for blocked responses, whose number must be limited, too.
-    pub(super) fn exceed_blocked(&self) -> bool {
+    /// Returns true if there are too many blocked responses: all connections together have more than `--max-connections`, and
+    /// this one has more than its share.
+    pub(super) fn is_over_blocked_limit(&self) -> bool {
         count(&self.transport.requests.blocked) > self.transport.limits.max_connections
             && count(&self.blocked) > self.share()
     }

@@ -1,4 +1,4 @@
-//! Changes of tokens and shares in progress: a bounded number, each executed to its end.
+//! Limit on the changes of tokens and shares in progress. Each change runs to its end, also without its client.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -6,9 +6,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// PostgreSQL. More of them would only wait, and delay the writes of plants.
 const CHANGES_MAX: u32 = 32;
 
-pub(super) struct Changes(Semaphore);
+pub(super) struct AccountChangeLimit(Semaphore);
 
-impl Changes {
+impl AccountChangeLimit {
     pub(super) fn new() -> Self {
         Self(Semaphore::new(CHANGES_MAX as usize))
     }
@@ -18,7 +18,7 @@ impl Changes {
         self.0.try_acquire().ok()
     }
 
-    /// Resolves when no change is in progress. Later ones are rejected.
+    /// Waits for the changes in progress, and rejects later ones.
     pub(super) async fn finish(&self) {
         let _all = self.0.acquire_many(CHANGES_MAX).await;
         self.0.close();

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use axum::body::Body;
 use axum::response::Response;
 use plantstore_model::plant::{Plant, PlantId};
-use plantstore_store::{Collection, PlantRange};
+use plantstore_store::{CollectionAccess, PlantRange};
 
 use super::query::PlantQuery;
 use super::response::{NOT_NEGOTIATED, not_modified, respond};
@@ -20,10 +20,10 @@ pub(crate) async fn read_plant(
     query: PlantQuery,
     id: PlantId,
 ) -> Result<Response, ApiError> {
-    let [Collection { owner, owner_id, .. }] = readable.collections() else {
+    let [CollectionAccess { owner, owner_id, .. }] = readable.collections() else {
         return Err(ApiError::Internal("a plant of several collections".to_owned()));
     };
-    let _slot = api.admission.enter().await?;
+    let _slot = api.read_limiter.acquire().await?;
     let mut ranges = [PlantRange::all_of(*owner_id).starting_at(id).through(id)];
     let (mut body, include) = (None, query.include);
     let found = |_, id, name: &str, tag: Option<&str>| {
@@ -32,7 +32,7 @@ pub(crate) async fn read_plant(
         ControlFlow::Break(())
     };
     let listed = api.store.list(&mut ranges, 1, found).await?;
-    readable.check(&listed.versions)?;
+    readable.check_owners_exist(&listed.versions)?;
     let body = body.ok_or(ApiError::NoPlant)?;
     let tag = readable.tag(&listed.versions);
     if query.if_none_match.is_some_and(|condition| condition.matches(tag)) {

@@ -2,16 +2,16 @@
 
 use hyper::header::HeaderValue;
 use plantstore_model::plant::PlantId;
-use plantstore_store::{Collection, PlantRange};
+use plantstore_store::{CollectionAccess, PlantRange};
 
 use super::cursor::Cursor;
-use crate::api::collections::{OwnerName, ReadableCollections};
+use crate::api::collections::{OwnerParameter, ReadableCollections};
 use crate::api::error::ApiError;
 
 /// The parameters that determine a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct View {
-    pub(super) owner: OwnerName,
+pub(crate) struct ListParameters {
+    pub(super) owner: OwnerParameter,
     pub(super) limit: Option<u32>,
     pub(super) after: Option<Cursor>,
     pub(super) include: Include,
@@ -54,7 +54,7 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, ApiError> {
     limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
 }
 
-impl View {
+impl ListParameters {
     /// Adds the caller as owner to a cursor without one: it is from a list before other users shared their plants.
     pub(super) fn complete_cursor(&mut self, readable: &ReadableCollections) {
         if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {
@@ -70,7 +70,7 @@ impl View {
 
     /// Returns the range to read from each collection.
     pub(super) fn ranges(&self, readable: &ReadableCollections) -> Vec<PlantRange> {
-        let range = |collection: &Collection| {
+        let range = |collection: &CollectionAccess| {
             let all = PlantRange::all_of(collection.owner_id);
             match &self.after {
                 None => all,

@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
-use crate::plants::{Actor, CreateOutcome, DeleteOutcome};
+use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
 use crate::write_queue::{Job, JobOutcome, KeyOutcome};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
@@ -44,8 +44,8 @@ pub(super) struct Columns<'a> {
     keys: Vec<Option<&'a [u8]>>,
 }
 
-fn is_plain(actor: Actor, key: Option<&ClaimedKey>) -> bool {
-    key.is_none() && actor.user == actor.owner
+fn is_plain(context: WriteContext, key: Option<&ClaimedKey>) -> bool {
+    key.is_none() && context.user == context.owner
 }
 
 impl<'a> Writes<'a> {
@@ -60,27 +60,27 @@ impl<'a> Writes<'a> {
                 writes.keys.push(&key.hash);
             }
             match job {
-                Job::Create { actor, plant, key, .. } => {
-                    users.extend([actor.user.get(), actor.owner.get()]);
-                    let columns = if !is_plain(*actor, key.as_deref()) {
-                        writes.general_creates.push_general(*actor, key.as_deref());
+                Job::Create { context, plant, key, .. } => {
+                    users.extend([context.user.get(), context.owner.get()]);
+                    let columns = if !is_plain(*context, key.as_deref()) {
+                        writes.general_creates.push_general(*context, key.as_deref());
                         &mut writes.general_creates
-                    } else if created.insert((actor.owner, plant.id)) {
+                    } else if created.insert((context.owner, plant.id)) {
                         &mut writes.creates
                     } else {
                         continue;
                     };
-                    columns.push(actor.owner, plant.id);
+                    columns.push(context.owner, plant.id);
                     columns.names.push(plant.name.as_str());
                     columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
                 }
-                Job::Delete { actor, id, key, .. } => {
-                    users.extend([actor.user.get(), actor.owner.get()]);
-                    if !is_plain(*actor, key.as_deref()) {
-                        writes.general_deletes.push_general(*actor, key.as_deref());
-                        writes.general_deletes.push(actor.owner, *id);
-                    } else if deleted.insert((actor.owner, *id)) {
-                        writes.deletes.push(actor.owner, *id);
+                Job::Delete { context, id, key, .. } => {
+                    users.extend([context.user.get(), context.owner.get()]);
+                    if !is_plain(*context, key.as_deref()) {
+                        writes.general_deletes.push_general(*context, key.as_deref());
+                        writes.general_deletes.push(context.owner, *id);
+                    } else if deleted.insert((context.owner, *id)) {
+                        writes.deletes.push(context.owner, *id);
                     }
                 }
                 Job::CreateUser { name, now, .. } => {
@@ -94,7 +94,7 @@ impl<'a> Writes<'a> {
         writes
     }
 
-    /// Returns the plain and general writes of a batch whose actor and owner exist and whose key is not known, without
+    /// Returns the plain and general writes of a batch whose user and owner exist and whose key is not known, without
     /// duplicates. `locked` and `known` are the responses to the first statements of the transaction.
     pub(super) fn executable(batch: &'a [Job], locked: &[Row], known: &[Row]) -> Result<Self, Error> {
         let users: HashSet<i64> = locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
@@ -103,21 +103,21 @@ impl<'a> Writes<'a> {
         let mut seen = HashSet::new();
         for job in batch {
             let is_known = job.key().is_some_and(|(user, key)| known.contains_key(&(user.get(), &key.hash[..])));
-            let (Job::Create { actor, key, .. } | Job::Delete { actor, key, .. }) = job else { continue };
-            if is_known || ![actor.user, actor.owner].iter().all(|user| users.contains(&user.get())) {
+            let (Job::Create { context, key, .. } | Job::Delete { context, key, .. }) = job else { continue };
+            if is_known || ![context.user, context.owner].iter().all(|user| users.contains(&user.get())) {
                 continue;
             }
-            let plain = is_plain(*actor, key.as_deref());
+            let plain = is_plain(*context, key.as_deref());
             match job {
-                Job::Create { plant, .. } if seen.insert((true, plain, actor.owner, plant.id)) => {
+                Job::Create { plant, .. } if seen.insert((true, plain, context.owner, plant.id)) => {
                     let columns = if plain { &mut writes.creates } else { &mut writes.general_creates };
-                    columns.push(actor.owner, plant.id);
+                    columns.push(context.owner, plant.id);
                     columns.names.push(plant.name.as_str());
                     columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
                 }
-                Job::Delete { id, .. } if seen.insert((false, plain, actor.owner, *id)) => {
+                Job::Delete { id, .. } if seen.insert((false, plain, context.owner, *id)) => {
                     let columns = if plain { &mut writes.deletes } else { &mut writes.general_deletes };
-                    columns.push(actor.owner, *id);
+                    columns.push(context.owner, *id);
                 }
                 _ => {}
             }
@@ -156,8 +156,8 @@ impl<'a> Columns<'a> {
         self.ids.push(id.get());
     }
 
-    fn push_general(&mut self, actor: Actor, key: Option<&'a ClaimedKey>) {
-        self.actors.push(actor.user.get());
+    fn push_general(&mut self, context: WriteContext, key: Option<&'a ClaimedKey>) {
+        self.actors.push(context.user.get());
         self.keys.push(key.map(|claimed| claimed.key.hash.as_slice()));
     }
 
@@ -241,16 +241,16 @@ impl Effects<'_> {
             return Ok(JobOutcome::KnownKey(known));
         }
         Ok(match job {
-            Job::Create { actor, .. } if !self.has(actor.user) => JobOutcome::Create(CreateOutcome::NoUser),
-            Job::Create { actor, .. } if !self.has(actor.owner) => JobOutcome::Create(CreateOutcome::NoOwner),
-            Job::Create { actor, plant, key, .. } => {
-                let created = self.creates.take(*actor, plant.id, key.as_deref());
+            Job::Create { context, .. } if !self.has(context.user) => JobOutcome::Create(CreateOutcome::NoUser),
+            Job::Create { context, .. } if !self.has(context.owner) => JobOutcome::Create(CreateOutcome::NoOwner),
+            Job::Create { context, plant, key, .. } => {
+                let created = self.creates.take(*context, plant.id, key.as_deref());
                 JobOutcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
             }
-            Job::Delete { actor, .. } if !self.has(actor.user) => JobOutcome::Delete(DeleteOutcome::NoUser),
-            Job::Delete { actor, .. } if !self.has(actor.owner) => JobOutcome::Delete(DeleteOutcome::NoOwner),
-            Job::Delete { actor, id, key, .. } => {
-                let deleted = self.deletes.take(*actor, *id, key.as_deref());
+            Job::Delete { context, .. } if !self.has(context.user) => JobOutcome::Delete(DeleteOutcome::NoUser),
+            Job::Delete { context, .. } if !self.has(context.owner) => JobOutcome::Delete(DeleteOutcome::NoOwner),
+            Job::Delete { context, id, key, .. } => {
+                let deleted = self.deletes.take(*context, *id, key.as_deref());
                 JobOutcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
             }
             Job::StoreRejection { user, .. } if self.has(*user) => JobOutcome::Rejected,
@@ -289,9 +289,9 @@ impl Effect {
     }
 
     /// Returns true if this write took effect. Of several equal writes, the first does.
-    fn take(&mut self, actor: Actor, id: PlantId, key: Option<&ClaimedKey>) -> bool {
-        let plant = (actor.owner.get(), id.get());
-        if is_plain(actor, key) {
+    fn take(&mut self, context: WriteContext, id: PlantId, key: Option<&ClaimedKey>) -> bool {
+        let plant = (context.owner.get(), id.get());
+        if is_plain(context, key) {
             return self.plain.remove(&plant);
         }
         self.executed -= 1;

@@ -1,17 +1,17 @@
-//! Limits the number of lists that read the store concurrently; a few more may wait a little, the rest are rejected at once.
-//! Writes are limited by the store's queue instead ([`super::capacity`]).
+//! Limits the number of concurrent reads of the store. Some more wait for a short time, the rest are rejected at once. A list
+//! counts until its first chunk is read. Writes are limited by the store's queue instead ([`super::capacity`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use plantstore_telemetry::metrics::{Counter, Page};
+use plantstore_telemetry::metrics::{Counter, Exposition};
 use plantstore_telemetry::spans;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::ApiError;
 use super::limits::ApiLimits;
 
-pub(super) struct Admission {
+pub(super) struct ReadLimiter {
     slots: Semaphore,
     slots_max: usize,
     waiting: AtomicUsize,
@@ -20,11 +20,11 @@ pub(super) struct Admission {
     rejected: Counter,
 }
 
-impl Admission {
+impl ReadLimiter {
     pub(super) fn new(limits: &ApiLimits) -> Self {
         Self {
-            slots: Semaphore::new(limits.max_in_flight),
-            slots_max: limits.max_in_flight,
+            slots: Semaphore::new(limits.max_concurrent_reads),
+            slots_max: limits.max_concurrent_reads,
             waiting: AtomicUsize::new(0),
             waiting_max: limits.max_waiting,
             timeout: limits.waiting_timeout,
@@ -33,7 +33,7 @@ impl Admission {
     }
 
     /// Takes a slot. To be called when the whole request has arrived, so that no slow client holds one.
-    pub(super) async fn enter(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+    pub(super) async fn acquire(&self) -> Result<SemaphorePermit<'_>, ApiError> {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
@@ -49,18 +49,21 @@ impl Admission {
         tokio::time::timeout(self.timeout, self.slots.acquire()).await.ok()?.ok()
     }
 
-    /// Returns the number of lists that got no slot.
+    /// Returns the number of reads that got no slot.
     pub(super) fn rejected(&self) -> u64 {
         self.rejected.get()
     }
 
-    pub(super) fn write_metrics(&self, page: &mut Page) {
+    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
         let in_use = self.slots_max - self.slots.available_permits();
         let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
-        page.gauge("plantstore_reads_in_flight", "Lists that are reading the store.").sample(&[], in_use);
-        page.gauge("plantstore_reads_in_flight_limit", "Maximum of plantstore_reads_in_flight (--max-in-flight).")
+        exposition
+            .gauge("plantstore_reads_in_flight", "Requests that are reading the store; of a list, the first chunk.")
+            .sample(&[], in_use);
+        exposition
+            .gauge("plantstore_reads_in_flight_limit", "Maximum of plantstore_reads_in_flight (--max-in-flight).")
             .sample(&[], self.slots_max);
-        page.gauge("plantstore_reads_waiting", "Lists that wait to read the store.").sample(&[], waiting);
+        exposition.gauge("plantstore_reads_waiting", "Requests that wait to read the store.").sample(&[], waiting);
     }
 }
 

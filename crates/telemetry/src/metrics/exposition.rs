@@ -1,4 +1,4 @@
-//! The page that metrics are exported on.
+//! Metrics in the text format of Prometheus or OpenMetrics.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl fmt::Display for LabelValue {
 
 pub type Labels<'a> = &'a [(&'static str, LabelValue)];
 
-/// The exposition format of a page.
+/// Format of an exposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpositionFormat {
     /// OpenMetrics 1.0, with exemplars.
@@ -54,14 +54,14 @@ impl ExpositionFormat {
     }
 }
 
-/// A page of metrics. Each name is written once, with all of its samples.
+/// The exported metrics. Each name is written once, with all of its samples.
 #[derive(Debug)]
-pub struct Page {
+pub struct Exposition {
     format: ExpositionFormat,
     text: String,
 }
 
-impl Page {
+impl Exposition {
     pub fn new(format: ExpositionFormat) -> Self {
         Self { format, text: String::with_capacity(16 * 1024) }
     }
@@ -94,7 +94,7 @@ impl Page {
 
     fn family(&mut self, name: &'static str, family: &str, kind: &str, help: &str) -> Family<'_> {
         self.write(format_args!("# HELP {family} {help}\n# TYPE {family} {kind}\n"));
-        Family { page: self, name }
+        Family { exposition: self, name }
     }
 
     pub fn finish(mut self) -> String {
@@ -110,10 +110,10 @@ impl Page {
     }
 }
 
-/// Metric family on the page, to which samples are added.
+/// Metric family, to which samples are added.
 #[derive(Debug)]
 pub struct Family<'a> {
-    page: &'a mut Page,
+    exposition: &'a mut Exposition,
     name: &'static str,
 }
 
@@ -128,7 +128,7 @@ impl Family<'_> {
         let bounds = bounds.iter().map(|bound| Some(float(*bound) / per_unit)).chain([None]);
         for (bucket, (bound, count)) in bounds.zip(&histogram.counts).enumerate() {
             sum_of_counts += count.load(Ordering::Relaxed);
-            let bound = match (bound, self.page.format) {
+            let bound = match (bound, self.exposition.format) {
                 (None, _) => "+Inf".to_owned(),
                 // OpenMetrics prescribes a decimal point: 1.0.
                 (Some(bound), ExpositionFormat::OpenMetrics) => format!("{bound:?}"),
@@ -136,11 +136,11 @@ impl Family<'_> {
             };
             self.start_line("_bucket", labels, Some(&bound), sum_of_counts);
             if let (ExpositionFormat::OpenMetrics, Some(observation)) =
-                (self.page.format, histogram.exemplars.get(bucket))
+                (self.exposition.format, histogram.exemplars.get(bucket))
             {
                 self.exemplar(&observation, per_unit);
             }
-            self.page.text.push('\n');
+            self.exposition.text.push('\n');
         }
         let sum = float(histogram.sum.load(Ordering::Relaxed)) / per_unit;
         self.line("_count", labels, sum_of_counts).line("_sum", labels, sum)
@@ -150,29 +150,30 @@ impl Family<'_> {
         let Observation { exemplar, value, time } = observation;
         let (trace, span) = (u128::from_be_bytes(exemplar.trace_id), u64::from_be_bytes(exemplar.span_id));
         let (value, time) = (float(*value) / per_unit, time.as_secs_f64());
-        self.page.write(format_args!(" # {{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {time:.3}"));
+        self.exposition
+            .write(format_args!(" # {{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {time:.3}"));
     }
 
     fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl fmt::Display) -> &mut Self {
         self.start_line(suffix, labels, None, value);
-        self.page.text.push('\n');
+        self.exposition.text.push('\n');
         self
     }
 
     fn start_line(&mut self, suffix: &str, labels: Labels<'_>, bound: Option<&str>, value: impl fmt::Display) {
         let name = self.name;
-        self.page.write(format_args!("{name}{suffix}"));
+        self.exposition.write(format_args!("{name}{suffix}"));
         let mut separator = '{';
         for (label, content) in labels {
-            self.page.write(format_args!("{separator}{label}=\"{content}\""));
+            self.exposition.write(format_args!("{separator}{label}=\"{content}\""));
             separator = ',';
         }
         if let Some(bound) = bound {
-            self.page.write(format_args!("{separator}le=\"{bound}\""));
+            self.exposition.write(format_args!("{separator}le=\"{bound}\""));
             separator = ',';
         }
         let close = if separator == ',' { "}" } else { "" };
-        self.page.write(format_args!("{close} {value}"));
+        self.exposition.write(format_args!("{close} {value}"));
     }
 }
 
@@ -191,24 +192,26 @@ mod tests {
     use super::super::instruments::{Counter, Gauge, TIMES};
     use super::*;
 
-    fn page(format: ExpositionFormat) -> String {
-        let mut page = Page::new(format);
+    fn exposition(format: ExpositionFormat) -> String {
+        let mut exposition = Exposition::new(format);
         let (counter, gauge, times) = (Counter::default(), Gauge::default(), Histogram::new(&TIMES));
         counter.add(3);
         gauge.set(-2);
         times.time(Duration::from_micros(100));
         times.time(Duration::from_micros(101));
         times.time(Duration::from_secs(11));
-        page.info("a_info", "A fact.", &[("version", "1".into())]);
-        page.counter("b_total", "Counts.").sample(&[("status", 200.into()), ("route", "-".into())], counter.get());
-        page.gauge("c", "Comes and goes.").sample(&[], gauge.get());
-        page.histogram("d_seconds", "Takes time.").distribution(&[("kind", "x".into())], &times);
-        page.finish()
+        exposition.info("a_info", "A fact.", &[("version", "1".into())]);
+        exposition
+            .counter("b_total", "Counts.")
+            .sample(&[("status", 200.into()), ("route", "-".into())], counter.get());
+        exposition.gauge("c", "Comes and goes.").sample(&[], gauge.get());
+        exposition.histogram("d_seconds", "Takes time.").distribution(&[("kind", "x".into())], &times);
+        exposition.finish()
     }
 
     #[test]
-    fn pages_have_the_format_asked_for() {
-        assert_snapshot!(page(ExpositionFormat::OpenMetrics), @r#"
+    fn metrics_have_the_format_asked_for() {
+        assert_snapshot!(exposition(ExpositionFormat::OpenMetrics), @r#"
         # HELP a A fact.
         # TYPE a info
         a_info{version="1"} 1
@@ -240,7 +243,7 @@ mod tests {
         d_seconds_sum{kind="x"} 11.000201
         # EOF
         "#);
-        let text = page(ExpositionFormat::Text);
+        let text = exposition(ExpositionFormat::Text);
         assert!(text.contains("# TYPE b_total counter\n") && text.contains("# TYPE a_info gauge\n"), "{text}");
         assert!(!text.contains("# EOF"), "{text}");
     }
@@ -249,12 +252,12 @@ mod tests {
     fn exemplars_are_part_of_openmetrics_only() {
         let times = Histogram::new(&TIMES);
         times.time_traced(Duration::from_millis(2), Some(Exemplar { trace_id: [0x1f; 16], span_id: [2; 8] }));
-        let page = |format| {
-            let mut page = Page::new(format);
-            page.histogram("d_seconds", "Takes time.").distribution(&[], &times);
-            page.finish()
+        let exposition = |format| {
+            let mut exposition = Exposition::new(format);
+            exposition.histogram("d_seconds", "Takes time.").distribution(&[], &times);
+            exposition.finish()
         };
-        let (openmetrics, text) = (page(ExpositionFormat::OpenMetrics), page(ExpositionFormat::Text));
+        let (openmetrics, text) = (exposition(ExpositionFormat::OpenMetrics), exposition(ExpositionFormat::Text));
         let exemplar = format!(r#" # {{trace_id="{}",span_id="{}"}} 0.002 "#, "1f".repeat(16), "02".repeat(8));
         let with = openmetrics.lines().filter(|line| line.contains(&exemplar)).collect::<Vec<_>>();
         assert!(matches!(*with, [line] if line.starts_with("d_seconds_bucket{le=\"0.0025\"} 1 # ")), "{openmetrics}");
