@@ -43,9 +43,9 @@ use plantstore_store::{OpenOptions, Store, StoreUrl};
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for opening a store that other processes write to.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of tasks that a worker runs before it takes one from the runtime's global queue. Completed writes are in that queue,
-/// because the writer is a thread of its own. With the runtime's default, busy workers seldom look into it, and completed writes
-/// wait behind new requests.
+/// Number of tasks that a thread of the runtime runs before it takes one from the global queue. Completed writes are in that
+/// queue, because the writer is a thread of its own. With the runtime's default, busy threads seldom look into it, and completed
+/// writes wait behind new requests.
 const GLOBAL_QUEUE_INTERVAL: u32 = 2;
 /// File descriptors needed besides those of connections.
 const OTHER_FILES: u64 = 128;

@@ -132,8 +132,8 @@ fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, E
         ("CREATE VIEW overview AS SELECT name FROM plants", "it has the view `overview`"),
         ("CREATE TRIGGER moved AFTER INSERT ON plants BEGIN SELECT 1; END", "it has the trigger `moved`"),
         ("DROP TABLE shares", "the table `shares` is missing"),
-        (loose, "`shares` is not a table that plantstore made"),
-        (endless, "`plants` is not a table that plantstore made"),
+        (loose, "`shares` is not a table that plantstore created"),
+        (endless, "`plants` is not a table that plantstore created"),
     ];
     for (statements, expected) in cases {
         let reported = error_of(&changed_file(statements), site);

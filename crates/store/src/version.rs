@@ -1,8 +1,9 @@
-//! Versions of collections.
+//! Versions of users.
 
 use jiff::Timestamp;
 
-/// The version of a collection, that is of all plants of one owner. It changes with every change, and is never reused.
+/// The version of a user. It increases with each change of the user's plants, and when the operator changes a share with the
+/// user. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(i64);
 

@@ -3,7 +3,7 @@
 //! [`ReadCapacity`] and [`WriteCapacity`] are handler arguments after the caller, so that a request for which there is no
 //! capacity is rejected before its body is read and parsed. Two things can be exhausted:
 //!
-//! - The runtime. When more tasks are ready than its workers can run, they wait in its global queue, and everything they
+//! - The runtime. When more tasks are ready than its threads can run, they wait in its global queue, and everything they
 //!   do takes that much longer. Lists and writes are then rejected alike until the queue is short again.
 //! - The store's write queue. It is the only place where writes wait: a semaphore in front of it would hand its permits to
 //!   tasks that wait for the scheduler, and on a saturated machine leave the writer idle while they do.

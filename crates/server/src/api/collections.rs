@@ -94,7 +94,7 @@ impl ReadableCollections {
     }
 }
 
-/// Identifies what a list contains: its owners and their versions. It never recurs after a change.
+/// Identifies what a list contains: its owners and their versions. It never stands for different plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ListState {
     /// The usual case, without a hash.

@@ -21,7 +21,7 @@ pub(crate) fn not_modified() -> Response {
 }
 
 /// Entity tag of a list: a hash of its owners and their versions. It stays the same while none of them changes, and never
-/// recurs after a change.
+/// stands for different plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EntityTag(u128);
 

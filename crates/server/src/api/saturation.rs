@@ -2,7 +2,7 @@
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 
-/// Tasks per worker that may wait in the runtime's global queue before requests are rejected. On two cores, 1,024 brought the
+/// Tasks per thread that may wait in the runtime's global queue before requests are rejected. On two cores, 1,024 brought the
 /// 99th percentile of a mix of lists and creates above 250 ms (`scripts/bench overload`); fewer reject more for no gain.
 const READY_TASKS_MAX: usize = 512;
 

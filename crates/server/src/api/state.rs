@@ -105,7 +105,7 @@ impl Api {
         exposition
             .counter(
                 "plantstore_requests_shed_total",
-                "Requests rejected with status 503 because the store is overloaded, by kind.",
+                "Requests rejected with status 503 because of overload, by kind.",
             )
             .sample(&[("kind", "read".into())], self.read_limiter.rejected() + self.reads_shed.get())
             .sample(&[("kind", "write".into())], self.writes_shed.get());

@@ -29,7 +29,7 @@ pub(crate) struct Identity {
 
 pub(crate) struct Context {
     pub(crate) id: HeaderValue,
-    /// Arrival of the first byte.
+    /// Arrival of the first byte; over HTTP/2, of the end of the head.
     pub(crate) arrived: Instant,
     client: IpAddr,
     /// `None` for bytes that never became a request.

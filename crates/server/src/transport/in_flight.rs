@@ -71,7 +71,7 @@ pub(crate) struct InFlightRequest {
     tracker: &'static RequestTracker,
     /// The state of an HTTP/1.1 connection; `None` for HTTP/2.
     connection: Option<Arc<ConnectionState>>,
-    /// Arrival time of its first byte.
+    /// Arrival time of its first byte; over HTTP/2, of the end of its head.
     pub(crate) arrived: Instant,
 }
 

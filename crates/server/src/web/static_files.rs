@@ -72,7 +72,7 @@ impl StaticFile {
     async fn gzip(&self) -> Option<&Representation> {
         let compress = async || {
             let bytes = self.identity.bytes.clone();
-            // Takes tens of milliseconds for the largest file, so it must not block a worker of the runtime.
+            // Takes tens of milliseconds for the largest file, so it must not block a thread of the runtime.
             tokio::task::spawn_blocking(move || compress(&bytes)).await.ok().flatten()
         };
         self.gzip.get_or_init(compress).await.as_ref()

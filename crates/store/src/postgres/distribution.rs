@@ -58,7 +58,7 @@ async fn set_planner(client: &Client) -> Result<(), Error> {
 /// Returns what the operator has to do before tables can be distributed.
 async fn missing(client: &Client) -> Result<Option<String>, Error> {
     const EXTENSION: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
-    const NODES: &str = "
+    const SERVERS: &str = "
         SELECT count(*) FILTER (WHERE groupid = 0) > 0, count(*) FILTER (WHERE groupid > 0 AND shouldhaveshards) > 0
         FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary'";
     if !client.query_one(EXTENSION, &[]).await?.try_get::<_, bool>(0)? {
@@ -67,7 +67,7 @@ async fn missing(client: &Client) -> Result<Option<String>, Error> {
                 .to_owned(),
         ));
     }
-    let row = client.query_one(NODES, &[]).await?;
+    let row = client.query_one(SERVERS, &[]).await?;
     Ok(match (row.try_get(0)?, row.try_get(1)?) {
         (false, _) => Some("Citus does not know its coordinator: run SELECT citus_set_coordinator_host('HOST', PORT)"),
         (_, false) => Some("Citus has no workers: run SELECT citus_add_node('HOST', PORT) for each"),

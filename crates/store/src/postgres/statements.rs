@@ -6,7 +6,7 @@
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
 //! - Rows are returned as they are, because arrays would be aggregated by an additional query.
 //! - Statements must not need rows of two users, which may be on different workers. Those that do are marked `not_on_citus`;
-//!   see `Worker::stage_on_citus`.
+//!   see `WriterTask::execute_on_citus`.
 
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};

@@ -79,8 +79,8 @@ pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), 
     }
 }
 
-/// Checks that the file has all tables of this schema version. Other tables are ignored. A view in place of a table could be endless, and with a
-/// version that is too low tables would not be copied.
+/// Checks that the file has all tables of this schema version. Other tables are ignored. A view in place of a table could be
+/// endless, and with a version that is too low tables would not be copied.
 fn check_tables(connection: &Connection, version: i64) -> Result<(), SchemaError> {
     const FIND: &str = "SELECT type = 'table' AND strict FROM pragma_table_list WHERE schema = 'main' AND name = ?1";
     if version == 0 {
@@ -90,7 +90,7 @@ fn check_tables(connection: &Connection, version: i64) -> Result<(), SchemaError
         let is_table: Option<bool> = connection.query_row(FIND, [table], |row| row.get(0)).optional()?;
         let fault = match is_table {
             None if since <= version => format!("the table `{table}` is missing"),
-            Some(false) => format!("`{table}` is not a table that plantstore made"),
+            Some(false) => format!("`{table}` is not a table that plantstore created"),
             Some(true) if since > version => {
                 format!("its user_version is {version}, which does not fit the table `{table}`")
             }

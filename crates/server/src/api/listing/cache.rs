@@ -1,7 +1,7 @@
 //! Cache of encoded lists.
 //!
-//! The key contains the [`ListState`], which never recurs after a change. So a cached list is never stale: after a change it is
-//! not requested any more.
+//! The key contains the [`ListState`], which never stands for different plants. So a cached list is never stale: after a change it
+//! is not requested any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
