@@ -1,5 +1,5 @@
 -- The creator of a token: `operator`, `issuer` for a user with a token of the issuer, or `token` and the id of the token of the
--- same user that it was made with.
+-- same user that it was created with.
 ALTER TABLE plantstore.tokens ADD COLUMN created_by text NOT NULL DEFAULT 'operator';
 
 -- Shares that owners grant themselves, by the name of a user who may not exist yet. For the same owner and user, a row here

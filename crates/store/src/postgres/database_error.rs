@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use tokio_postgres::Error;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::StoreError;
 
@@ -92,7 +92,7 @@ fn ends_connection(error: &Error) -> bool {
         let fatal = matches!(parsed, Some(Severity::Fatal | Severity::Panic));
         // Servers that report no severity that can be parsed.
         let unknown = parsed.is_none() && is_of_another_server(error.code());
-        fatal || unknown
+        fatal || unknown || is_shutdown_of_citus(error)
     })
 }
 
@@ -100,6 +100,12 @@ fn ends_connection(error: &Error) -> bool {
 /// the server to another one, such as a worker of Citus.
 fn is_of_another_server(code: &SqlState) -> bool {
     code.code().starts_with("57P") || code.code().starts_with("08")
+}
+
+/// Returns true if Citus noticed that its server was killed. It reports an internal error, and then ends the connection. The
+/// message is never translated.
+fn is_shutdown_of_citus(error: &DbError) -> bool {
+    *error.code() == SqlState::INTERNAL_ERROR && error.message() == "postmaster was shut down, exiting"
 }
 
 /// Returns true if a prepared statement must be prepared again, because a table has changed. Other statements that the server

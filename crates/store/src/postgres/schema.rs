@@ -163,7 +163,10 @@ async fn migrate(client: &Client, dialect: Dialect) -> Result<bool, tokio_postgr
         }
     }
     for (number, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found).unwrap_or(0)) {
-        client.batch_execute(migration.statements).await?;
+        // Each statement in its own message, because Citus sends the whole message to its workers if a table is distributed.
+        for statement in migration.statements.split_inclusive(";\n") {
+            client.batch_execute(statement).await?;
+        }
         client
             .execute(
                 "INSERT INTO plantstore.schema_versions (version, oldest) VALUES ($1, $2)",
