@@ -1,8 +1,6 @@
 //! The HTTP API: the operations, their arguments and errors, and the OpenAPI document. The only module that decides status codes.
 
-mod account_changes;
 mod audit;
-mod capacity;
 mod collections;
 mod cors;
 mod entity_tag;
@@ -15,11 +13,9 @@ mod listing;
 pub(crate) mod me;
 mod negotiation;
 pub(crate) mod openapi;
-mod overload_delay;
+mod overload;
 pub(crate) mod plants;
 pub(crate) mod probes;
-mod read_limiter;
-mod saturation;
 pub(crate) mod shares;
 mod state;
 pub(crate) mod tokens;
@@ -30,5 +26,5 @@ pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
 pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
 pub use self::limits::ApiLimits;
 pub(crate) use self::negotiation::{accepts_gzip, accepts_html};
-pub(crate) use self::overload_delay::OverloadDelay;
+pub(crate) use self::overload::delay::OverloadDelay;
 pub(crate) use self::state::Api;

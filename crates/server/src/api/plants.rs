@@ -7,7 +7,6 @@ use axum::response::Response;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 
-use super::capacity::{ReadCapacity, WriteCapacity};
 use super::collections::{OwnerParameter, WriteAccess, one_readable, readable};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
@@ -17,6 +16,7 @@ use super::openapi::{
     CreateResponses, DeleteParameters, DeleteResponses, ListParameters, ListResponses, NewPlantSchema, PLANTS,
     ReadPlantParameters, ReadPlantResponses, WriteParameters,
 };
+use super::overload::capacity::{ReadCapacity, WriteCapacity};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;

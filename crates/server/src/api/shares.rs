@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::audit::{Attempt, AuditLog, Change};
-use super::capacity::{ReadCapacity, WriteCapacity};
 use super::error::ApiError;
 use super::extract::{JsonBody, PathUser};
 use super::me::{json, no_content};
@@ -15,6 +14,7 @@ use super::openapi::{
     GrantShareResponses, ListSharesResponses, NewShareSchema, ReadParameters, RevokeShareResponses, SELF_SERVICE,
     ShareParameters,
 };
+use super::overload::capacity::{ReadCapacity, WriteCapacity};
 use super::state::Api;
 use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
 use plantstore_model::self_service::ShareRequest;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
-use super::account_changes::AccountChangeLimit;
 use super::error::ApiError;
 use super::limits::ApiLimits;
 use super::listing::ListCache;
-use super::read_limiter::ReadLimiter;
-use super::saturation::Saturation;
+use super::overload::account_changes::AccountChangeLimit;
+use super::overload::read_limiter::ReadLimiter;
+use super::overload::saturation::Saturation;
 use crate::observe::Readiness;
 use crate::transport::Rejection;
 

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::audit::{Attempt, AuditLog, Change};
-use super::capacity::{ReadCapacity, WriteCapacity};
 use super::error::ApiError;
 use super::extract::{JsonBody, PathId};
 use super::idempotency::NoKey;
@@ -17,6 +16,7 @@ use super::openapi::{
     CreateTokenResponses, ListTokensResponses, NewTokenSchema, ReadParameters, RevokeTokenParameters,
     RevokeTokenResponses, SELF_SERVICE,
 };
+use super::overload::capacity::{ReadCapacity, WriteCapacity};
 use super::state::Api;
 use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
 use plantstore_model::self_service::{ParentToken, TokenRequest};

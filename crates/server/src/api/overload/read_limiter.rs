@@ -8,10 +8,10 @@ use plantstore_telemetry::metrics::{Counter, Exposition};
 use plantstore_telemetry::spans;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::error::ApiError;
-use super::limits::ApiLimits;
+use crate::api::error::ApiError;
+use crate::api::limits::ApiLimits;
 
-pub(super) struct ReadLimiter {
+pub(in crate::api) struct ReadLimiter {
     slots: Semaphore,
     slots_max: usize,
     waiting: AtomicUsize,
@@ -21,7 +21,7 @@ pub(super) struct ReadLimiter {
 }
 
 impl ReadLimiter {
-    pub(super) fn new(limits: &ApiLimits) -> Self {
+    pub(in crate::api) fn new(limits: &ApiLimits) -> Self {
         Self {
             slots: Semaphore::new(limits.max_concurrent_reads),
             slots_max: limits.max_concurrent_reads,
@@ -33,7 +33,7 @@ impl ReadLimiter {
     }
 
     /// Takes a slot. To be called when the whole request has arrived, so that no slow client holds one.
-    pub(super) async fn acquire(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+    pub(in crate::api) async fn acquire(&self) -> Result<SemaphorePermit<'_>, ApiError> {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
@@ -50,11 +50,11 @@ impl ReadLimiter {
     }
 
     /// Returns the number of reads that got no slot.
-    pub(super) fn rejected(&self) -> u64 {
+    pub(in crate::api) fn rejected(&self) -> u64 {
         self.rejected.get()
     }
 
-    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
+    pub(in crate::api) fn write_metrics(&self, exposition: &mut Exposition) {
         let in_use = self.slots_max - self.slots.available_permits();
         let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
         exposition

@@ -6,20 +6,20 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// PostgreSQL. More of them would only wait, and delay the writes of plants.
 const CHANGES_MAX: u32 = 32;
 
-pub(super) struct AccountChangeLimit(Semaphore);
+pub(in crate::api) struct AccountChangeLimit(Semaphore);
 
 impl AccountChangeLimit {
-    pub(super) fn new() -> Self {
+    pub(in crate::api) fn new() -> Self {
         Self(Semaphore::new(CHANGES_MAX as usize))
     }
 
     /// Returns `None` if there are too many.
-    pub(super) fn try_begin(&self) -> Option<SemaphorePermit<'_>> {
+    pub(in crate::api) fn try_begin(&self) -> Option<SemaphorePermit<'_>> {
         self.0.try_acquire().ok()
     }
 
     /// Waits for the changes in progress, and rejects later ones.
-    pub(super) async fn finish(&self) {
+    pub(in crate::api) async fn finish(&self) {
         let _all = self.0.acquire_many(CHANGES_MAX).await;
         self.0.close();
     }

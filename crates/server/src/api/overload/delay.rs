@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::RETRY_AFTER;
+use crate::api::error::RETRY_AFTER;
 
 /// Delay of the second rejection in a row; each further one doubles it.
 const DELAY_MIN: Duration = Duration::from_secs(2);

@@ -6,19 +6,19 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 /// 99th percentile of a mix of lists and creates above 250 ms (`scripts/bench overload`); fewer reject more for no gain.
 const READY_TASKS_MAX: usize = 512;
 
-pub(super) struct Saturation {
+pub(in crate::api) struct Saturation {
     runtime: RuntimeMetrics,
     ready_max: usize,
 }
 
 impl Saturation {
     /// Watches the runtime that this is called in.
-    pub(super) fn of_current_runtime() -> Self {
+    pub(in crate::api) fn of_current_runtime() -> Self {
         let runtime = Handle::current().metrics();
         Self { ready_max: READY_TASKS_MAX * runtime.num_workers(), runtime }
     }
 
-    pub(super) fn is_reached(&self) -> bool {
+    pub(in crate::api) fn is_reached(&self) -> bool {
         self.runtime.global_queue_depth() > self.ready_max
     }
 }

@@ -12,8 +12,8 @@ use axum::extract::{FromRef, FromRequestParts};
 use hyper::http::request::Parts;
 use plantstore_store::StoreError;
 
-use super::error::ApiError;
-use super::state::Api;
+use crate::api::error::ApiError;
+use crate::api::state::Api;
 
 /// Rejects the request if the runtime is saturated.
 pub(crate) struct ReadCapacity;
