@@ -13,6 +13,10 @@ pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,toke
 pub(crate) const EFFECT_LIMIT: Duration = Duration::from_secs(20);
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
+/// Counts the transactions in PostgreSQL that wait for the lock of a token.
+const WAITING_FOR_TOKEN: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                                 AND wait_event_type = 'Lock' AND query LIKE '%FOR SHARE'";
+
 /// A client whose token has all scopes.
 pub(crate) fn manager(site: &Site, server: &Server, user: &str) -> Client {
     server.client(&site.token(user, &["--scope", ALL_SCOPES]))
@@ -311,8 +315,6 @@ fn changes_beyond_the_limit_get_503(#[values(Engine::Sqlite, Engine::Postgres)] 
 #[rstest]
 #[case::requires_postgres()]
 fn cancelled_change_is_recorded_before_the_server_ends() {
-    const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                           AND wait_event_type = 'Lock' AND query LIKE '%FOR SHARE'";
     let site = &Site::new(Engine::Postgres);
     let mut server = site.serve(&["--shutdown-grace", "60s"]);
     let ada = manager(site, &server, "ada");
@@ -320,7 +322,7 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/tokens", &[JSON]));
     connection.send(DATA, END_STREAM, 1, b"{}");
-    wait_for("the change to wait for the lock", || (site.rows(WAITING) == [1]).then_some(()));
+    wait_for("the change to wait for the lock", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
     wait_for("the cancelled request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
     server.signal("TERM");
@@ -333,6 +335,29 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     server.wait();
     assert_eq!(site.rows("SELECT count(*) FROM tokens"), [2]);
     assert_eq!(server.log().matches("token created").count(), 1, "{}", server.log());
+}
+
+/// The other transaction holds the row of the token and waits for that of the user, which the request has locked. The database
+/// rolls the request back, which began to wait first.
+#[rstest]
+#[case::requires_postgres()]
+fn change_is_retried_after_a_deadlock() {
+    let site = &Site::new(Engine::Postgres);
+    let server = site.serve(&[]);
+    let ada = &manager(site, &server, "ada");
+    let mut other = site.hold(
+        "BEGIN; SET LOCAL deadlock_timeout = '10s'; SELECT 1 FROM plantstore.tokens WHERE token_id = 1 FOR UPDATE",
+    );
+    let response = std::thread::scope(|scope| {
+        let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));
+        wait_for("the request to wait", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
+        other.send("SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
+        // Ends when the statement has been executed.
+        drop(other);
+        creating.join().expect("a response")
+    });
+    assert_eq!(response.status, 201, "{}", response.text());
+    assert_eq!(site.rows("SELECT count(*) FROM tokens"), [2]);
 }
 
 // Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.

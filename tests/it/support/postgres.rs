@@ -281,6 +281,14 @@ impl Drop for Cluster {
 /// A session that holds its locks until it is dropped.
 pub(crate) struct HeldSession(Child);
 
+impl HeldSession {
+    /// Sends another statement of the transaction, and does not wait for it.
+    pub(crate) fn send(&mut self, sql: &str) {
+        let input = self.0.stdin.as_mut().expect("standard input is piped");
+        input.write_all(format!("{sql};\n").as_bytes()).expect("psql");
+    }
+}
+
 impl Drop for HeldSession {
     fn drop(&mut self) {
         // At the end of its input psql disconnects, and the server releases its locks.

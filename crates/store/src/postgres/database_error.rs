@@ -40,10 +40,7 @@ impl DatabaseError {
         if is_of_another_server(code) {
             return Self::WorkerLost(text);
         }
-        if *code == SqlState::T_R_SERIALIZATION_FAILURE
-            || *code == SqlState::T_R_DEADLOCK_DETECTED
-            || *code == SqlState::LOCK_NOT_AVAILABLE
-        {
+        if is_conflict(error) || *code == SqlState::LOCK_NOT_AVAILABLE {
             return Self::Retryable(text);
         }
         Self::Permanent(match code.code() {
@@ -84,6 +81,13 @@ pub(super) fn certainly_not_committed(error: &Error) -> bool {
 /// Returns true if the database rejected a statement and keeps the connection: the transaction will be rolled back.
 pub(super) fn is_rejection(error: &Error) -> bool {
     error.as_db_error().is_some() && !ends_connection(error)
+}
+
+/// Returns true if the transaction was rolled back because of another one, and can be repeated at once.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
 }
 
 fn ends_connection(error: &Error) -> bool {

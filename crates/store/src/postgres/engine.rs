@@ -15,6 +15,7 @@ use super::admin::AdminConnection;
 use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connection_role::ConnectionRole;
 use super::connector::Connector;
+use super::database_error::is_conflict;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
 use super::start;
@@ -30,6 +31,9 @@ use plantstore_telemetry::spans;
 
 /// Maximum number of connections for operations that requests ask for.
 const REQUEST_OPERATIONS_MAX: usize = 4;
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// Message for the log and the operator.
+const LOST_DURING_COMMIT: &str = "the connection was lost during the commit";
 /// Minimum number of read connections.
 const READERS_MIN: usize = 2;
 
@@ -155,16 +159,29 @@ impl Postgres {
         }
     }
 
-    /// Runs an operation that a request asks for like an administrative one. At most [`REQUEST_OPERATIONS_MAX`] run at a time.
-    pub(super) async fn operate_for_request<T>(
+    /// Runs an operation that a request asks for in a transaction on a new connection, and again after a conflict with another
+    /// transaction. At most [`REQUEST_OPERATIONS_MAX`] run at a time.
+    pub(super) async fn operate_for_request<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+        work: impl Fn(Arc<Client>) -> F,
     ) -> Result<T, StoreError> {
         let timeout = self.connector.timeout;
         let permit = tokio::time::timeout(timeout, self.request_operations.acquire()).await;
         let _permit =
             permit.map_err(|_| StoreError::Unavailable("too many changes wait for the database".to_owned()))?;
-        run_transaction(AdminConnection::open(&self.connector, timeout).await?, work).await
+        let connection = AdminConnection::open(&self.connector, timeout).await?;
+        let working = async {
+            loop {
+                connection.client.batch_execute(BEGIN).await?;
+                match work(Arc::clone(&connection.client)).await {
+                    Err(error) if is_conflict(&error) => connection.client.batch_execute("ROLLBACK").await?,
+                    result => return result,
+                }
+            }
+        };
+        let done = connection.wait_for(working).await?;
+        connection.commit(LOST_DURING_COMMIT).await?;
+        Ok(done)
     }
 
     /// Runs an administrative operation in a transaction on a new connection.
@@ -172,23 +189,17 @@ impl Postgres {
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
-        run_transaction(self.admin_connection().await?, work).await
+        let connection = self.admin_connection().await?;
+        let working = async {
+            connection.client.batch_execute(BEGIN).await?;
+            work(&connection.client).await
+        };
+        let done = connection.wait_for(working).await?;
+        connection.commit(LOST_DURING_COMMIT).await?;
+        Ok(done)
     }
 
     pub(super) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
         AdminConnection::open(&self.connector, self.admin_timeout).await
     }
-}
-
-async fn run_transaction<T>(
-    connection: AdminConnection,
-    work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
-) -> Result<T, StoreError> {
-    let working = async {
-        connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-        work(&connection.client).await
-    };
-    let done = connection.wait_for(working).await?;
-    connection.commit("the connection was lost during the commit").await?;
-    Ok(done)
 }

@@ -30,8 +30,9 @@ impl Postgres {
               ORDER BY least(revoked_at, expires_at) DESC, token_id DESC LIMIT $3)";
         let (now, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
         let (user, hash, label) = (user.get(), hash.as_bytes().as_slice(), attributes.label.as_str());
-        let (scopes, creator) = (attributes.scopes.to_string(), attributes.creator.to_string());
-        self.operate_for_request(async |client| {
+        let (scopes, creator) = (&attributes.scopes.to_string(), &attributes.creator.to_string());
+        self.operate_for_request(|client| async move {
+            let client = &*client;
             lock_user(client, user).await?;
             if !exists(client, user).await? || !is_active(client, user, attributes.creator, now).await? {
                 return Ok(CreateTokenOutcome::NotActive);
@@ -39,7 +40,7 @@ impl Postgres {
             if count_active(client, user, now).await? >= i64::from(TOKENS_MAX) {
                 return Ok(CreateTokenOutcome::TooMany);
             }
-            let values: [&(dyn ToSql + Sync); 7] = [&hash, &user, &label, &scopes, &creator, &now, &expires];
+            let values: [&(dyn ToSql + Sync); 7] = [&hash, &user, &label, scopes, creator, &now, &expires];
             let id = client.query_one(CREATE, &values).await?.try_get(0)?;
             client.execute(DELETE_OLD, &[&user, &now, &i64::from(INACTIVE_TOKENS_MAX)]).await?;
             Ok(CreateTokenOutcome::Created(TokenId::new(id)))
@@ -60,8 +61,8 @@ impl Postgres {
     ) -> Result<bool, StoreError> {
         const REVOKE: &str = "
             UPDATE plantstore.tokens SET revoked_at = $3 WHERE token_id = $2 AND user_id = $1 AND revoked_at IS NULL";
-        let values: [&(dyn ToSql + Sync); 3] = [&user.get(), &token.get(), &now.as_second()];
-        self.operate_for_request(async |client| Ok(client.execute(REVOKE, &values).await? == 1)).await
+        let values: &[&(dyn ToSql + Sync)] = &[&user.get(), &token.get(), &now.as_second()];
+        self.operate_for_request(|client| async move { Ok(client.execute(REVOKE, values).await? == 1) }).await
     }
 
     pub(crate) async fn grant_own_share(
@@ -79,7 +80,8 @@ impl Postgres {
             INSERT INTO plantstore.shares_by_name (grantee_name, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_name, owner_id) DO UPDATE SET role = excluded.role";
         let owner = owner.get();
-        self.operate_for_request(async |client| {
+        self.operate_for_request(|client| async move {
+            let client = &*client;
             lock_user(client, owner).await?;
             lock_name(client, to).await?;
             if !exists(client, owner).await? {
@@ -111,7 +113,8 @@ impl Postgres {
 
     pub(crate) async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
         let owner = owner.get();
-        self.operate_for_request(async |client| {
+        self.operate_for_request(|client| async move {
+            let client = &*client;
             // A concurrent grant moves the share from one table to the other.
             lock_name(client, to).await?;
             Ok(delete_by_name(client, owner, to).await? + delete_by_id(client, owner, to).await? > 0)
@@ -131,8 +134,8 @@ async fn exists(client: &Client, user: i64) -> Result<bool, Error> {
     Ok(client.query_opt(FIND, &[&user]).await?.is_some())
 }
 
-/// Checks that the token that another one is created with is neither revoked nor expired. The lock prevents that it is revoked before
-/// the transaction ends.
+/// Checks that the token that another one is created with is neither revoked nor expired. The lock prevents that it is revoked
+/// before the transaction ends.
 async fn is_active(client: &Client, user: i64, creator: TokenCreator, now: i64) -> Result<bool, Error> {
     const ACTIVE: &str = "
         SELECT 1 FROM plantstore.tokens
