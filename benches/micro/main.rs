@@ -56,13 +56,13 @@ impl Fixture {
 
     /// Creates plants with consecutive ids concurrently, so that they share a commit.
     async fn create(&self, first: i64, count: usize) -> Result<(), Failure> {
-        let actor = || WriteContext { user: self.user, owner: self.user };
+        let context = || WriteContext { user: self.user, owner: self.user };
         let plants = (first..).take(count).map(|id| {
             let body = format!(r#"{{"id":{id},"name":"Monstera deliciosa","tag":"indoor"}}"#);
             NewPlant::from_json(body.as_bytes())
         });
         let plants = plants.collect::<Result<Vec<_>, _>>()?;
-        for outcome in join_all(plants.into_iter().map(|plant| self.store.create(actor(), plant, None))).await {
+        for outcome in join_all(plants.into_iter().map(|plant| self.store.create(context(), plant, None))).await {
             outcome?;
         }
         Ok(())

@@ -23,8 +23,8 @@ async function openAccess(page) {
   await page.getByRole("heading", { name: "Access", exact: true }).waitFor();
 }
 
-/// Opens the form for a new token and makes one; returns its secret.
-async function makeToken(page, label, { without = [], expiry } = {}) {
+/// Opens the form for a new token and creates one; returns its secret.
+async function createToken(page, label, { without = [], expiry } = {}) {
   await page.getByRole("button", { name: "New token" }).click();
   const form = page.getByRole("dialog", { name: "New token" });
   await form.getByLabel("Label").fill(label);
@@ -47,7 +47,7 @@ async function tokens(browser) {
   await entry(page, "full").getByText("In use here").waitFor();
   await inspect(page, "tokens");
 
-  const secret = await makeToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
+  const secret = await createToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
   await inspect(page, "secret");
   // The only copy survives a press of Escape and of Back.
   await page.keyboard.press("Escape");
@@ -63,7 +63,7 @@ async function tokens(browser) {
   assert.deepEqual([user, token.label, token.scopes], ["ada", "watering script", ["plants:read"]]);
   assert.ok(new Date(token.expires_at) - Date.now() < 7.01 * 86_400_000);
   await entry(page, "watering script").getByText("See plants").waitFor();
-  await makeToken(page, "not copied");
+  await createToken(page, "not copied");
   assert.equal(await page.locator("#secret-status").textContent(), "");
   await page.getByRole("button", { name: "Done" }).click();
 
@@ -262,7 +262,7 @@ async function drafts(browser) {
   // The secret of a new token stays until the user closes it.
   const copying = await ends(async (page) => {
     await openAccess(page);
-    await makeToken(page, "shown once");
+    await createToken(page, "shown once");
     return () => page.evaluate("document.getElementById('refresh').click()");
   }, "Your token worked in this tab and no longer does");
   assert.match(await copying.locator("#secret").textContent(), /^pst_/);

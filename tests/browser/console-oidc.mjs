@@ -217,7 +217,7 @@ async function expired(browser) {
   await form.getByRole("button", { name: "Add", exact: true }).click();
   await shown(page, "Monstera").waitFor();
 
-  // A user of an issuer makes a token that outlives the sign-in.
+  // A user of an issuer creates a token that outlives the sign-in.
   await page.getByRole("link", { name: "Access, signed in as bob" }).click();
   await page.getByText(`You are bob, signed in with your account at ${host}, until`).waitFor();
   await page.getByRole("button", { name: "New token" }).click();

@@ -352,8 +352,7 @@ fn change_is_retried_after_a_deadlock() {
         let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));
         wait_for("the request to wait", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
         other.send("SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
-        // Ends when the statement has been executed.
-        drop(other);
+        other.finish();
         creating.join().expect("a response")
     });
     assert_eq!(response.status, 201, "{}", response.text());

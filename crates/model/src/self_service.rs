@@ -48,22 +48,22 @@ impl TokenRequest {
         object.finish(Some(Self { label, scopes, expires }))
     }
 
-    /// Returns the attributes of the new token: a subset of the scopes of the requesting token, and an expiry time that is not
-    /// later. Without scopes in the request, the default scopes that the requesting token has.
-    pub fn attributes(self, requesting: ParentToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
-        let default = Scopes::DEFAULT.intersection(requesting.scopes);
+    /// Returns the attributes of the new token: a subset of the scopes of the parent token, and an expiry time that is not
+    /// later. Without scopes in the request, the default scopes that the parent token has.
+    pub fn attributes(self, parent: ParentToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
+        let default = Scopes::DEFAULT.intersection(parent.scopes);
         let scopes = match self.scopes {
             Some(scopes) => scopes,
             None if default.is_empty() => return Err(TokenRequestError::NoDefaultScopes),
             None => default,
         };
-        let missing = scopes.without(requesting.scopes);
+        let missing = scopes.without(parent.scopes);
         if !missing.is_empty() {
             return Err(TokenRequestError::Scopes(missing));
         }
         let default = whole_seconds(now.checked_add(DEFAULT_LIFETIME).unwrap_or(Timestamp::MAX));
-        let latest = match requesting.creator {
-            TokenCreator::Operator | TokenCreator::Token(_) => requesting.expires,
+        let latest = match parent.creator {
+            TokenCreator::Operator | TokenCreator::Token(_) => parent.expires,
             // It is short-lived, and the new token must not end with it.
             TokenCreator::Issuer => Some(default),
         };
@@ -71,7 +71,7 @@ impl TokenRequest {
         match latest {
             Some(latest) if expires > latest => Err(TokenRequestError::Expiry(latest)),
             _ => {
-                let (label, creator) = (self.label, requesting.creator);
+                let (label, creator) = (self.label, parent.creator);
                 Ok(TokenAttributes { label, scopes, creator, created: now, expires: Some(expires) })
             }
         }
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn new_token_never_exceeds_the_requesting_one() {
+    fn new_token_never_exceeds_its_parent() {
         let time = |text: &str| -> Timestamp { text.parse().expect("a time") };
         let (soon, late) = (time("2026-12-01T00:00:00Z"), time("2027-02-14T12:00:00Z"));
         let with = |creator, scopes, expires| ParentToken { creator, scopes, expires };
         let token = TokenCreator::Token(TokenId::new(1));
-        let attributes = |body: &str, requesting| request(body).expect("valid").attributes(requesting, now());
-        let expiry = |body: &str, requesting| attributes(body, requesting).map(|attributes| attributes.expires);
+        let attributes = |body: &str, parent| request(body).expect("valid").attributes(parent, now());
+        let expiry = |body: &str, parent| attributes(body, parent).map(|attributes| attributes.expires);
         assert_eq!(expiry("{}", with(token, Scopes::ALL, Some(soon))), Ok(Some(soon)));
         assert_eq!(expiry("{}", with(token, Scopes::ALL, None)), Ok(Some(late)));
         assert_eq!(expiry("{}", with(TokenCreator::Issuer, Scopes::ALL, Some(now()))), Ok(Some(late)));

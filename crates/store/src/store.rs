@@ -108,8 +108,9 @@ impl Store {
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
-    /// index. All of them are from one consistent snapshot, except that Citus has one for each owner. Ends after `rows` plants, when `each` breaks (that plant counts),
-    /// or earlier if at least one plant was passed. Shrinks the ranges to the plants that are left.
+    /// index. All of them are from one consistent snapshot, except that Citus has one for each owner. Ends after `rows` plants,
+    /// when `each` breaks (that plant counts), or earlier if at least one plant was passed. Shrinks the ranges to the plants that
+    /// are left.
     pub async fn list(
         &self,
         ranges: &mut [PlantRange],

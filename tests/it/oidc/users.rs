@@ -128,7 +128,7 @@ fn two_nodes_create_one_user() {
 }
 
 #[rstest]
-fn user_of_the_issuer_makes_tokens_and_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);

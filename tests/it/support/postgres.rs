@@ -287,6 +287,13 @@ impl HeldSession {
         let input = self.0.stdin.as_mut().expect("standard input is piped");
         input.write_all(format!("{sql};\n").as_bytes()).expect("psql");
     }
+
+    /// Waits until all statements have been executed, and ends the transaction. Panics if a statement has failed.
+    pub(crate) fn finish(mut self) {
+        drop(self.0.stdin.take());
+        let status = self.0.wait().expect("psql");
+        assert!(status.success(), "a statement failed: {status}");
+    }
 }
 
 impl Drop for HeldSession {

@@ -15,13 +15,13 @@ pub struct ApiLimits {
     /// Maximum size of a request body in bytes
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_MAX_BODY_BYTES", default_value_t = 16_384, value_parser = number::<usize>(1..=16_777_216))]
     pub max_body_bytes: usize,
-    /// Maximum number of requests that read the store concurrently; of a list, only the first chunk counts
+    /// Maximum number of requests that read the store concurrently; a list counts until its first chunk is read
     #[arg(long = "max-in-flight", value_name = "NUMBER", env = "PLANTSTORE_MAX_IN_FLIGHT", default_value_t = 512, value_parser = number::<usize>(1..=100_000))]
     pub max_concurrent_reads: usize,
     /// Maximum number of requests that wait for one of those to finish; beyond it the status is 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = number::<usize>(0..=100_000))]
     pub max_waiting: usize,
-    /// Maximum time that a request waits so; after it the status is 503
+    /// Maximum time of this wait; after it the status is 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     pub waiting_timeout: Duration,
     /// Size of the cache of lists in bytes, with an embedded store; 0 turns it off

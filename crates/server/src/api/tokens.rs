@@ -109,7 +109,7 @@ pub(crate) async fn create(
     let now = Timestamp::now();
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let session = caller.session;
-    let attributes = TokenRequest::from_json(&body, now)?.attributes(requesting_token(&session), now)?;
+    let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
     api.run_account_change(async move {
         let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
@@ -126,7 +126,7 @@ pub(crate) async fn create(
     .await
 }
 
-fn requesting_token(session: &Session) -> ParentToken {
+fn parent_token(session: &Session) -> ParentToken {
     let creator = match session.credential {
         Credential::Token { id, .. } => TokenCreator::Token(id),
         Credential::Issuer { .. } => TokenCreator::Issuer,

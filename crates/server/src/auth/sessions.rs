@@ -238,18 +238,18 @@ impl Sessions {
         hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, SessionError> {
-        let mut holder = match bearer {
+        let mut authenticated = match bearer {
             BearerToken::Stored(_) => look_up_stored(store, hash).await?,
             BearerToken::Jwt(text) => self.verify_signed(store, text).await?,
         };
         let now = Timestamp::now();
-        if holder.accepted_until.is_some_and(|end| end <= now) {
+        if authenticated.accepted_until.is_some_and(|end| end <= now) {
             return Err(SessionError::Rejected(Cacheable::Always));
         }
-        let collections = collections(store, &holder).await?;
-        holder.record_use(store, self.valid.get(hash).as_deref(), now);
-        let until = checked + holder.validity_from(now);
-        let AuthenticatedToken { identity, scopes, credential, expires, proof, .. } = holder;
+        let collections = collections(store, &authenticated).await?;
+        authenticated.record_use(store, self.valid.get(hash).as_deref(), now);
+        let until = checked + authenticated.validity_from(now);
+        let AuthenticatedToken { identity, scopes, credential, expires, proof, .. } = authenticated;
         Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, proof, until })
     }
 
@@ -332,9 +332,9 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Authenticate
     })
 }
 
-async fn collections(store: &Store, holder: &AuthenticatedToken) -> Result<Vec<CollectionAccess>, StoreError> {
-    let Identity { user, user_id, .. } = &holder.identity;
-    let mut collections = if holder.shared_with { store.shared_with(*user_id).await? } else { Vec::new() };
+async fn collections(store: &Store, authenticated: &AuthenticatedToken) -> Result<Vec<CollectionAccess>, StoreError> {
+    let Identity { user, user_id, .. } = &authenticated.identity;
+    let mut collections = if authenticated.shared_with { store.shared_with(*user_id).await? } else { Vec::new() };
     collections.push(CollectionAccess { owner: user.clone(), owner_id: *user_id, role: Role::Editor });
     collections.sort_by(|one, other| one.owner.cmp(&other.owner));
     Ok(collections)

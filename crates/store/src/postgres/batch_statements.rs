@@ -21,7 +21,7 @@ pub(super) struct Writes<'a> {
     /// Names of users to create, in order, and the times of their creation.
     new_names: Vec<&'a str>,
     new_created_at: Vec<i64>,
-    /// All actors and owners, in ascending order.
+    /// All writing_users and owners, in ascending order.
     users: Vec<i64>,
     key_users: Vec<i64>,
     keys: Vec<&'a [u8]>,
@@ -33,14 +33,14 @@ pub(super) struct Writes<'a> {
     pub(super) general_creates: Columns<'a>,
 }
 
-/// Columns of writes. Deletes have no names and tags, and plain writes no actors and keys.
+/// Columns of writes. Deletes have no names and tags, and plain writes no writing_users and keys.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     owners: Vec<i64>,
     ids: Vec<i64>,
     names: Vec<&'a str>,
     tags: Vec<Option<&'a str>>,
-    actors: Vec<i64>,
+    writing_users: Vec<i64>,
     keys: Vec<Option<&'a [u8]>>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Columns<'a> {
     }
 
     fn push_general(&mut self, context: WriteContext, key: Option<&'a ClaimedKey>) {
-        self.actors.push(context.user.get());
+        self.writing_users.push(context.user.get());
         self.keys.push(key.map(|claimed| claimed.key.hash.as_slice()));
     }
 
@@ -174,11 +174,11 @@ impl<'a> Columns<'a> {
     }
 
     pub(super) fn of_general_deletes(&self) -> Values<'_, 4> {
-        [&self.actors, &self.keys, &self.owners, &self.ids]
+        [&self.writing_users, &self.keys, &self.owners, &self.ids]
     }
 
     pub(super) fn of_general_creates(&self) -> Values<'_, 6> {
-        [&self.actors, &self.keys, &self.owners, &self.ids, &self.names, &self.tags]
+        [&self.writing_users, &self.keys, &self.owners, &self.ids, &self.names, &self.tags]
     }
 }
 

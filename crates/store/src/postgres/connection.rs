@@ -18,7 +18,7 @@ use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 
 /// Pause before a statement is retried for which the database lost one of its own servers.
-const NODE_PAUSE: Duration = Duration::from_millis(250);
+const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
 pub(super) struct DatabaseSession<S = Statements> {
@@ -85,10 +85,10 @@ impl<S> DatabaseSession<S> {
 /// Waits before a statement is retried that failed because the database lost one of its own servers. Fails with the reason if
 /// the deadline is earlier.
 pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
-    if Instant::now() + NODE_PAUSE >= deadline {
+    if Instant::now() + WORKER_PAUSE >= deadline {
         return Err(StoreError::Unavailable(reason));
     }
-    sleep(NODE_PAUSE).await;
+    sleep(WORKER_PAUSE).await;
     Ok(())
 }
 

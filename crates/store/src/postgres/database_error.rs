@@ -83,7 +83,7 @@ pub(super) fn is_rejection(error: &Error) -> bool {
     error.as_db_error().is_some() && !ends_connection(error)
 }
 
-/// Returns true if the transaction was rolled back because of another one, and can be repeated at once.
+/// Returns true if the database aborted the transaction because of another one. It can be repeated after a ROLLBACK.
 pub(super) fn is_conflict(error: &Error) -> bool {
     error
         .code()

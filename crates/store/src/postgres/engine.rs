@@ -160,7 +160,8 @@ impl Postgres {
     }
 
     /// Runs an operation that a request asks for in a transaction on a new connection, and again after a conflict with another
-    /// transaction. At most [`REQUEST_OPERATIONS_MAX`] run at a time.
+    /// transaction before the commit. At most [`REQUEST_OPERATIONS_MAX`] run at a time. The operation gets a client of its own,
+    /// because a future that borrows it could not be sent between threads.
     pub(super) async fn operate_for_request<T, F: Future<Output = Result<T, Error>>>(
         &self,
         work: impl Fn(Arc<Client>) -> F,

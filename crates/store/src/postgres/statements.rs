@@ -209,13 +209,13 @@ statements! {
          FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
          JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
          WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
-    // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose actor and owner exist.
+    // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose user and owner exist.
     // Of several equal writes, the first succeeds.
     delete_general:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
-           JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
+           JOIN plantstore.collections AS writing_user ON writing_user.user_id = batch.user_id
            JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
            WHERE NOT EXISTS (
              SELECT 1 FROM plantstore.idempotency_keys AS known
@@ -232,7 +232,7 @@ statements! {
            SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
              WITH ORDINALITY AS batch (user_id, key, owner_id, plant_id, name, tag, ordinal)
-           JOIN plantstore.collections AS actor ON actor.user_id = batch.user_id
+           JOIN plantstore.collections AS writing_user ON writing_user.user_id = batch.user_id
            JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
            WHERE NOT EXISTS (
              SELECT 1 FROM plantstore.idempotency_keys AS known

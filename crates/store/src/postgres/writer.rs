@@ -465,7 +465,7 @@ enum AttemptResult {
     Committed(Vec<JobOutcome>),
     /// The commit got no response.
     InDoubt,
-    /// The row of the writer contains the id of an earlier commit.
+    /// The row of the writer does not contain the id of the last acknowledged commit.
     Rewound,
     Failed(DatabaseError),
 }

@@ -66,7 +66,7 @@ fn commit_of_unknown_outcome_gets_50301() {
     }
 }
 
-/// The change is stored although its client does not get to know it. The log line is what is left of it.
+/// The change is stored, but its client gets 50301. The log line is the only record of it.
 #[test]
 fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
     let cluster = Cluster::start(&[]);

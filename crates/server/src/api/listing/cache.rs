@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use quick_cache::Weighter;
 
-use super::parameters::ListParameters;
+use super::parameters::ListOptions;
 use super::response::respond;
 use crate::api::collections::ListState;
 use plantstore_store::cache::{BoundedCache, weighted_cache};
@@ -40,15 +40,15 @@ impl CachedList {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<(ListState, ListParameters), CachedList> for ByBytes {
-    fn weight(&self, (_, parameters): &(ListState, ListParameters), list: &CachedList) -> u64 {
+impl Weighter<(ListState, ListOptions), CachedList> for ByBytes {
+    fn weight(&self, (_, parameters): &(ListState, ListOptions), list: &CachedList) -> u64 {
         (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + parameters.bytes() + ENTRY_BYTES) as u64
     }
 }
 
 /// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
-    lists: Option<BoundedCache<(ListState, ListParameters), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(ListState, ListOptions), CachedList, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -80,7 +80,7 @@ impl ListCache {
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
-    pub(super) fn get(&self, state: ListState, parameters: &ListParameters) -> Option<CachedList> {
+    pub(super) fn get(&self, state: ListState, parameters: &ListOptions) -> Option<CachedList> {
         let found = self.lists.as_ref()?.get(&(state, parameters.clone()));
         found.inspect(|_| self.hits.count())
     }
@@ -103,7 +103,7 @@ impl ListCache {
         Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
-    pub(super) fn insert(&self, state: ListState, parameters: ListParameters, list: &CachedList) {
+    pub(super) fn insert(&self, state: ListState, parameters: ListOptions, list: &CachedList) {
         if let Some(cache) = &self.lists {
             cache.insert((state, parameters), list.clone());
         }

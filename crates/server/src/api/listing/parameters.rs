@@ -10,7 +10,7 @@ use crate::api::error::ApiError;
 
 /// The parameters that determine a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ListParameters {
+pub(crate) struct ListOptions {
     pub(super) owner: OwnerParameter,
     pub(super) limit: Option<u32>,
     pub(super) after: Option<Cursor>,
@@ -54,7 +54,7 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, ApiError> {
     limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
 }
 
-impl ListParameters {
+impl ListOptions {
     /// Adds the caller as owner to a cursor without one: it is from a list before other users shared their plants.
     pub(super) fn complete_cursor(&mut self, readable: &ReadableCollections) {
         if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {

@@ -6,7 +6,7 @@ use axum::extract::FromRequestParts;
 use hyper::http::request::Parts;
 
 use super::cursor::Cursor;
-use super::parameters::{BAD_INCLUDE, Include, ListParameters, parse_limit};
+use super::parameters::{BAD_INCLUDE, Include, ListOptions, parse_limit};
 use crate::api::collections::OwnerParameter;
 use crate::api::entity_tag::IfNoneMatch;
 use crate::api::error::ApiError;
@@ -16,7 +16,7 @@ use crate::transport::BufferBudget;
 
 /// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
-    pub(super) parameters: ListParameters,
+    pub(super) parameters: ListOptions,
     pub(super) if_none_match: Option<IfNoneMatch>,
     pub(super) accepts_gzip: bool,
     pub(super) context: Arc<Context>,
@@ -27,7 +27,7 @@ impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let mut parameters = ListParameters::default();
+        let mut parameters = ListOptions::default();
         let mut include = None;
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match &*name {

@@ -13,7 +13,7 @@ use http_body::Frame;
 
 use super::chunk::{CHUNK_BYTES, Density, JsonChunk, SMALL_CHUNK_BYTES};
 use super::coding::Coding;
-use super::parameters::ListParameters;
+use super::parameters::ListOptions;
 use super::query::ListQuery;
 use super::response::respond_encoded;
 use crate::api::collections::ReadableCollections;
@@ -29,7 +29,7 @@ use plantstore_telemetry::metrics::GaugeGuard;
 pub(super) struct StreamedList {
     api: &'static Api,
     readable: ReadableCollections,
-    parameters: ListParameters,
+    parameters: ListOptions,
     /// The owners' versions when the first chunk was read.
     versions: Vec<Option<Version>>,
     ranges: Vec<PlantRange>,

@@ -1,4 +1,4 @@
-//! Limit on the changes of tokens and shares in progress. Each change runs to its end, also without its client.
+//! Limit on the changes of tokens and shares in progress. Each change runs to its end, even if its client disconnects.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -58,7 +58,10 @@ impl ReadLimiter {
         let in_use = self.slots_max - self.slots.available_permits();
         let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
         exposition
-            .gauge("plantstore_reads_in_flight", "Requests that are reading the store; of a list, the first chunk.")
+            .gauge(
+                "plantstore_reads_in_flight",
+                "Requests that are reading the store; a list counts until its first chunk is read.",
+            )
             .sample(&[], in_use);
         exposition
             .gauge("plantstore_reads_in_flight_limit", "Maximum of plantstore_reads_in_flight (--max-in-flight).")

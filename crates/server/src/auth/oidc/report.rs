@@ -37,7 +37,7 @@ impl RejectionReports {
             TokenError::Malformed => {
                 if let Some(suppressed) = self.opaque.pass(Instant::now()) {
                     let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
-                        issuer issue access tokens that are JWTs";
+                        issuer issue access tokens as JWTs";
                     tracing::warn!(issuer, suppressed, "{message}");
                 }
             }

@@ -67,7 +67,7 @@ export async function finish({ response, request }) {
 }
 
 /// Returns true if the stored token of this tab comes from the issuer.
-export function isSignedIn() {
+export function isSignedInWithIssuer() {
   return load(SIGNED_IN_KEY) !== null;
 }
 
@@ -79,7 +79,7 @@ export function logoutUrl() {
   return withParameters(end_session_endpoint, { client_id: settings.clientId, post_logout_redirect_uri: redirectUri() });
 }
 
-export function forgetLogin() {
+export function forgetSignIn() {
   remove(SIGNED_IN_KEY);
 }
 

@@ -56,7 +56,7 @@ export class SignIn {
   show(reason = "") {
     this.#submitted = null;
     remove(TOKEN_KEY);
-    oidc.forgetLogin();
+    oidc.forgetSignIn();
     byId("token").value = "";
     this.#mark("");
     this.#reveal(false);
@@ -72,8 +72,8 @@ export class SignIn {
 
   /// Asks again after the server has rejected the token. A token that was just pasted stays in the field.
   reject() {
-    const [isSignedIn, isNew] = [oidc.isSignedIn(), this.#submitted !== null];
-    if (isSignedIn) return this.show(isNew ? SIGN_IN_REJECTED : withDraft(SIGN_IN_EXPIRED));
+    const [isWithIssuer, isNew] = [oidc.isSignedInWithIssuer(), this.#submitted !== null];
+    if (isWithIssuer) return this.show(isNew ? SIGN_IN_REJECTED : withDraft(SIGN_IN_EXPIRED));
     if (!isNew) return this.show(withDraft(NO_LONGER_VALID));
     this.#submitted = null;
     this.#mark(REJECTED);
