@@ -21,7 +21,7 @@ pub(super) struct Writes<'a> {
     /// Names of users to create, in order, and the times of their creation.
     new_names: Vec<&'a str>,
     new_created_at: Vec<i64>,
-    /// All writing_users and owners, in ascending order.
+    /// All writing users and owners, in ascending order.
     users: Vec<i64>,
     key_users: Vec<i64>,
     keys: Vec<&'a [u8]>,
@@ -33,7 +33,7 @@ pub(super) struct Writes<'a> {
     pub(super) general_creates: Columns<'a>,
 }
 
-/// Columns of writes. Deletes have no names and tags, and plain writes no writing_users and keys.
+/// Columns of writes. Deletes have no names and tags, and plain writes no writing users and keys.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     owners: Vec<i64>,
