@@ -350,7 +350,11 @@ fn interrupted_check_deletes_its_plants() {
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).contains("interrupted: deleting the created plants"), "{}", text(&output.stderr));
         assert!(with_verdict(&output, "untried").contains("retry-create"), "{}", text(&output.stdout));
-        assert!(with_verdict(&output, "holds").contains("nothing-left"));
+        // The proxy may lose the response to the body that is too large, if the server closes the connection first. Then the
+        // check cannot know that this plant does not appear later.
+        let holds = with_verdict(&output, "holds");
+        let is_known = holds.contains("reject-too-large");
+        assert_eq!(holds.contains("nothing-left"), is_known, "{}", text(&output.stdout));
         assert_eq!(ada.ids(), OWN);
     }
 }
