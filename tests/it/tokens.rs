@@ -338,15 +338,18 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
 }
 
 /// The other transaction holds the row of the token and waits for that of the user, which the request has locked. The database
-/// rolls the request back, which began to wait first.
+/// rolls the request back, because it looks for a deadlock 5 s after the request began to wait, and later for the other one.
 #[rstest]
 #[case::requires_postgres()]
 fn change_is_retried_after_a_deadlock() {
     let site = &Site::new(Engine::Postgres);
     let server = site.serve(&[]);
     let ada = &manager(site, &server, "ada");
+    site.execute(
+        "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $do$",
+    );
     let mut other = site.hold(
-        "BEGIN; SET LOCAL deadlock_timeout = '10s'; SELECT 1 FROM plantstore.tokens WHERE token_id = 1 FOR UPDATE",
+        "BEGIN; SET LOCAL deadlock_timeout = '50s'; SELECT 1 FROM plantstore.tokens WHERE token_id = 1 FOR UPDATE",
     );
     let response = std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));

@@ -16,10 +16,17 @@ use crate::url::StoreUrl;
 
 /// A migration. A released migration is never changed.
 struct Migration {
+    /// Each statement ends with `;` at the end of a line, and no other line does.
     statements: &'static str,
     /// The oldest schema version whose releases work with the new schema. Columns and tables are added by one migration, and
     /// removed by a later one, when no older release is running any more.
     oldest: i32,
+}
+
+impl Migration {
+    fn each_statement(&self) -> impl Iterator<Item = &'static str> {
+        self.statements.split_inclusive(";\n")
+    }
 }
 
 const MIGRATIONS: &[Migration] = &[
@@ -164,7 +171,7 @@ async fn migrate(client: &Client, dialect: Dialect) -> Result<bool, tokio_postgr
     }
     for (number, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found).unwrap_or(0)) {
         // Each statement in its own message, because Citus sends the whole message to its workers if a table is distributed.
-        for statement in migration.statements.split_inclusive(";\n") {
+        for statement in migration.each_statement() {
             client.batch_execute(statement).await?;
         }
         client
@@ -198,4 +205,21 @@ pub(super) fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenErro
         return OpenError::Unfit(url.clone(), describe(error));
     }
     OpenError::Unreachable(url.clone(), describe(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_are_split_into_single_statements() {
+        for statement in MIGRATIONS.iter().flat_map(Migration::each_statement) {
+            let lines: Vec<&str> =
+                statement.lines().filter(|line| !line.starts_with("--") && !line.is_empty()).collect();
+            let first = lines.first().copied().unwrap_or_default();
+            assert!(["CREATE ", "ALTER ", "INSERT "].iter().any(|word| first.starts_with(word)), "{statement}");
+            assert_eq!(lines.iter().filter(|line| line.contains(';')).count(), 1, "{statement}");
+            assert_eq!(statement.matches("$$").count(), 0, "{statement}");
+        }
+    }
 }
