@@ -258,9 +258,9 @@ fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)
     }
 }
 
-#[test]
-fn cached_list_is_counted_as_a_hit() {
-    let site = Site::new(Engine::Sqlite);
+#[rstest]
+fn cached_list_is_counted_as_a_hit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = Site::new(engine);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
@@ -464,4 +464,30 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     metrics.wait_for("plantstore_requests_shed_total", &[("kind", "read")], 2);
     metrics.wait_for("plantstore_reads_waiting", &[], 0);
     metrics.wait_for("plantstore_reads_in_flight", &[], 0);
+}
+
+/// The first two statements may have one request each. The others wait for a statement, and share the next.
+#[rstest]
+#[case::requires_postgres()]
+fn concurrent_requests_for_an_unchanged_list_share_queries() {
+    const LISTS: i64 = 20;
+    let site = Site::new(Engine::Postgres);
+    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    assert_eq!(ada.get("/plants").status, 200);
+    let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
+    let before = queries();
+    let held = site.hold("BEGIN; LOCK TABLE plantstore.collections IN ACCESS EXCLUSIVE MODE");
+    thread::scope(|scope| {
+        let lists: Vec<_> = (0..LISTS).map(|_| scope.spawn(|| ada.get("/plants").status)).collect();
+        metrics.wait_for("plantstore_reads_in_flight", &[], LISTS);
+        drop(held);
+        lists.into_iter().for_each(|list| assert_eq!(list.join().expect("a status"), 200));
+    });
+    metrics.wait_for("plantstore_list_cache_lookups_total", &[("result", "hit")], LISTS);
+    // Some of them look the token up.
+    let sent = queries() - before;
+    assert!(sent < LISTS / 2, "{sent} queries");
 }

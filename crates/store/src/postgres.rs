@@ -19,6 +19,7 @@ mod key_locks;
 mod lists;
 mod metrics;
 mod placement;
+mod readers;
 mod restore;
 mod rows;
 mod schema;
@@ -29,6 +30,7 @@ mod start;
 mod statements;
 mod sweep;
 mod tls;
+mod version_reader;
 mod writer;
 
 pub(crate) use self::distribution::distribute;

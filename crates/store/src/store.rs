@@ -134,11 +134,6 @@ impl Store {
         }
     }
 
-    /// Returns true if the engine caches versions, so that lists can be cached by them.
-    pub fn caches_versions(&self) -> bool {
-        matches!(self, Self::Sqlite(_))
-    }
-
     /// Returns the id of plant number `count` (from 1) of the ranges and the index of its range; `None` unless the ranges hold
     /// more than `count` plants.
     pub async fn boundary(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {

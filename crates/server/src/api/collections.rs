@@ -80,6 +80,14 @@ impl ReadableCollections {
         Ok(())
     }
 
+    /// Identifies the list, whatever it contains.
+    pub(crate) fn list_id(&self) -> ListId {
+        match self.collections() {
+            [collection] => ListId::Of(collection.owner_id),
+            _ => ListId::AllReadableBy(self.session.user_id()),
+        }
+    }
+
     pub(crate) fn state(&self, versions: &[Option<Version>]) -> ListState {
         match (self.collections(), versions) {
             ([collection], [Some(version)]) => ListState::One(collection.owner_id, *version),
@@ -92,6 +100,15 @@ impl ReadableCollections {
         let owners = self.collections().iter().map(|collection| collection.owner_id);
         EntityTag::of(owners.zip(versions.iter().copied()))
     }
+}
+
+/// Identifies a list, whatever it contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ListId {
+    /// The plants of one owner.
+    Of(UserId),
+    /// All plants that this user may read, of several owners.
+    AllReadableBy(UserId),
 }
 
 /// Identifies what a list contains: its owners and their versions. It never stands for different plants.

@@ -39,22 +39,33 @@ pub(crate) async fn list_plants(
     mut query: ListQuery,
 ) -> Result<Response, ApiError> {
     query.parameters.complete_cursor(&readable);
-    // Read before the plants: a list may be newer than its tag, but never older.
+    let mut cached = api.lists.get(readable.list_id(), &query.parameters);
     let known = api.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
-        && let Some(response) = without_reading(api, &readable, &query, versions)?
+        && let Some(response) = without_reading(api, &readable, &query, &mut cached, versions)?
     {
         return Ok(response);
     }
     // Boxed, so that a cached list does not need the memory of a read.
-    Box::pin(read(api, readable, query, known)).await
+    Box::pin(async move {
+        let _slot = api.read_limiter.acquire().await?;
+        if known.is_none() && (query.if_none_match.is_some() || cached.is_some()) {
+            let versions = api.store.versions(&readable.owners()).await?;
+            if let Some(response) = without_reading(api, &readable, &query, &mut cached, &versions)? {
+                return Ok(response);
+            }
+        }
+        read(api, readable, query).await
+    })
+    .await
 }
 
-/// Returns a response that needs no read of plants, if there is one: 304, or a cached list.
+/// Returns a response that needs no read of plants, if there is one: 304, or the cached list if it is current.
 fn without_reading(
     api: &Api,
     readable: &ReadableCollections,
     query: &ListQuery,
+    cached: &mut Option<CachedList>,
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
     readable.check_owners_exist(versions)?;
@@ -65,24 +76,12 @@ fn without_reading(
             return Ok(Some(not_modified(tag, NEGOTIATED)));
         }
     }
-    Ok(api.lists.get(readable.state(versions), &query.parameters).map(CachedList::respond))
+    let current = cached.take_if(|list| list.state == readable.state(versions));
+    Ok(current.inspect(|_| api.lists.count_hit()).map(CachedList::respond))
 }
 
 /// Reads a list from the store.
-async fn read(
-    api: &'static Api,
-    readable: ReadableCollections,
-    query: ListQuery,
-    mut known: Option<Vec<Option<Version>>>,
-) -> Result<Response, ApiError> {
-    let _slot = api.read_limiter.acquire().await?;
-    if known.is_none() && query.if_none_match.is_some() {
-        let versions = api.store.versions(&readable.owners()).await?;
-        if let Some(response) = without_reading(api, &readable, &query, &versions)? {
-            return Ok(response);
-        }
-        known = Some(versions);
-    }
+async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery) -> Result<Response, ApiError> {
     api.lists.count_miss();
     let mut ranges = query.parameters.ranges(&readable);
     let most = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
@@ -104,8 +103,7 @@ async fn read(
         }
         more = step.more;
     }
-    let versions = known.as_ref().unwrap_or(&listed.versions);
-    let tag = readable.tag(versions);
+    let tag = readable.tag(&listed.versions);
 
     let (density, size) = (chunk.density(), chunk.bytes.len());
     if more && chunk.count < most {
@@ -121,8 +119,9 @@ async fn read(
     }
     let next = chunk.last.filter(|_| more).and_then(|last| query.parameters.next(&readable, last));
     if api.lists.has_room_for(size) {
-        let list = CachedList { body: api.lists.share(chunk.finish()), next, tag: tag.header() };
-        api.lists.insert(readable.state(versions), query.parameters, &list);
+        let state = readable.state(&listed.versions);
+        let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: tag.header() };
+        api.lists.insert(readable.list_id(), query.parameters, &list);
         return Ok(list.respond());
     }
     let permit = if size <= SMALL_CHUNK_BYTES { Some(BufferPermit::default()) } else { query.buffers.try_take() };

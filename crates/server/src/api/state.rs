@@ -32,7 +32,7 @@ impl Api {
     /// Creates the state. Must be called in the runtime that handles the requests.
     pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
         Self {
-            lists: ListCache::new(if store.caches_versions() { limits.list_cache_bytes } else { 0 }),
+            lists: ListCache::new(limits.list_cache_bytes),
             read_limiter: ReadLimiter::new(&limits),
             saturation: Saturation::of_current_runtime(),
             reads_shed: Counter::default(),

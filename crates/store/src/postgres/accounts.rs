@@ -18,7 +18,7 @@ const TOKEN_TRIES: usize = 3;
 impl Postgres {
     pub(crate) async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
         let hash = hash.as_bytes().to_vec();
-        let found = self.rows(|session| &session.statements.find_token, [hash]).await?;
+        let found = self.readers.rows(|session| &session.statements.find_token, [hash]).await?;
         found.first().map(StoredToken::read).transpose()
     }
 
@@ -74,7 +74,7 @@ impl Postgres {
     }
 
     pub(crate) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
-        let found = self.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
+        let found = self.readers.rows(|session| &session.statements.find_user, [name.as_str()]).await?;
         found.first().map(|row| get(row, 0).map(UserId::new)).transpose()
     }
 

@@ -1,24 +1,21 @@
-//! The engine: connections, writer, and helpers for reads and administrative operations.
+//! The engine: readers, writer, and helpers for administrative operations.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::{Client, Error};
 
 use super::admin::AdminConnection;
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connection_role::ConnectionRole;
 use super::connector::Connector;
 use super::database_error::is_conflict;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
+use super::readers::Readers;
 use super::start;
+use super::version_reader::VersionReader;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
@@ -27,7 +24,6 @@ use crate::url::{PostgresUrl, StoreUrl};
 use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
-use plantstore_telemetry::spans;
 
 /// Maximum number of connections for operations that requests ask for.
 const REQUEST_OPERATIONS_MAX: usize = 4;
@@ -40,8 +36,8 @@ const READERS_MIN: usize = 2;
 /// The PostgreSQL engine.
 pub struct Postgres {
     connector: Arc<Connector>,
-    readers: Vec<DatabaseConnection>,
-    next_reader: AtomicUsize,
+    pub(super) readers: Arc<Readers>,
+    pub(super) version_reader: VersionReader,
     writer: Writer,
     in_flight_keys: InFlightKeys,
     key_locks: KeyLocks,
@@ -59,9 +55,10 @@ impl Postgres {
         let (_, _, created) = start::start(&connector, &store_url, &options).await?;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
+        let readers = Arc::new(Readers::new(&connector, readers, &metrics));
         let engine = Self {
-            readers: (0..readers).map(|_| DatabaseConnection::new(&connector, ConnectionRole::Read)).collect(),
-            next_reader: AtomicUsize::new(0),
+            version_reader: VersionReader::start(&readers),
+            readers,
             writer: Writer::start(&connector, options.write_queue, &metrics),
             in_flight_keys: InFlightKeys::default(),
             key_locks: KeyLocks::new(&connector),
@@ -81,7 +78,7 @@ impl Postgres {
         let deadline = Instant::now() + self.connector.timeout;
         self.writer.ping(deadline).await?;
         self.key_locks.ping(deadline).await?;
-        self.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
+        self.readers.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
@@ -106,57 +103,10 @@ impl Postgres {
 
     async fn has_key(&self, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
         let (user, hash) = (user.get(), key.hash);
-        let found = self.read(|session| async move {
+        let found = self.readers.read(|session| async move {
             session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
         });
         found.await.map(|row| row.is_some())
-    }
-
-    /// Returns the rows of a prepared statement.
-    pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
-        &self,
-        statement: impl Fn(&DatabaseSession) -> &Statement,
-        values: [P; N],
-    ) -> Result<Vec<Row>, StoreError> {
-        let statement = &statement;
-        self.read(|session| {
-            let values = values.clone();
-            async move {
-                let stream = session.client.query_raw(statement(&session), &values).await?;
-                stream.try_collect().await
-            }
-        })
-        .await
-    }
-
-    /// Runs a read query. Retries it until the deadline if the connection is lost.
-    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
-        &self,
-        query: impl Fn(Arc<DatabaseSession>) -> F,
-    ) -> Result<T, StoreError> {
-        let begun = spans::begin();
-        let deadline = Instant::now() + self.connector.timeout;
-        loop {
-            let session = self.reader(deadline).await?;
-            let sent = Instant::now();
-            if let Some(found) = session.wait_for(query(Arc::clone(&session)), deadline).await? {
-                self.metrics.database.queries.time(sent.elapsed());
-                begun.end("read");
-                return Ok(found);
-            }
-        }
-    }
-
-    /// Returns the next open read connection in turn, or waits for one.
-    async fn reader(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
-        let first = self.next_reader.fetch_add(1, Ordering::Relaxed);
-        let reader = |offset: usize| &self.readers[first.wrapping_add(offset) % self.readers.len()];
-        // Opens the connection whose turn it is, even if another one is used this time.
-        reader(0).start();
-        match (0..self.readers.len()).find_map(|offset| reader(offset).ready()) {
-            Some(session) => Ok(session),
-            None => reader(0).session(deadline).await,
-        }
     }
 
     /// Runs an operation that a request asks for in a transaction on a new connection, and again after a conflict with another

@@ -1,6 +1,5 @@
 //! Lists of the plants of one owner or of several.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use futures_util::future::try_join_all;
@@ -12,6 +11,7 @@ use super::connection::DatabaseSession;
 use super::dialect::Dialect;
 use super::engine::Postgres;
 use super::rows::get;
+use super::version_reader::{versions_by_id, versions_of};
 use crate::error::StoreError;
 use crate::merge::{ListPage, PlantRow, merge, page_sizes};
 use crate::plants::ListStep;
@@ -56,28 +56,29 @@ impl Postgres {
 
     /// Returns the first rows of the range, and true if some rows were not read.
     async fn rows_of(&self, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
-        self.read(|session| async move {
-            let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
-            let statements = &session.statements;
-            let (statement, values) = if range.is_bounded() {
-                (&statements.list_later, &values[..])
-            } else {
-                (&statements.list_first, &values[..3])
-            };
-            let stream = session.client.query_raw(statement, values).await?;
-            pin_mut!(stream);
-            let (mut found, mut bytes) = (Vec::new(), 0);
-            // The next step reads the rest.
-            while bytes < LIST_BYTES
-                && let Some(row) = stream.try_next().await?
-            {
-                bytes += row.raw_size_bytes();
-                found.push(row);
-            }
-            let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
-            Ok((found, unread))
-        })
-        .await
+        self.readers
+            .read(|session| async move {
+                let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
+                let statements = &session.statements;
+                let (statement, values) = if range.is_bounded() {
+                    (&statements.list_later, &values[..])
+                } else {
+                    (&statements.list_first, &values[..3])
+                };
+                let stream = session.client.query_raw(statement, values).await?;
+                pin_mut!(stream);
+                let (mut found, mut bytes) = (Vec::new(), 0);
+                // The next step reads the rest.
+                while bytes < LIST_BYTES
+                    && let Some(row) = stream.try_next().await?
+                {
+                    bytes += row.raw_size_bytes();
+                    found.push(row);
+                }
+                let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
+                Ok((found, unread))
+            })
+            .await
     }
 
     async fn list_many(
@@ -96,7 +97,7 @@ impl Postgres {
             page_sizes.iter().map(|page_size| i64::try_from(page_size + 1).unwrap_or(i64::MAX)).collect(),
         ];
         let (columns, owners) = (&columns, &*ranges);
-        let read = self.read(|session| async move {
+        let read = self.readers.read(|session| async move {
             match session.dialect {
                 Dialect::Postgres => {
                     let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
@@ -108,16 +109,15 @@ impl Postgres {
         let (versions, pages) = match read.await? {
             FoundLists::Joined(rows) => pages(&rows, &page_sizes)?,
             FoundLists::Separate { versions, lists } => {
-                separate_pages(known_versions(&versions, owners.iter().map(|range| range.owner))?, &lists, &page_sizes)?
+                let owners: Vec<UserId> = owners.iter().map(|range| range.owner).collect();
+                separate_pages(versions_of(&versions_by_id(&versions)?, &owners), &lists, &page_sizes)?
             }
         };
         Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
     }
 
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
-        let found = self.rows(|session| &session.statements.versions, [ids]).await?;
-        known_versions(&found, users.iter().copied())
+        self.version_reader.read(users).await
     }
 
     pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -125,7 +125,7 @@ impl Postgres {
         while remaining > 0 {
             let step = remaining.min(BOUNDARY_STEP);
             let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(step - 1)];
-            let found = self.rows(|session| &session.statements.boundary, values).await?;
+            let found = self.readers.rows(|session| &session.statements.boundary, values).await?;
             let [last, _next] = &found[..] else {
                 return Ok(None);
             };
@@ -188,13 +188,6 @@ async fn read_each(
     let of_all: [&(dyn ToSql + Sync); 1] = [owners];
     let (versions, lists) = join!(client.query(&statements.versions, &of_all), try_join_all(lists));
     Ok(FoundLists::Separate { versions: versions?, lists: lists? })
-}
-
-/// Returns the versions of these users from rows of `versions`.
-fn known_versions(found: &[Row], users: impl Iterator<Item = UserId>) -> Result<Vec<Option<Version>>, StoreError> {
-    let known = found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?))));
-    let known = known.collect::<Result<HashMap<i64, Version>, StoreError>>()?;
-    Ok(users.map(|user| known.get(&user.get()).copied()).collect())
 }
 
 /// Returns the pages of lists that were read separately. Plants of a deleted user are left out.

@@ -49,7 +49,7 @@ impl Postgres {
     }
 
     pub(crate) async fn own_tokens(&self, user: UserId) -> Result<Vec<StoredToken>, StoreError> {
-        let found = self.rows(|session| &session.statements.own_tokens, [user.get()]).await?;
+        let found = self.readers.rows(|session| &session.statements.own_tokens, [user.get()]).await?;
         found.iter().map(StoredToken::read).collect()
     }
 
@@ -107,7 +107,7 @@ impl Postgres {
     }
 
     pub(crate) async fn granted_shares(&self, owner: UserId) -> Result<Vec<GrantedShare>, StoreError> {
-        let found = self.rows(|session| &session.statements.granted_shares, [owner.get()]).await?;
+        let found = self.readers.rows(|session| &session.statements.granted_shares, [owner.get()]).await?;
         found.iter().map(GrantedShare::read).collect()
     }
 

@@ -12,7 +12,7 @@ use plantstore_model::user::{Role, UserId, UserName};
 
 impl Postgres {
     pub(crate) async fn shared_with(&self, user: UserId) -> Result<Vec<CollectionAccess>, StoreError> {
-        let found = self.rows(|session| &session.statements.shared_with, [user.get()]).await?;
+        let found = self.readers.rows(|session| &session.statements.shared_with, [user.get()]).await?;
         found.iter().map(CollectionAccess::read).collect()
     }
 

@@ -32,7 +32,7 @@ impl Postgres {
             "DELETE FROM plantstore.writers WHERE seen_at < extract(epoch FROM now())::bigint - $1";
         let delay = i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
         // Checked before a connection is opened, because there is usually nothing to do.
-        if self.rows(|session| &session.statements.sweepable, [delay, WRITER_LIFETIME]).await?.is_empty() {
+        if self.readers.rows(|session| &session.statements.sweepable, [delay, WRITER_LIFETIME]).await?.is_empty() {
             return Ok(0);
         }
         let removing = self.operate(async |client| {
@@ -67,7 +67,7 @@ impl Postgres {
             WHERE expires_at <= extract(epoch FROM now())::bigint AND (user_id, key) IN (
               SELECT user_id, key FROM plantstore.idempotency_keys
               WHERE expires_at <= extract(epoch FROM now())::bigint ORDER BY expires_at LIMIT $1)";
-        if self.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
+        if self.readers.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
             return Ok(0);
         }
         let removing = self.operate(async |client| {

@@ -1,7 +1,7 @@
 //! Cache of encoded lists.
 //!
-//! The key contains the [`ListState`], which never stands for different plants. So a cached list is never stale: after a change it
-//! is not requested any more.
+//! A cached list has the [`ListState`] of its plants, which never stands for different plants. It is used only for requests that
+//! need this state, so a response is never stale. After a change the next list replaces it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use quick_cache::Weighter;
 
 use super::parameters::ListOptions;
 use super::response::respond;
-use crate::api::collections::ListState;
+use crate::api::collections::{ListId, ListState};
 use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Exposition, Striped};
 
@@ -23,9 +23,10 @@ const ENTRY_BYTES: usize = 512;
 /// Expected size of a list, from which the number of entries is estimated.
 const USUAL_BYTES: usize = 2_048;
 
-/// The variable parts of a response with a list.
+/// The variable parts of a response with a list, and what the list contains.
 #[derive(Clone)]
 pub(super) struct CachedList {
+    pub(super) state: ListState,
     pub(super) body: Bytes,
     pub(super) next: Option<HeaderValue>,
     pub(super) tag: HeaderValue,
@@ -40,15 +41,15 @@ impl CachedList {
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<(ListState, ListOptions), CachedList> for ByBytes {
-    fn weight(&self, (_, parameters): &(ListState, ListOptions), list: &CachedList) -> u64 {
+impl Weighter<(ListId, ListOptions), CachedList> for ByBytes {
+    fn weight(&self, (_, parameters): &(ListId, ListOptions), list: &CachedList) -> u64 {
         (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + parameters.bytes() + ENTRY_BYTES) as u64
     }
 }
 
 /// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
-    lists: Option<BoundedCache<(ListState, ListOptions), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(ListId, ListOptions), CachedList, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     hits: Striped<Counter>,
@@ -80,9 +81,14 @@ impl ListCache {
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
-    pub(super) fn get(&self, state: ListState, parameters: &ListOptions) -> Option<CachedList> {
-        let found = self.lists.as_ref()?.get(&(state, parameters.clone()));
-        found.inspect(|_| self.hits.count())
+    /// Returns the list as it was when it was cached.
+    pub(super) fn get(&self, id: ListId, parameters: &ListOptions) -> Option<CachedList> {
+        self.lists.as_ref()?.get(&(id, parameters.clone()))
+    }
+
+    /// Counts a response with a cached list.
+    pub(super) fn count_hit(&self) {
+        self.hits.count();
     }
 
     /// Counts a list that is read from the store.
@@ -103,9 +109,9 @@ impl ListCache {
         Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
-    pub(super) fn insert(&self, state: ListState, parameters: ListOptions, list: &CachedList) {
+    pub(super) fn insert(&self, id: ListId, parameters: ListOptions, list: &CachedList) {
         if let Some(cache) = &self.lists {
-            cache.insert((state, parameters), list.clone());
+            cache.insert((id, parameters), list.clone());
         }
     }
 

@@ -1,0 +1,94 @@
+//! Connections for reads. Concurrent queries are pipelined on them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use tokio::time::Instant;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row, Statement};
+
+use super::connection::{DatabaseConnection, DatabaseSession};
+use super::connection_role::ConnectionRole;
+use super::connector::Connector;
+use super::dialect::Dialect;
+use super::metrics::PostgresMetrics;
+use crate::error::StoreError;
+use plantstore_telemetry::spans;
+
+pub(super) struct Readers {
+    connections: Vec<DatabaseConnection>,
+    next: AtomicUsize,
+    timeout: Duration,
+    metrics: Arc<PostgresMetrics>,
+}
+
+impl Readers {
+    pub(super) fn new(connector: &Arc<Connector>, count: usize, metrics: &Arc<PostgresMetrics>) -> Self {
+        Self {
+            connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
+            next: AtomicUsize::new(0),
+            timeout: connector.timeout,
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns true if plants are distributed by Citus, as far as the open connections show.
+    pub(super) fn are_on_citus(&self) -> bool {
+        let session = self.connections.iter().find_map(DatabaseConnection::ready);
+        session.is_some_and(|session| session.dialect == Dialect::Citus)
+    }
+
+    /// Returns the rows of a prepared statement.
+    pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
+        &self,
+        statement: impl Fn(&DatabaseSession) -> &Statement,
+        values: [P; N],
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = &statement;
+        self.read(|session| {
+            let values = values.clone();
+            async move {
+                let stream = session.client.query_raw(statement(&session), &values).await?;
+                stream.try_collect().await
+            }
+        })
+        .await
+    }
+
+    /// Runs a read query. Retries it until the deadline if the connection is lost.
+    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        query: impl Fn(Arc<DatabaseSession>) -> F,
+    ) -> Result<T, StoreError> {
+        let begun = spans::begin();
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            let session = self.session(deadline).await?;
+            let sent = Instant::now();
+            if let Some(found) = session.wait_for(query(Arc::clone(&session)), deadline).await? {
+                self.metrics.database.queries.time(sent.elapsed());
+                begun.end("read");
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Returns the next open connection in turn, or waits for one.
+    async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let connection = |offset: usize| &self.connections[first.wrapping_add(offset) % self.connections.len()];
+        // Opens the connection whose turn it is, even if another one is used this time.
+        connection(0).start();
+        match (0..self.connections.len()).find_map(|offset| connection(offset).ready()) {
+            Some(session) => Ok(session),
+            None => connection(0).session(deadline).await,
+        }
+    }
+}
