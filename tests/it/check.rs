@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::faulty_proxy::{FaultyProxy, ProxiedRequest, Reply, Upstream};
 use crate::support::issuer::Authority;
+use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::tools::external;
 use crate::support::{Client, Engine, Server, Site, signal, wait_for};
 use crate::tokens::ALL_SCOPES;
@@ -188,7 +188,7 @@ fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] en
 fn proxy_without_a_fault_passes_every_check() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
-    let proxy = FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
+    let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
     let output = check(&site.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
@@ -200,7 +200,7 @@ fn check_passes_with_two_nodes_behind_a_balancer(#[values(Engine::Sqlite, Engine
     let (server, other) = (site.serve(&[]), site.serve(&[]));
     let ada = user_with_plants(site, &server, "ada", &OWN);
     let other = Upstream::at(other.address());
-    let balancer = FaultyProxy::start(server.address(), move |request, server| {
+    let balancer = RewritingProxy::start(server.address(), move |request, server| {
         let node = if request.is("GET", "/me") { other } else { server };
         Reply::Response(node.send(request))
     });
@@ -213,7 +213,7 @@ fn check_ends_when_the_server_hangs() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = user_with_plants(&site, &server, "ada", &OWN);
-    let proxy = FaultyProxy::start(server.address(), |request, server| {
+    let proxy = RewritingProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "5s"]);
@@ -221,7 +221,7 @@ fn check_ends_when_the_server_hangs() {
     assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
     // The server responds to the first three requests, which determine the scopes of the token, and then to none.
     let requests = AtomicUsize::new(0);
-    let proxy = FaultyProxy::start(server.address(), move |request, server| {
+    let proxy = RewritingProxy::start(server.address(), move |request, server| {
         if requests.fetch_add(1, Ordering::Relaxed) < 3 {
             Reply::Response(server.send(request))
         } else {
@@ -254,7 +254,7 @@ fn missing_response_is_not_a_missing_scope() {
     let ada = user_with_plants(&site, &server, "ada", &OWN);
     // The first three requests determine the scopes of the token. The second and the third get no response.
     let requests = AtomicUsize::new(0);
-    let proxy = FaultyProxy::start(server.address(), move |request, server| {
+    let proxy = RewritingProxy::start(server.address(), move |request, server| {
         if [1, 2].contains(&requests.fetch_add(1, Ordering::Relaxed)) {
             Reply::Cut
         } else {
@@ -275,7 +275,8 @@ fn plant_of_a_delayed_create_is_deleted() {
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
         let ada = user_with_plants(&site, &server, &format!("user-{number}"), &OWN);
         let delayed = DelayedCreate::default();
-        let proxy = FaultyProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
+        let proxy =
+            RewritingProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
         let output = check(token(&ada), &proxy.url(), &["--json"]);
         assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", text(&output.stdout));
@@ -318,7 +319,7 @@ fn create_of_unknown_outcome_is_reported() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let ada = user_with_plants(&site, &server, "ada", &OWN);
-    let proxy = FaultyProxy::start(server.address(), |request, server| {
+    let proxy = RewritingProxy::start(server.address(), |request, server| {
         let never = text(&request.body).contains(" location\"");
         if never { Reply::Cut } else { Reply::Response(server.send(request)) }
     });
@@ -339,7 +340,7 @@ fn interrupted_check_deletes_its_plants() {
         let held = |request: &ProxiedRequest, server: Upstream| {
             if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
         };
-        let proxy = FaultyProxy::start(server.address(), held);
+        let proxy = RewritingProxy::start(server.address(), held);
         let mut child = command(token(&ada), &proxy.url(), &["--json"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The fixture plants exist, and the checks of lists have begun.
@@ -365,7 +366,7 @@ fn a_token_is_never_shown() {
     let server = site.serve(&[]);
     let ada = user_with_plants(&site, &server, "ada", &OWN);
     // The server returns the token in a header field of each response, and in the body of each error.
-    let proxy = FaultyProxy::start(server.address(), |request, server| {
+    let proxy = RewritingProxy::start(server.address(), |request, server| {
         let bearer = request.header("authorization").unwrap_or_default().to_owned();
         let response = server.send(request).with("location", &bearer);
         let response = if response.status >= 400 { response.with_json(&bearer.clone().into()) } else { response };
@@ -377,7 +378,7 @@ fn a_token_is_never_shown() {
     assert!(all.contains("Bearer (the token)"), "{all}");
     assert!(!all.contains(&token(&ada)[4..20]), "{all}");
     // Terminal escape sequences of a response are not printed either.
-    let proxy = FaultyProxy::start(server.address(), |request, server| {
+    let proxy = RewritingProxy::start(server.address(), |request, server| {
         let response = server.send(request);
         Reply::Response(if response.status >= 400 { response.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { response })
     });

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Client, Cluster, Engine, JSON, Proxy, Response, Site, StopOnDrop, runs_on_citus, wait_for};
+use crate::support::{Client, Cluster, Engine, JSON, Response, Site, StopOnDrop, TcpProxy, runs_on_citus, wait_for};
 
 fn other(engine: Engine) -> Engine {
     match engine {
@@ -396,7 +396,7 @@ fn transaction_of_a_copy_has_no_idle_timeout() {
          END $$;
          CREATE TRIGGER hurry BEFORE INSERT ON users FOR EACH ROW EXECUTE FUNCTION hurry()",
     );
-    let proxy = Proxy::start(Cluster::shared().address());
+    let proxy = TcpProxy::start(Cluster::shared().address());
     // The copy has stored the users and reads the keys.
     proxy.freeze_at(b"ORDER BY idempotency_keys.user_id, key");
     let slow = source.through(&proxy);

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rstest::rstest;
 
-use crate::support::faulty_proxy::{FaultyProxy, Reply};
+use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
 use crate::support::{CLOSED_ADDRESS, Engine, Server, Site, TIMEOUT, wait_for};
 
@@ -211,10 +211,11 @@ fn probe_reports_readiness() {
     let server = site.serve(&[]);
     let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
-    let unready =
-        FaultyProxy::start(server.address(), |request, server| Reply::Response(server.send(request).with_status(503)));
+    let unready = RewritingProxy::start(server.address(), |request, server| {
+        Reply::Response(server.send(request).with_status(503))
+    });
     let closed = format!("http://{CLOSED_ADDRESS}");
-    let silent = FaultyProxy::start(server.address(), |_, _| Reply::Silence);
+    let silent = RewritingProxy::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
         (closed, "30s", "error: cannot connect to http://127.0.0.1:"),

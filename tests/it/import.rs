@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, feed, import, lines, stderr};
-use crate::support::{Cluster, Engine, Proxy, Site, StopOnDrop, assert_snapshot, signal, wait_for};
+use crate::support::{Cluster, Engine, Site, StopOnDrop, TcpProxy, assert_snapshot, signal, wait_for};
 
 /// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
@@ -408,7 +408,7 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
     let text = lines(&["ada"], 10);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
     import(&site, &[], all[7]);
-    let proxy = Proxy::start(Cluster::shared().address());
+    let proxy = TcpProxy::start(Cluster::shared().address());
     proxy.freeze_at(b"ROLLBACK");
     proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
     let slow = site.through(&proxy);

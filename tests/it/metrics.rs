@@ -484,7 +484,9 @@ fn concurrent_requests_for_an_unchanged_list_share_queries() {
         let lists: Vec<_> = (0..LISTS).map(|_| scope.spawn(|| ada.get("/plants").status)).collect();
         metrics.wait_for("plantstore_reads_in_flight", &[], LISTS);
         drop(held);
-        lists.into_iter().for_each(|list| assert_eq!(list.join().expect("a status"), 200));
+        for list in lists {
+            assert_eq!(list.join().expect("a status"), 200);
+        }
     });
     metrics.wait_for("plantstore_list_cache_lookups_total", &[("result", "hit")], LISTS);
     // Some of them look the token up.

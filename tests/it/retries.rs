@@ -8,7 +8,8 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Cluster, CompletedWrite, Engine, History, Proxy, Random, RetryingClients, Server, Site, Stage, Workload, wait_for,
+    Cluster, CompletedWrite, Engine, History, Random, RetryingClients, Server, Site, Stage, TcpProxy, Workload,
+    wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
@@ -133,7 +134,7 @@ fn every_write_happens_once_though_the_database_is_killed() {
 fn every_write_happens_once_though_commits_are_cut_off() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
+    let proxy = TcpProxy::start(cluster.address());
     let short_timeout = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
     let nodes = [site.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();

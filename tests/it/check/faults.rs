@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use super::{OWN, check, names, text, token, user_with_plants, with_verdict};
-use crate::support::faulty_proxy::{Fault, FaultyProxy, ProxiedRequest, Reply, Upstream};
+use crate::support::rewriting_proxy::{Fault, ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::{Client, Engine, Response, Server, Site};
 
 struct Case {
@@ -33,7 +33,7 @@ const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
 /// Runs the check against a server with the fault. Returns a message unless the expected checks fail and only the plants of
 /// the user are left.
 fn verify(case: &Case, server: &Server, ada: &Client) -> Option<String> {
-    let proxy = FaultyProxy::start(server.address(), case.fault);
+    let proxy = RewritingProxy::start(server.address(), case.fault);
     let output = check(token(ada), &proxy.url(), &["--json"]);
     let failing = with_verdict(&output, "fails");
     let right = match case.fails {

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 
 use crate::support::transfer::{import, lines, stderr};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Proxy, Site, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Site, TcpProxy, wait_for};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
@@ -26,7 +26,7 @@ fn migrate(site: &Site) -> Child {
 #[test]
 fn migration_may_be_idle_for_longer_than_a_request_waits() {
     let site = Site::empty(Engine::Postgres);
-    let proxy = Proxy::start(Cluster::shared().address());
+    let proxy = TcpProxy::start(Cluster::shared().address());
     proxy.freeze_at(b"INSERT INTO plantstore.schema_versions");
     let slow = site.through(&proxy);
     std::thread::scope(|scope| {

@@ -11,7 +11,9 @@ mod workers;
 
 use std::time::Duration;
 
-use crate::support::{Client, Cluster, History, Proxy, Response, Server, Site, Stopwatch, Summary, Workload, wait_for};
+use crate::support::{
+    Client, Cluster, History, Response, Server, Site, Stopwatch, Summary, TcpProxy, Workload, wait_for,
+};
 
 /// Nodes log warnings only, which are shown if the test fails. These tests measure the default timeout.
 const QUIET: &[&str] = &["--log-level", "warn", "--store-timeout", "2s"];
@@ -64,9 +66,9 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
 
 /// Starts two nodes on one database, the second behind a proxy that can cut it off.
 #[track_caller]
-fn start_pair<'a>(cluster: &'a Cluster, arguments: &[&str]) -> (Site<'a>, Proxy, [Server; 2]) {
+fn start_pair<'a>(cluster: &'a Cluster, arguments: &[&str]) -> (Site<'a>, TcpProxy, [Server; 2]) {
     let site = Site::on(cluster);
-    let proxy = Proxy::start(cluster.address());
+    let proxy = TcpProxy::start(cluster.address());
     let nodes = [site.serve(arguments), site.through(&proxy).serve(arguments)];
     (site, proxy, nodes)
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::postgres::{HeldSession, runs_on_citus};
 use super::tools::assert_declared;
-use super::{Client, Cluster, Engine, Metrics, Proxy, TIMEOUT, wait_for};
+use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for};
 
 /// `--store-timeout` of servers whose test does not set it. On a machine that is busy with other tests, a statement may
 /// take longer than the default of 2 s.
@@ -96,7 +96,7 @@ impl<'a> Site<'a> {
     }
 
     /// Returns a site with the same database, reached through a proxy.
-    pub(crate) fn through(&self, proxy: &Proxy) -> Self {
+    pub(crate) fn through(&self, proxy: &TcpProxy) -> Self {
         self.at(proxy.address())
     }
 

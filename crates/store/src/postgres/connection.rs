@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error};
 
 use super::connection_role::ConnectionRole;
-use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, driven};
+use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
 use super::database_error::{DatabaseError, NO_RESPONSE, describe};
 use super::dialect::Dialect;
 use super::statements::{Prepared, Statements};
@@ -210,7 +210,7 @@ async fn establish<S: Prepared>(
     role: ConnectionRole,
 ) -> Result<(Arc<DatabaseSession<S>>, Driver), ConnectFailure> {
     let OpenConnection { client, mut driver, dialect, warnings } = connector.connect(role).await?;
-    let preparing = driven(&mut driver, S::prepare(&client, dialect));
+    let preparing = run_with_driver(&mut driver, S::prepare(&client, dialect));
     let statements = match timeout(connector.connect_timeout(), preparing).await {
         Ok(prepared) => prepared.map_err(ConnectFailure::Error)?,
         Err(_) => return Err(ConnectFailure::TimedOut),

@@ -123,8 +123,8 @@ impl Connector {
         let connecting = async {
             let (client, connection) = config.connect(self.tls.clone()).await?;
             let warnings = Arc::<Warnings>::default();
-            let mut driver = drive(connection, Arc::clone(&warnings));
-            let dialect = driven(&mut driver, self.configure(&client, role)).await?;
+            let mut driver = driver_of(connection, Arc::clone(&warnings));
+            let dialect = run_with_driver(&mut driver, self.configure(&client, role)).await?;
             Ok(OpenConnection { client, driver, dialect, warnings })
         };
         match timeout(self.connect_timeout(), connecting).await {
@@ -186,7 +186,7 @@ fn setting(time: Duration) -> i32 {
 }
 
 /// Returns the future that performs the I/O of a connection and counts the warnings of the server.
-fn drive<T: TlsStream + Unpin + Send + 'static>(
+fn driver_of<T: TlsStream + Unpin + Send + 'static>(
     mut connection: Connection<Socket, T>,
     warnings: Arc<Warnings>,
 ) -> Driver {
@@ -204,8 +204,11 @@ fn drive<T: TlsStream + Unpin + Send + 'static>(
     })
 }
 
-/// Runs `work` on the connection while driving its I/O.
-pub(super) async fn driven<T>(driver: &mut Driver, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+/// Runs `work` on the connection, and its I/O meanwhile.
+pub(super) async fn run_with_driver<T>(
+    driver: &mut Driver,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         done = &mut work => done,

@@ -3,7 +3,7 @@
 use super::{
     BEGIN, COMMIT, LONG_TIMEOUT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
 };
-use crate::support::{Client, Cluster, History, Proxy, Random, Response, Site, Stage, wait_for};
+use crate::support::{Client, Cluster, History, Random, Response, Site, Stage, TcpProxy, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
@@ -11,7 +11,7 @@ const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterRes
 fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
+    let proxy = TcpProxy::start(cluster.address());
     let node = site.through(&proxy).serve(LONG_TIMEOUT);
     let ada = node.client(&site.token("ada", &[]));
     first_use(&ada, &site);

@@ -4,10 +4,10 @@ use super::{
     COMMIT, QUIET, RECOVERY_LIMIT, assert_unavailable, clients_of_pair, disturb_under_load, first_use, in_time,
     is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Client, Cluster, Proxy, Response, Site, Stage, Stopwatch, wait_for};
+use crate::support::{Client, Cluster, Response, Site, Stage, Stopwatch, TcpProxy, wait_for};
 
 /// Cuts one of two nodes off under load.
-fn cut_off(fault: fn(&Proxy)) {
+fn cut_off(fault: fn(&TcpProxy)) {
     let cluster = Cluster::start(&[]);
     let (site, proxy, nodes) = start_pair(&cluster, QUIET);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
@@ -28,12 +28,12 @@ fn cut_off(fault: fn(&Proxy)) {
 
 #[test]
 fn node_recovers_from_a_silent_network_partition() {
-    cut_off(Proxy::freeze);
+    cut_off(TcpProxy::freeze);
 }
 
 #[test]
 fn node_recovers_from_connections_that_close_at_once() {
-    cut_off(Proxy::cut);
+    cut_off(TcpProxy::cut);
 }
 
 /// The node cannot reconnect to look up its commit, and reports an unknown outcome.
@@ -136,7 +136,7 @@ fn idempotency_key_resolves_unknown_commit() {
 fn frozen_node_in_a_transaction_does_not_block_others_for_long() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let proxy = Proxy::start(cluster.address());
+    let proxy = TcpProxy::start(cluster.address());
     let (node, frozen) = (site.serve(QUIET), site.through(&proxy).serve(QUIET));
     let token = site.token("ada", &[]);
     let ada = node.client(&token);

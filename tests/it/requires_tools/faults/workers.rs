@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{LONG_TIMEOUT, QUIET, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, Proxy, Response, Server, Site, Stage, wait_for};
+use crate::support::{Client, Cluster, Response, Server, Site, Stage, TcpProxy, wait_for};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -19,9 +19,9 @@ const STEPS: [(&[u8], Stage); 6] = [
 ];
 
 /// Creates a database whose coordinator reaches each worker through a proxy.
-fn behind_proxies(cluster: &Cluster) -> (Site<'_>, Vec<Proxy>) {
-    let proxies: Vec<Proxy> = cluster.workers().iter().map(|worker| Proxy::start(worker.address())).collect();
-    let addresses: Vec<SocketAddr> = proxies.iter().map(Proxy::address).collect();
+fn behind_proxies(cluster: &Cluster) -> (Site<'_>, Vec<TcpProxy>) {
+    let proxies: Vec<TcpProxy> = cluster.workers().iter().map(|worker| TcpProxy::start(worker.address())).collect();
+    let addresses: Vec<SocketAddr> = proxies.iter().map(TcpProxy::address).collect();
     (Site::with_workers(cluster, &addresses), proxies)
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Proxy, Stage, TIMEOUT, wait_for};
+use crate::support::{Stage, TIMEOUT, TcpProxy, wait_for};
 
 /// A server that responds to each full stop with `ok` and records the bytes that it receives.
 #[derive(Clone, Default)]
@@ -42,7 +42,7 @@ impl OkServer {
     }
 }
 
-fn connect(proxy: &Proxy) -> TcpStream {
+fn connect(proxy: &TcpProxy) -> TcpStream {
     let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
@@ -67,7 +67,7 @@ fn an_armed_cut_happens_once_at_its_stage() {
         (Stage::AfterResponse, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
     ] {
         let server = OkServer::default();
-        let proxy = Proxy::start(server.start());
+        let proxy = TcpProxy::start(server.start());
         proxy.cut_at(stage, b"COMMIT");
         let mut first = connect(&proxy);
         assert_eq!(ask(&mut first, "BEGIN."), Some(*b"ok"));
@@ -86,7 +86,7 @@ fn an_armed_cut_happens_once_at_its_stage() {
 #[test]
 fn armed_cuts_happen_in_the_order_of_their_calls() {
     let server = OkServer::default();
-    let proxy = Proxy::start(server.start());
+    let proxy = TcpProxy::start(server.start());
     proxy.cut_at(Stage::BeforeSend, b"COMMIT");
     proxy.cut_at(Stage::AfterResponse, b"BEGIN");
     assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "the cut before it has not happened");
@@ -100,7 +100,7 @@ fn armed_cuts_happen_in_the_order_of_their_calls() {
 fn an_armed_cut_of_all_connections_lasts_until_heal() {
     for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse] {
         let server = OkServer::default();
-        let proxy = Proxy::start(server.start());
+        let proxy = TcpProxy::start(server.start());
         let (mut one, mut other) = (connect(&proxy), connect(&proxy));
         assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
         proxy.cut_all_at(stage, b"COMMIT");
@@ -115,7 +115,7 @@ fn an_armed_cut_of_all_connections_lasts_until_heal() {
 #[test]
 fn an_armed_freeze_holds_back_the_needle() {
     let server = OkServer::default();
-    let proxy = Proxy::start(server.start());
+    let proxy = TcpProxy::start(server.start());
     let mut client = connect(&proxy);
     proxy.freeze_at(b"COMMIT");
     assert_eq!(ask(&mut client, "BEGIN."), Some(*b"ok"));
@@ -132,7 +132,7 @@ fn an_armed_freeze_holds_back_the_needle() {
 fn needle_that_arrives_in_two_pieces_is_found() {
     for (stage, received) in [(Stage::BeforeSend, "COMMIT.COM|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
         let server = OkServer::default();
-        let proxy = Proxy::start(server.start());
+        let proxy = TcpProxy::start(server.start());
         let mut client = connect(&proxy);
         // A needle that was sent before the cut was armed does not count.
         assert_eq!(ask(&mut client, "COMMIT."), Some(*b"ok"));
@@ -148,7 +148,7 @@ fn needle_that_arrives_in_two_pieces_is_found() {
 #[test]
 fn a_cut_closes_all_connections_until_heal() {
     let server = OkServer::default();
-    let proxy = Proxy::start(server.start());
+    let proxy = TcpProxy::start(server.start());
     let mut clients = [connect(&proxy), connect(&proxy)];
     assert!(clients.iter_mut().all(|client| ask(client, ".") == Some(*b"ok")));
     proxy.cut();
@@ -163,7 +163,7 @@ fn a_cut_closes_all_connections_until_heal() {
 #[test]
 fn a_freeze_holds_back_all_bytes_until_heal() {
     let server = OkServer::default();
-    let proxy = Proxy::start(server.start());
+    let proxy = TcpProxy::start(server.start());
     let mut old = connect(&proxy);
     assert_eq!(ask(&mut old, "."), Some(*b"ok"));
     proxy.freeze();
@@ -189,10 +189,10 @@ fn a_freeze_holds_back_all_bytes_until_heal() {
 #[test]
 fn end_of_one_side_is_forwarded_to_the_other() {
     let server = OkServer::default();
-    let proxy = Proxy::start(server.start());
+    let proxy = TcpProxy::start(server.start());
     drop(connect(&proxy));
     wait_for("the server to see the end of the connection", || (server.received() == "|").then_some(()));
     // A port that was just released has no listener.
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    assert_eq!(ask(&mut connect(&Proxy::start(closed)), "."), None);
+    assert_eq!(ask(&mut connect(&TcpProxy::start(closed)), "."), None);
 }

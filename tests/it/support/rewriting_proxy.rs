@@ -120,11 +120,11 @@ pub(crate) enum Reply {
 pub(crate) type Fault = fn(&ProxiedRequest, Upstream) -> Reply;
 
 /// The proxy. It runs until the process ends.
-pub(crate) struct FaultyProxy {
+pub(crate) struct RewritingProxy {
     address: SocketAddr,
 }
 
-impl FaultyProxy {
+impl RewritingProxy {
     pub(crate) fn start(
         server: SocketAddr,
         fault: impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static,

@@ -17,12 +17,12 @@ pub(crate) enum Stage {
     AfterResponse,
 }
 
-pub(crate) struct Proxy {
+pub(crate) struct TcpProxy {
     address: SocketAddr,
     shared: Arc<SharedState>,
 }
 
-impl Proxy {
+impl TcpProxy {
     pub(crate) fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let address = listener.local_addr().expect("a local address");
@@ -90,7 +90,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for TcpProxy {
     fn drop(&mut self) {
         self.cut();
         self.shared.lock().ended = true;
