@@ -72,7 +72,7 @@ impl Server {
 
     /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.
     pub async fn finish_account_changes(&self) {
-        self.state.api.finish_account_changes().await;
+        self.state.api.account_changes.finish().await;
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.

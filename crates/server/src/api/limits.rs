@@ -24,7 +24,7 @@ pub struct ApiLimits {
     /// Maximum time of this wait; after it the status is 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     pub waiting_timeout: Duration,
-    /// Size of the cache of lists in bytes, with an embedded store; 0 turns it off
+    /// Size of the cache of lists in bytes; 0 turns it off
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<usize>(0..=u32::MAX.into()))]
     pub list_cache_bytes: usize,
 }

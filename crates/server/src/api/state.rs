@@ -22,7 +22,7 @@ pub(crate) struct Api {
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
     writes_shed: Counter,
-    account_changes: AccountChangeLimit,
+    pub(crate) account_changes: AccountChangeLimit,
     /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
     pub(super) readiness: Readiness,
@@ -64,11 +64,6 @@ impl Api {
             change.await
         });
         change.await.map_err(|error| ApiError::Internal(error.to_string()))?
-    }
-
-    /// Waits for the changes of tokens and shares in progress, and rejects later ones.
-    pub(crate) async fn finish_account_changes(&self) {
-        self.account_changes.finish().await;
     }
 
     /// Maps an error of a change of tokens or shares.

@@ -6,7 +6,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// PostgreSQL. More of them would only wait, and delay the writes of plants.
 const CHANGES_MAX: u32 = 32;
 
-pub(in crate::api) struct AccountChangeLimit(Semaphore);
+pub(crate) struct AccountChangeLimit(Semaphore);
 
 impl AccountChangeLimit {
     pub(in crate::api) fn new() -> Self {
@@ -19,7 +19,7 @@ impl AccountChangeLimit {
     }
 
     /// Waits for the changes in progress, and rejects later ones.
-    pub(in crate::api) async fn finish(&self) {
+    pub(crate) async fn finish(&self) {
         let _all = self.0.acquire_many(CHANGES_MAX).await;
         self.0.close();
     }

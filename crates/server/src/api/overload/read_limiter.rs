@@ -39,7 +39,7 @@ impl ReadLimiter {
         }
         let begun = spans::begin();
         let slot = self.wait().await;
-        begun.end("wait for admission");
+        begun.end("wait for a read slot");
         slot.ok_or(ApiError::Overloaded).inspect_err(|_| self.rejected.count())
     }
 
