@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, wait_for};
+use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, runs_on_citus, wait_for};
 
 pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
@@ -466,11 +466,12 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     metrics.wait_for("plantstore_reads_in_flight", &[], 0);
 }
 
-/// The first two statements may have one request each. The others wait for a statement, and share the next.
+/// The first two statements may have one request each. The others wait for a statement, and share the next. Not on Citus, where a
+/// shared statement would fail for all if one worker is lost.
 #[rstest]
 #[case::requires_postgres()]
 fn concurrent_requests_for_an_unchanged_list_share_queries() {
-    const LISTS: i64 = 20;
+    const LISTS: i64 = 200;
     let site = Site::new(Engine::Postgres);
     let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
     let metrics = server.metrics();
@@ -480,6 +481,8 @@ fn concurrent_requests_for_an_unchanged_list_share_queries() {
     let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();
     let held = site.hold("BEGIN; LOCK TABLE plantstore.collections IN ACCESS EXCLUSIVE MODE");
+    // The token is looked up now, so that the lists do not wait for it.
+    assert_eq!(ada.get("/me").status, 200);
     thread::scope(|scope| {
         let lists: Vec<_> = (0..LISTS).map(|_| scope.spawn(|| ada.get("/plants").status)).collect();
         metrics.wait_for("plantstore_reads_in_flight", &[], LISTS);
@@ -489,7 +492,7 @@ fn concurrent_requests_for_an_unchanged_list_share_queries() {
         }
     });
     metrics.wait_for("plantstore_list_cache_lookups_total", &[("result", "hit")], LISTS);
-    // Some of them look the token up.
+    // Scrapes and look-ups of the token are queries, too.
     let sent = queries() - before;
-    assert!(sent < LISTS / 2, "{sent} queries");
+    assert_eq!(sent < LISTS, !runs_on_citus(), "{sent} queries");
 }

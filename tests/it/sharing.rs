@@ -373,6 +373,33 @@ fn entity_tag_changes_with_the_plants_of_every_owner(#[values(Engine::Sqlite, En
 }
 
 #[rstest]
+fn cached_list_of_several_owners_follows_all_of_them(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
+    grant(site, "ada", "bob", "editor");
+    let names = |expected: &[&str]| {
+        // The second list comes from the cache.
+        for _ in 0..2 {
+            let list = bob.get("/plants").json();
+            let names: Vec<_> = list.as_array().expect("a list").iter().map(|plant| &plant["name"]).collect();
+            assert_eq!(names, expected);
+        }
+    };
+    names(&[]);
+    ada.plant(2, "Rose");
+    names(&["Rose"]);
+    bob.plant(1, "Ivy");
+    names(&["Ivy", "Rose"]);
+    assert_eq!(delete_of(&bob, "ada", 2).status, 204);
+    names(&["Ivy"]);
+    ada.plant(3, "Fern");
+    names(&["Ivy", "Fern"]);
+    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    wait_for("the end of the share", || (bob.get("/plants").json() == json!([{ "name": "Ivy" }])).then_some(()));
+}
+
+#[rstest]
 fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let [_ada, _bob] = ["ada", "bob"].map(|user| site.token(user, &[]));

@@ -12,7 +12,7 @@ use crate::auth::{AnyScope, Caller};
 use crate::request_handler::{AppState, NO_ROUTE};
 use crate::web;
 
-/// Labels and paths of the pages for people. The files of a page share a label.
+/// Labels and paths of the HTML pages and their files. The files of a page share a label.
 const PAGES: [(&str, Paths); 5] = [
     ("/docs", Paths::WithSlash("/docs")),
     ("/docs/{file}", Paths::Below("/docs/")),

@@ -83,7 +83,7 @@ impl ReadableCollections {
     /// Identifies the list, whatever it contains.
     pub(crate) fn list_id(&self) -> ListId {
         match self.collections() {
-            [collection] => ListId::Of(collection.owner_id),
+            [collection] => ListId::OneOwner(collection.owner_id),
             _ => ListId::AllReadableBy(self.session.user_id()),
         }
     }
@@ -106,7 +106,7 @@ impl ReadableCollections {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ListId {
     /// The plants of one owner.
-    Of(UserId),
+    OneOwner(UserId),
     /// All plants that this user may read, of several owners.
     AllReadableBy(UserId),
 }

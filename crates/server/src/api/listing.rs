@@ -76,8 +76,14 @@ fn without_reading(
             return Ok(Some(not_modified(tag, NEGOTIATED)));
         }
     }
-    let current = cached.take_if(|list| list.state == readable.state(versions));
-    Ok(current.inspect(|_| api.lists.count_hit()).map(CachedList::respond))
+    let Some(list) = cached.take() else { return Ok(None) };
+    if list.state != readable.state(versions) {
+        // The list may be too long for the cache now, so that no other one would replace it.
+        api.lists.remove(readable.list_id(), &query.parameters);
+        return Ok(None);
+    }
+    api.lists.count_hit();
+    Ok(Some(list.respond()))
 }
 
 /// Reads a list from the store.

@@ -204,7 +204,7 @@ fn driver_of<T: TlsStream + Unpin + Send + 'static>(
     })
 }
 
-/// Runs `work` on the connection, and its I/O meanwhile.
+/// Runs `work` on the connection, and polls the driver meanwhile.
 pub(super) async fn run_with_driver<T>(
     driver: &mut Driver,
     work: impl Future<Output = Result<T, Error>>,

@@ -52,12 +52,12 @@ impl Postgres {
         let metrics = Arc::<PostgresMetrics>::default();
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-        let (_, _, created) = start::start(&connector, &store_url, &options).await?;
+        let (_, dialect, created) = start::start(&connector, &store_url, &options).await?;
         let connector = Arc::new(connector);
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
         let readers = Arc::new(Readers::new(&connector, readers, &metrics));
         let engine = Self {
-            version_reader: VersionReader::start(&readers),
+            version_reader: VersionReader::start(&readers, dialect),
             readers,
             writer: Writer::start(&connector, options.write_queue, &metrics),
             in_flight_keys: InFlightKeys::default(),

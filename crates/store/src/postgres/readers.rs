@@ -39,20 +39,29 @@ impl Readers {
         self.timeout
     }
 
-    /// Returns true if plants are distributed by Citus, as far as the open connections show.
-    pub(super) fn are_on_citus(&self) -> bool {
-        let session = self.connections.iter().find_map(DatabaseConnection::ready);
-        session.is_some_and(|session| session.dialect == Dialect::Citus)
+    /// Returns the dialect of an open connection, if there is one.
+    pub(super) fn dialect(&self) -> Option<Dialect> {
+        self.connections.iter().find_map(DatabaseConnection::ready).map(|session| session.dialect)
     }
 
-    /// Returns the rows of a prepared statement.
+    /// Returns the rows of a prepared statement, read on the next connection in turn.
     pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
         &self,
         statement: impl Fn(&DatabaseSession) -> &Statement,
         values: [P; N],
     ) -> Result<Vec<Row>, StoreError> {
+        self.rows_from(self.next_in_turn(), statement, values).await
+    }
+
+    /// Returns the rows of a prepared statement, read on this connection, or on another one while it is not open.
+    pub(super) async fn rows_from<P: ToSql + Sync + Send + Clone, const N: usize>(
+        &self,
+        connection: usize,
+        statement: impl Fn(&DatabaseSession) -> &Statement,
+        values: [P; N],
+    ) -> Result<Vec<Row>, StoreError> {
         let statement = &statement;
-        self.read(|session| {
+        self.read_from(connection, |session| {
             let values = values.clone();
             async move {
                 let stream = session.client.query_raw(statement(&session), &values).await?;
@@ -62,15 +71,23 @@ impl Readers {
         .await
     }
 
-    /// Runs a read query. Retries it until the deadline if the connection is lost.
+    /// Runs a read query on the next connection in turn. Retries it until the deadline if the connection is lost.
     pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
         &self,
+        query: impl Fn(Arc<DatabaseSession>) -> F,
+    ) -> Result<T, StoreError> {
+        self.read_from(self.next_in_turn(), query).await
+    }
+
+    async fn read_from<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        connection: usize,
         query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
         let begun = spans::begin();
         let deadline = Instant::now() + self.timeout;
         loop {
-            let session = self.session(deadline).await?;
+            let session = self.session(connection, deadline).await?;
             let sent = Instant::now();
             if let Some(found) = session.wait_for(query(Arc::clone(&session)), deadline).await? {
                 self.metrics.database.queries.time(sent.elapsed());
@@ -80,11 +97,14 @@ impl Readers {
         }
     }
 
-    /// Returns the next open connection in turn, or waits for one.
-    async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
+    fn next_in_turn(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the session of this connection. While it is not open, returns that of another one, or waits.
+    async fn session(&self, first: usize, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
         let connection = |offset: usize| &self.connections[first.wrapping_add(offset) % self.connections.len()];
-        // Opens the connection whose turn it is, even if another one is used this time.
+        // Opens this connection, even if another one is used this time.
         connection(0).start();
         match (0..self.connections.len()).find_map(|offset| connection(offset).ready()) {
             Some(session) => Ok(session),

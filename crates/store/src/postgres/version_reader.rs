@@ -1,17 +1,18 @@
 //! Reads the versions of users. Concurrent requests share a statement, so that a busy node costs the database little.
 //!
-//! A request must see every write that was acknowledged before it. So it takes part in a statement that is sent after it, never in
-//! one that is already sent. While [`STATEMENTS_MAX`] statements are in flight, requests wait for the next one: the busier
-//! the node, the more requests share a statement.
+//! A request must see every write that was acknowledged before it. So it shares a statement that is sent after it, never one that
+//! is already sent. While [`STATEMENTS_MAX`] statements are in flight, requests wait for the next one: the busier the node, the
+//! more requests share a statement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
 use super::database_error::NO_RESPONSE;
+use super::dialect::Dialect;
 use super::readers::Readers;
 use super::rows::get;
 use crate::error::StoreError;
@@ -19,37 +20,51 @@ use crate::version::Version;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
-/// Maximum number of statements in flight. Two, so that one lost connection does not hold up all requests.
+/// Maximum number of statements in flight. Each has a connection of its own, so that one silent connection does not hold up all
+/// requests.
 const STATEMENTS_MAX: usize = 2;
-/// Maximum number of requests that share a statement.
-const REQUESTS_MAX: usize = 512;
+/// Maximum number of requests that share a statement, and of further requests that wait.
+const REQUESTS_MAX: usize = 128;
 
 type Versions = Vec<Option<Version>>;
+type Requests = Arc<Mutex<mpsc::Receiver<VersionRequest>>>;
 
 struct VersionRequest {
     users: Vec<UserId>,
     reply: oneshot::Sender<Result<Versions, StoreError>>,
 }
 
-/// Handle of the task that sends the statements. The task ends when this is dropped.
+/// Handle of the tasks that send the statements. They end when this is dropped.
 pub(super) struct VersionReader {
     readers: Arc<Readers>,
+    /// Dialect at the start, for times without an open connection.
+    dialect: Dialect,
     requests: mpsc::Sender<VersionRequest>,
 }
 
 impl VersionReader {
-    pub(super) fn start(readers: &Arc<Readers>) -> Self {
+    pub(super) fn start(readers: &Arc<Readers>, dialect: Dialect) -> Self {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
-        tokio::spawn(send_statements(Arc::clone(readers), received));
-        Self { readers: Arc::clone(readers), requests }
+        let received = Arc::new(Mutex::new(received));
+        for connection in 0..STATEMENTS_MAX {
+            tokio::spawn(send_statements(Arc::clone(readers), connection, Arc::clone(&received)));
+        }
+        Self { readers: Arc::clone(readers), dialect, requests }
     }
 
     /// Returns the versions of these users; `None` for a user who does not exist.
     pub(super) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
-        // On Citus a statement fails if it needs a lost worker. It must not fail for users of other workers.
-        if self.readers.are_on_citus() {
-            return query(&self.readers, users).await.map(|found| versions_of(&found, users));
+        match self.readers.dialect().unwrap_or(self.dialect) {
+            Dialect::Postgres => self.read_together(users).await,
+            // A statement fails if it needs a lost worker. It must not fail for users of other workers.
+            Dialect::Citus => {
+                let found = self.readers.rows(|session| &session.statements.versions, [ids(users)]).await?;
+                Ok(versions_of(&versions_by_id(&found)?, users))
+            }
         }
+    }
+
+    async fn read_together(&self, users: &[UserId]) -> Result<Versions, StoreError> {
         let begun = spans::begin();
         let deadline = Instant::now() + self.readers.timeout();
         let (reply, response) = oneshot::channel();
@@ -62,42 +77,45 @@ impl VersionReader {
         begun.end("read");
         match versions {
             Ok(Some(versions)) => versions,
-            Ok(None) => Err(StoreError::Internal("no statement was sent for versions".to_owned())),
+            Ok(None) => Err(StoreError::Internal("the task that reads versions ended".to_owned())),
             Err(_) => Err(StoreError::Unavailable(NO_RESPONSE.to_owned())),
         }
     }
 }
 
-async fn send_statements(readers: Arc<Readers>, mut requests: mpsc::Receiver<VersionRequest>) {
-    let statements = Arc::new(Semaphore::new(STATEMENTS_MAX));
-    while let Ok(permit) = Arc::clone(&statements).acquire_owned().await {
+/// Sends one statement after the other, each for all requests that wait, on this connection if it is open.
+async fn send_statements(readers: Arc<Readers>, connection: usize, requests: Requests) {
+    loop {
         let mut batch = Vec::new();
-        if requests.recv_many(&mut batch, REQUESTS_MAX).await == 0 {
+        if requests.lock().await.recv_many(&mut batch, REQUESTS_MAX).await == 0 {
             return;
         }
         let readers = Arc::clone(&readers);
-        tokio::spawn(async move {
-            reply_to_all(&readers, batch).await;
-            drop(permit);
-        });
+        // A task of its own, so that a panic only ends this statement.
+        let _ = tokio::spawn(async move { reply_to_all(&readers, connection, batch).await }).await;
     }
 }
 
-async fn reply_to_all(readers: &Readers, batch: Vec<VersionRequest>) {
-    let users: Vec<UserId> = batch.iter().flat_map(|request| request.users.iter().copied()).collect();
-    let found = query(readers, &users).await;
+async fn reply_to_all(readers: &Readers, connection: usize, mut batch: Vec<VersionRequest>) {
+    // These clients have disconnected, or their deadline is over.
+    batch.retain(|request| !request.reply.is_closed());
+    if batch.is_empty() {
+        return;
+    }
+    let mut users: Vec<UserId> = batch.iter().flat_map(|request| request.users.iter().copied()).collect();
+    users.sort_unstable();
+    users.dedup();
+    let found = readers.rows_from(connection, |session| &session.statements.versions, [ids(&users)]).await;
+    let found = found.and_then(|found| versions_by_id(&found));
     for VersionRequest { users, reply } in batch {
-        // The reply fails if the client has disconnected.
-        let _ = reply.send(match &found {
-            Ok(found) => Ok(versions_of(found, &users)),
-            Err(error) => Err(error.clone()),
-        });
+        let versions = found.as_ref().map(|found| versions_of(found, &users));
+        // Fails if the client has disconnected.
+        let _ = reply.send(versions.map_err(StoreError::clone));
     }
 }
 
-async fn query(readers: &Readers, users: &[UserId]) -> Result<HashMap<i64, Version>, StoreError> {
-    let ids: Vec<i64> = users.iter().map(|user| user.get()).collect();
-    versions_by_id(&readers.rows(|session| &session.statements.versions, [ids]).await?)
+fn ids(users: &[UserId]) -> Vec<i64> {
+    users.iter().map(|user| user.get()).collect()
 }
 
 /// Returns the versions in rows of the statement `versions`, by user id.

@@ -52,7 +52,7 @@ impl VersionCache {
             File::open(index)
         });
         if let Err(error) = &index {
-            tracing::warn!(%error, "cannot read the WAL index: lists are not cached");
+            tracing::warn!(%error, "cannot read the WAL index: lists need a query");
         }
         let index = index.ok().map(ManuallyDrop::new);
         let anchor = Mutex::new(Some(anchor));

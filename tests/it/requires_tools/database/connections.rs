@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
@@ -260,4 +262,36 @@ fn unsupported_statement_fails_without_closing_the_connection() {
     site.execute("DROP VIEW plants; ALTER TABLE stored_plants RENAME TO plants");
     assert_eq!(ada.ids(), [1]);
     assert!(!server.log().contains("database connection lost"), "{}", server.log());
+}
+
+/// Queries for versions have two connections. A list that waits for its plants blocks one of them.
+#[test]
+fn blocked_read_does_not_hold_up_cached_lists() {
+    const WAITING: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+                           WHERE NOT granted AND datname = current_database()";
+    let site = Site::new(Engine::Postgres);
+    let server = site.serve(&["--store-timeout", "60s"]);
+    let ada = server.client(&site.token("ada", &[]));
+    ada.plant(1, "Rose");
+    assert_eq!(ada.get("/plants?limit=1").status, 200);
+    let held = site.hold("BEGIN; LOCK TABLE plantstore.plants IN ACCESS EXCLUSIVE MODE");
+    // The token is looked up now, so that the lists do not wait for it.
+    assert_eq!(ada.get("/me").status, 200);
+    let (listed, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| ada.get("/plants?limit=2").status);
+        wait_for("a blocked list", || (site.rows(WAITING) == [1]).then_some(()));
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    assert_eq!(ada.get("/plants?limit=1").status, 200);
+                    listed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        wait_for("lists from the cache", || (listed.load(Ordering::Relaxed) >= 100).then_some(()));
+        ended.store(true, Ordering::Relaxed);
+        drop(held);
+        assert_eq!(blocked.join().expect("a status"), 200);
+    });
 }

@@ -1,7 +1,7 @@
 //! Cache of encoded lists.
 //!
 //! A cached list has the [`ListState`] of its plants, which never stands for different plants. It is used only for requests that
-//! need this state, so a response is never stale. After a change the next list replaces it.
+//! need this state, so a response is never stale.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +86,13 @@ impl ListCache {
         self.lists.as_ref()?.get(&(id, parameters.clone()))
     }
 
+    /// Removes a list that has changed since it was cached.
+    pub(super) fn remove(&self, id: ListId, parameters: &ListOptions) {
+        if let Some(cache) = &self.lists {
+            cache.remove(&(id, parameters.clone()));
+        }
+    }
+
     /// Counts a response with a cached list.
     pub(super) fn count_hit(&self) {
         self.hits.count();
@@ -118,7 +125,10 @@ impl ListCache {
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let Some(cache) = &self.lists else { return };
         exposition
-            .counter("plantstore_list_cache_lookups_total", "Lookups in the list cache, by result.")
+            .counter(
+                "plantstore_list_cache_lookups_total",
+                "Lists from the list cache (hit), and lists that were read (miss).",
+            )
             .sample(&[("result", "hit".into())], self.hits.get())
             .sample(&[("result", "miss".into())], self.misses.get());
         exposition.gauge("plantstore_list_cache_bytes", "Size of the list cache.").sample(&[], cache.weight());
