@@ -1,10 +1,11 @@
 //! Entity tags: an unchanged list is a 304, and a changed one never is.
 
+use std::thread;
 use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Client, Engine, History, Response, Site, Workload, assert_snapshot, wait_for};
+use crate::support::{Client, Cluster, Engine, History, Response, Site, TcpProxy, Workload, assert_snapshot, wait_for};
 
 /// Requests a list with these tags in `If-None-Match`.
 #[track_caller]
@@ -203,6 +204,39 @@ fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engi
     workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
+}
+
+/// Two queries for versions are in flight when another node writes. A list that is requested afterwards must not use them.
+#[rstest]
+#[case::requires_postgres()]
+fn list_does_not_use_a_query_that_was_sent_before_it() {
+    let site = Site::new(Engine::Postgres);
+    let proxy = TcpProxy::start(Cluster::shared().address());
+    let mut servers =
+        [site.through(&proxy).serve(&["--metrics-listen", "127.0.0.1:0", "--store-timeout", "60s"]), site.serve(&[])];
+    let metrics = servers[0].metrics();
+    let token = site.token("ada", &[]);
+    let [here, there] = servers.each_ref().map(|server| server.client(&token));
+    let mut plants = 0;
+    wait_for("a list that waits for its versions", || {
+        // The list is in the cache of this node, and the token was just looked up.
+        assert_eq!(here.ids().len(), plants);
+        proxy.hold_responses();
+        thread::scope(|scope| {
+            for queries in 1..=2 {
+                scope.spawn(|| here.ids());
+                wait_for("a query", || (proxy.held_responses() == queries).then_some(()));
+            }
+            plants += 1;
+            there.plant(i64::try_from(plants).expect("few"), "by another");
+            let list = scope.spawn(|| here.ids());
+            // Not all of them if the look-up of the token has expired meanwhile.
+            let all_wait = (0..5).any(|_| metrics.value("plantstore_reads_in_flight", &[]) == 3);
+            proxy.heal();
+            assert_eq!(list.join().expect("a list").len(), plants);
+            all_wait.then_some(())
+        })
+    });
 }
 
 /// Returns the statement that contains `words` from docs/how-to/change-rows-with-sql.md.

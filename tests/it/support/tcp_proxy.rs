@@ -55,7 +55,17 @@ impl TcpProxy {
         self.shared.lock().mode = Mode::Frozen;
     }
 
-    /// Ends a cut or a freeze, and forwards the bytes that were held back.
+    /// Forwards requests, and holds the responses of the server back.
+    pub(crate) fn hold_responses(&self) {
+        self.shared.lock().mode = Mode::HoldingResponses;
+    }
+
+    /// Returns the number of connections with responses that are held back.
+    pub(crate) fn held_responses(&self) -> usize {
+        self.shared.lock().held_responses
+    }
+
+    /// Ends a cut, a freeze or the holding of responses, and forwards the bytes that were held back.
     pub(crate) fn heal(&self) {
         let mut state = self.shared.lock();
         (state.mode, state.armed_cut_is_total) = (Mode::Open, false);
@@ -105,6 +115,7 @@ enum Mode {
     Open,
     Cut,
     Frozen,
+    HoldingResponses,
 }
 
 /// Action on the connection on which a needle is found.
@@ -122,6 +133,7 @@ struct State {
     pairs: Vec<Arc<ConnectionPair>>,
     armed: VecDeque<(Act, &'static [u8])>,
     armed_cuts: usize,
+    held_responses: usize,
     /// The next armed cut closes all connections.
     armed_cut_is_total: bool,
     ended: bool,
@@ -150,6 +162,15 @@ impl SharedState {
     fn wait_until_not_frozen(&self) -> MutexGuard<'_, State> {
         let frozen = |state: &mut State| state.mode == Mode::Frozen;
         self.changed.wait_while(self.lock(), frozen).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while responses are not forwarded.
+    fn wait_to_forward_responses(&self) {
+        let held = |state: &mut State| matches!(state.mode, Mode::Frozen | Mode::HoldingResponses);
+        let mut state = self.lock();
+        state.held_responses += 1;
+        let mut state = self.changed.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
+        state.held_responses -= 1;
     }
 
     /// Forwards a connection until it ends. `times_cut` is the number of cuts at the time it was accepted.
@@ -235,7 +256,7 @@ impl SharedState {
         let mut chunk = vec![0; 64 * 1024];
         loop {
             let length = (&pair.server).read(&mut chunk).unwrap_or(0);
-            drop(self.wait_until_not_frozen());
+            self.wait_to_forward_responses();
             if length == 0 {
                 pair.close();
                 return;
