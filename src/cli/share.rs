@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exit::UsageError;
 use super::format::format_date_time;
 use super::stdio::print_json;
-use super::store_options::{ListOptions, SchemaChange, StoreOption};
+use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
 use super::table;
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
@@ -69,7 +69,7 @@ struct ListShares {
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: Option<UserName>,
     #[command(flatten)]
-    options: ListOptions,
+    options: ListCommandOptions,
 }
 
 /// Stop sharing; it takes effect on every running server within 5 seconds

@@ -36,7 +36,7 @@ pub(super) struct CreateOption {
 
 /// Options of commands that list the contents of a store.
 #[derive(Args)]
-pub(super) struct ListOptions {
+pub(super) struct ListCommandOptions {
     /// Print JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::format::{format_date, format_date_time};
 use super::stdio::print_json;
-use super::store_options::{CreateOption, ListOptions, SchemaChange, StoreOption};
+use super::store_options::{CreateOption, ListCommandOptions, SchemaChange, StoreOption};
 use super::table;
 use super::value_parser::duration;
 use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
@@ -80,7 +80,7 @@ struct ListTokens {
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
     #[command(flatten)]
-    list: ListOptions,
+    list: ListCommandOptions,
 }
 
 /// Revoke a token permanently; every running server rejects it within 5 seconds

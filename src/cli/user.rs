@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::format::{count, format_date_time, group_digits};
 use super::stdio::print_json;
-use super::store_options::{ListOptions, SchemaChange, StoreOption};
+use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
 use super::table;
 use plantstore_model::user::UserName;
 use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
@@ -43,7 +43,7 @@ enum UserCommand {
   plantstore user list --json")]
 struct ListUsers {
     #[command(flatten)]
-    list: ListOptions,
+    list: ListCommandOptions,
 }
 
 /// Delete a user with all their tokens and plants, permanently

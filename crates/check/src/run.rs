@@ -26,7 +26,7 @@ const FIXTURE_PLANTS: usize = 5;
 
 /// The scopes of the token.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scopes {
+pub(crate) struct GrantedScopes {
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) delete: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Run {
     client: Client,
     token: String,
     pub(crate) tracker: CleanupTracker,
-    pub(crate) scopes: Scopes,
+    pub(crate) scopes: GrantedScopes,
     /// All plants of the user can be read in one response, as far as is known.
     pub(crate) reads_all: bool,
     /// The last list was too large.
@@ -109,7 +109,7 @@ impl Run {
             client,
             token,
             tracker: CleanupTracker::new()?,
-            scopes: Scopes::default(),
+            scopes: GrantedScopes::default(),
             reads_all: true,
             too_large: false,
             fixtures: Vec::new(),
@@ -132,7 +132,7 @@ impl Run {
 
     /// Sends an invalid plant and an invalid id, which the server rejects with 403 if the scope is missing, because it checks
     /// the scope first.
-    async fn probe_scopes(&mut self, list_status: u16) -> Scopes {
+    async fn probe_scopes(&mut self, list_status: u16) -> GrantedScopes {
         let create = self.with_token(Request::create("{}"));
         let delete = self.with_token(Request::new("DELETE", "/plants/none"));
         let mut allows = [true; 2];
@@ -140,7 +140,7 @@ impl Run {
             // Without a response the scope is unknown; the checks will show it.
             *allows = self.client.send(&request).await.map_or(true, |response| response.status != 403);
         }
-        Scopes { read: list_status != 403, write: allows[0], delete: allows[1] }
+        GrantedScopes { read: list_status != 403, write: allows[0], delete: allows[1] }
     }
 
     /// Grants more time, and forgets the timeouts so far.

@@ -15,7 +15,7 @@ use plantstore_store::{Store, StoreError};
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The outcome of a query, shared by all requests that wait for it.
-type Outcome = Shared<BoxFuture<'static, Result<(), StoreError>>>;
+type SharedResult = Shared<BoxFuture<'static, Result<(), StoreError>>>;
 
 /// The last query about the store's state.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Readiness {
 struct Query {
     started: Instant,
     task: AbortHandle,
-    outcome: Outcome,
+    outcome: SharedResult,
 }
 
 impl Query {

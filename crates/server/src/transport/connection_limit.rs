@@ -32,7 +32,7 @@ impl ConnectionLimit {
     }
 
     /// Counts a connection of this client, which may have `most`, as open until the return value is dropped.
-    pub(super) fn open(&self, client: IpAddr, most: usize) -> Result<OpenConnection<'_>, Exceeded> {
+    pub(super) fn open(&self, client: IpAddr, most: usize) -> Result<ConnectionPermit<'_>, Exceeded> {
         let permit = self.permits.try_acquire().map_err(|_| Exceeded::Total)?;
         let address = ClientAddress::from(client);
         let mut by_address = self.by_address();
@@ -42,7 +42,7 @@ impl ConnectionLimit {
         }
         *open += 1;
         self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(OpenConnection { limit: self, address, _permit: permit })
+        Ok(ConnectionPermit { limit: self, address, _permit: permit })
     }
 
     /// Returns the number of open connections.
@@ -61,13 +61,13 @@ impl ConnectionLimit {
     }
 }
 
-pub(super) struct OpenConnection<'a> {
+pub(super) struct ConnectionPermit<'a> {
     limit: &'a ConnectionLimit,
     address: ClientAddress,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Drop for OpenConnection<'_> {
+impl Drop for ConnectionPermit<'_> {
     fn drop(&mut self) {
         self.limit.open.fetch_sub(1, Ordering::Relaxed);
         if let Entry::Occupied(mut open) = self.limit.by_address().entry(self.address) {

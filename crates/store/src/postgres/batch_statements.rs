@@ -183,10 +183,10 @@ impl<'a> Columns<'a> {
 }
 
 /// Responses to the statements of a batch; no rows for a statement that was not sent.
-pub(super) struct Responses {
+pub(super) struct BatchResponses {
     /// Created users, or existing ones of these names.
     pub(super) new: Vec<Row>,
-    /// Actors and owners who exist; their rows are locked.
+    /// Users and owners who exist; their rows are locked.
     pub(super) locked: Vec<Row>,
     /// Outcomes stored under the keys.
     pub(super) known: Vec<Row>,
@@ -206,7 +206,7 @@ pub(super) enum Decision {
     Node,
 }
 
-impl Responses {
+impl BatchResponses {
     /// Returns the outcome of each job; `None` if the statements are inconsistent about which writes were executed.
     pub(super) fn outcomes(&self, batch: &[Job]) -> Result<Option<Vec<JobOutcome>>, Error> {
         let mut effects = Effects {

@@ -92,7 +92,7 @@ pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Resul
     Ok(())
 }
 
-enum ConnectionState<S> {
+enum DatabaseConnectionState<S> {
     Up(Arc<DatabaseSession<S>>),
     Down {
         since: Instant,
@@ -105,21 +105,21 @@ enum ConnectionState<S> {
 pub(super) struct DatabaseConnection<S = Statements> {
     connector: Arc<Connector>,
     role: ConnectionRole,
-    state: watch::Sender<ConnectionState<S>>,
+    state: watch::Sender<DatabaseConnectionState<S>>,
     task: OnceLock<JoinHandle<()>>,
 }
 
 impl<S: Prepared> DatabaseConnection<S> {
     /// Returns a connection that is opened when it is first needed.
     pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
-        let (state, _) = watch::channel(ConnectionState::Down { since: Instant::now(), reason: String::new() });
+        let (state, _) = watch::channel(DatabaseConnectionState::Down { since: Instant::now(), reason: String::new() });
         Self { connector: Arc::clone(connector), role, state, task: OnceLock::new() }
     }
 
     /// Returns the session if the connection is open.
     pub(super) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
         match &*self.state.borrow() {
-            ConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
+            DatabaseConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
         }
     }
@@ -140,9 +140,9 @@ impl<S: Prepared> DatabaseConnection<S> {
         loop {
             let mut last = String::new();
             match &*state.borrow_and_update() {
-                ConnectionState::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
-                ConnectionState::Up(_) => {}
-                ConnectionState::Down { since, reason } => {
+                DatabaseConnectionState::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
+                DatabaseConnectionState::Up(_) => {}
+                DatabaseConnectionState::Down { since, reason } => {
                     if !reason.is_empty() && since.elapsed() > self.connector.timeout {
                         return Err(StoreError::Unavailable(reason.clone()));
                     }
@@ -169,7 +169,7 @@ impl<S> Drop for DatabaseConnection<S> {
 async fn maintain<S: Prepared>(
     connector: Arc<Connector>,
     role: ConnectionRole,
-    state: watch::Sender<ConnectionState<S>>,
+    state: watch::Sender<DatabaseConnectionState<S>>,
 ) {
     let mut since = Instant::now();
     let mut failures = 0;
@@ -181,13 +181,13 @@ async fn maintain<S: Prepared>(
                 }
                 failures = 0;
                 let _open = connector.metrics.database.connected(role);
-                state.send_replace(ConnectionState::Up(Arc::clone(&session)));
+                state.send_replace(DatabaseConnectionState::Up(Arc::clone(&session)));
                 let ended = tokio::select! {
                     ended = &mut driver => ended,
                     () = session.end.notified() => Ok(()),
                 };
                 since = Instant::now();
-                state.send_replace(ConnectionState::Down { since, reason: String::new() });
+                state.send_replace(DatabaseConnectionState::Down { since, reason: String::new() });
                 let error = ended.err().map(|error| describe(&error));
                 tracing::warn!(role = role.name(), error, "database connection lost");
             }
@@ -197,7 +197,7 @@ async fn maintain<S: Prepared>(
                 if failures == 0 {
                     tracing::warn!(role = role.name(), error = reason, "cannot connect to the database: retrying");
                 }
-                state.send_replace(ConnectionState::Down { since, reason });
+                state.send_replace(DatabaseConnectionState::Down { since, reason });
                 sleep(backoff(failures)).await;
                 failures += 1;
             }

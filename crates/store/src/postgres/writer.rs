@@ -19,7 +19,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::batch_collector::BatchCollector;
-use super::batch_statements::{Decision, KeyOutcomes, Responses, Writes};
+use super::batch_statements::{BatchResponses, Decision, KeyOutcomes, Writes};
 use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
 use super::connection_role::ConnectionRole;
 use super::connector::{Connector, lock_timeout};
@@ -338,7 +338,7 @@ impl WriterTask {
         let (created, general_created) = (created?, general_created?);
         let decided_by = Decision::Database;
         let responses =
-            Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
+            BatchResponses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
@@ -379,7 +379,7 @@ impl WriterTask {
             (deleted?, general_deleted?, created?, general_created?);
         let decided_by = Decision::Node;
         let responses =
-            Responses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
+            BatchResponses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Jwt<'a> {
     pub(super) signature: Vec<u8>,
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
-    claims: JsonObject,
+    claims: UniqueNamesObject,
 }
 
 /// Claims that a token must have.
@@ -87,7 +87,7 @@ impl<'a> Jwt<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, TokenError> {
         let (signed, signature) = text.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        let header = JsonObject::decode(header)?;
+        let header = UniqueNamesObject::decode(header)?;
         if header.get("crit").is_some() {
             return Err(TokenError::Critical);
         }
@@ -104,7 +104,7 @@ impl<'a> Jwt<'a> {
             signature: decode(signature)?,
             algorithm: algorithm.ok_or(TokenError::Algorithm)?,
             key_id,
-            claims: JsonObject::decode(claims)?,
+            claims: UniqueNamesObject::decode(claims)?,
         })
     }
 
@@ -154,9 +154,9 @@ fn timestamp(seconds: f64) -> Timestamp {
 }
 
 /// A JSON object without repeated names, which parsers would read in different ways.
-struct JsonObject(BTreeMap<String, Value>);
+struct UniqueNamesObject(BTreeMap<String, Value>);
 
-impl JsonObject {
+impl UniqueNamesObject {
     fn decode(text: &str) -> Result<Self, TokenError> {
         serde_json::from_slice(&decode(text)?).map_err(|_| TokenError::Malformed)
     }
@@ -175,18 +175,18 @@ impl JsonObject {
     }
 }
 
-impl<'de> Deserialize<'de> for JsonObject {
+impl<'de> Deserialize<'de> for UniqueNamesObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ObjectVisitor;
 
         impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = JsonObject;
+            type Value = UniqueNamesObject;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<JsonObject, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<UniqueNamesObject, A::Error> {
                 let mut members = BTreeMap::new();
                 while let Some((name, value)) = object.next_entry::<String, Value>()? {
                     match members.entry(name) {
@@ -194,7 +194,7 @@ impl<'de> Deserialize<'de> for JsonObject {
                         Entry::Occupied(_) => return Err(A::Error::custom("a name is repeated")),
                     };
                 }
-                Ok(JsonObject(members))
+                Ok(UniqueNamesObject(members))
             }
         }
 

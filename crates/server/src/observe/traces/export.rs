@@ -101,7 +101,7 @@ struct Sender {
 }
 
 /// Outcome of an attempt to send a batch.
-enum Outcome {
+enum ExportOutcome {
     Accepted(PartialSuccess),
     /// The batch will never be accepted.
     Rejected(String),
@@ -156,17 +156,17 @@ impl Sender {
         loop {
             let is_last = *self.stopped.borrow();
             let (reason, wanted) = match self.send(body.clone()).await {
-                Outcome::Accepted(partial) => {
+                ExportOutcome::Accepted(partial) => {
                     self.succeeded(&partial);
                     let rejected = partial.rejected.min(count);
                     self.metrics.rejected.add(rejected);
                     return self.metrics.exported.add(count - rejected);
                 }
-                Outcome::Rejected(reason) => {
+                ExportOutcome::Rejected(reason) => {
                     self.failed(&reason);
                     return self.metrics.rejected.add(count);
                 }
-                Outcome::Retry(reason, wanted) => (reason, wanted),
+                ExportOutcome::Retry(reason, wanted) => (reason, wanted),
             };
             self.failed(&reason);
             let pausing = wanted.unwrap_or_else(|| with_jitter(pause)).clamp(BACKOFF.0, BACKOFF.1);
@@ -205,34 +205,34 @@ impl Sender {
 
     /// Sends a batch once. If the connection breaks before the response, the collector may have received it already; it is
     /// sent again all the same, as OTLP allows. Duplicates have the same span ids.
-    async fn send(&self, body: Bytes) -> Outcome {
+    async fn send(&self, body: Bytes) -> ExportOutcome {
         let Collector { client, address, timeout: limit, .. } = &self.collector;
         match timeout(*limit, client.post(address, self.headers(), body)).await {
             Ok(Ok(response)) => self.outcome(&response),
-            Ok(Err(error @ ClientError::NoTrustRoots(..))) => Outcome::Rejected(error.to_string()),
+            Ok(Err(error @ ClientError::NoTrustRoots(..))) => ExportOutcome::Rejected(error.to_string()),
             Ok(Err(
                 error @ (ClientError::Unreachable(..)
                 | ClientError::Broken { .. }
                 | ClientError::Truncated { .. }
                 | ClientError::TooLarge { .. }),
-            )) => Outcome::Retry(error.to_string(), None),
-            Err(_) => Outcome::Retry("the collector did not respond in time".to_owned(), None),
+            )) => ExportOutcome::Retry(error.to_string(), None),
+            Err(_) => ExportOutcome::Retry("the collector did not respond in time".to_owned(), None),
         }
     }
 
-    fn outcome(&self, response: &Response) -> Outcome {
+    fn outcome(&self, response: &Response) -> ExportOutcome {
         let status = response.status;
         let reason = || match self.loggable(&otlp::message(&response.body)) {
             Some(message) => format!("it answers {status}: {message}"),
             None => format!("it answers {status}"),
         };
         match status {
-            status if status.is_success() => Outcome::Accepted(otlp::partial_success(&response.body)),
+            status if status.is_success() => ExportOutcome::Accepted(otlp::partial_success(&response.body)),
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Outcome::Retry(reason(), retry_after(&response.headers)),
-            _ => Outcome::Rejected(reason()),
+            | StatusCode::GATEWAY_TIMEOUT => ExportOutcome::Retry(reason(), retry_after(&response.headers)),
+            _ => ExportOutcome::Rejected(reason()),
         }
     }
 
