@@ -62,7 +62,7 @@ pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, origin: &str) -> anyhow::Resu
 fn advise(error: OpenError, origin: &str) -> anyhow::Error {
     match error {
         OpenError::Missing(url) => anyhow::anyhow!("there is no store at {url}: name one that exists {origin}"),
-        OpenError::Foreign(url, why) => {
+        OpenError::NotPlantstore(url, why) => {
             anyhow::anyhow!("{url} is not a plantstore file ({why}): name another {origin}")
         }
         other => other.into(),

@@ -128,7 +128,7 @@ pub(super) fn unknown_user(name: &UserName) -> String {
 
 /// Removes the plants of deleted users in small batches, so that servers can write in between.
 async fn sweep(store: &Store) -> Result<(), StoreError> {
-    while store.sweep().await? > 0 {
+    while store.sweep_deleted_users().await? > 0 {
         tokio::time::sleep(SWEEP_PAUSE).await;
     }
     Ok(())

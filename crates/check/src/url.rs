@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use plantstore_client::{Address, AddressError, Cleartext};
+use plantstore_client::{Cleartext, HttpUrl, UrlError};
 
 /// Scheme, host and port. The interface names its paths from the root, so there is no path.
 #[derive(Clone, Debug)]
-pub struct ServerUrl(Address);
+pub struct ServerUrl(HttpUrl);
 
 /// Error of a text that is not the URL of a server. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,12 +19,12 @@ pub enum ServerUrlError {
     Path,
 }
 
-impl From<AddressError> for ServerUrlError {
-    fn from(fault: AddressError) -> Self {
+impl From<UrlError> for ServerUrlError {
+    fn from(fault: UrlError) -> Self {
         match fault {
-            AddressError::Malformed | AddressError::Cleartext => Self::Malformed,
-            AddressError::Credentials => Self::Credentials,
-            AddressError::Fragment => Self::Path,
+            UrlError::Malformed | UrlError::Cleartext => Self::Malformed,
+            UrlError::Credentials => Self::Credentials,
+            UrlError::Fragment => Self::Path,
         }
     }
 }
@@ -33,7 +33,7 @@ impl FromStr for ServerUrl {
     type Err = ServerUrlError;
 
     fn from_str(text: &str) -> Result<Self, ServerUrlError> {
-        let address = Address::parse(text, Cleartext::Anywhere)?;
+        let address = HttpUrl::parse(text, Cleartext::Anywhere)?;
         if address.target() == "/" { Ok(Self(address)) } else { Err(ServerUrlError::Path) }
     }
 }
@@ -54,7 +54,7 @@ impl ServerUrl {
         self.0.is_loopback()
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &HttpUrl {
         &self.0
     }
 }

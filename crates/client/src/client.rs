@@ -19,9 +19,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use crate::address::{Address, Cleartext};
 use crate::connect::{Reused, TcpConnector};
 use crate::error::{ClientError, ConnectError, describe};
+use crate::http_url::{Cleartext, HttpUrl};
 use crate::proxy::Proxies;
 use crate::trust;
 
@@ -75,14 +75,14 @@ impl Client {
         Self { connector, pool, proxies, has_roots, ca_option, response_max }
     }
 
-    pub async fn get(&self, address: &Address) -> Result<Response, ClientError> {
+    pub async fn get(&self, address: &HttpUrl) -> Result<Response, ClientError> {
         let mut request = Request::new(Bytes::new());
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(JSON));
         self.send(address, request).await
     }
 
     /// Sends a `POST` request. The server may receive it twice, see [`Self::send`].
-    pub async fn post(&self, address: &Address, headers: HeaderMap, body: Bytes) -> Result<Response, ClientError> {
+    pub async fn post(&self, address: &HttpUrl, headers: HeaderMap, body: Bytes) -> Result<Response, ClientError> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers;
@@ -91,7 +91,7 @@ impl Client {
 
     /// Sends a request on a pooled connection, and once more on another one if that breaks before the response and has been
     /// used before: the server has probably closed it since the last response. If it has not, it receives the request twice.
-    async fn send(&self, address: &Address, request: Request<Bytes>) -> Result<Response, ClientError> {
+    async fn send(&self, address: &HttpUrl, request: Request<Bytes>) -> Result<Response, ClientError> {
         self.require_roots(address)?;
         let mut request = with_common_headers(request, address.authority());
         *request.uri_mut() = address.uri().clone();
@@ -111,7 +111,7 @@ impl Client {
     }
 
     /// Opens a connection for several requests in a row.
-    pub async fn connect(&self, address: &Address) -> Result<Connection, ClientError> {
+    pub async fn connect(&self, address: &HttpUrl) -> Result<Connection, ClientError> {
         self.require_roots(address)?;
         let authority = address.authority().to_owned();
         let unreachable = |error| ClientError::Unreachable(authority.clone(), error);
@@ -126,7 +126,7 @@ impl Client {
         Ok(Connection { sender, driver, authority, proxied, proxy_credentials, response_max: self.response_max })
     }
 
-    fn require_roots(&self, address: &Address) -> Result<(), ClientError> {
+    fn require_roots(&self, address: &HttpUrl) -> Result<(), ClientError> {
         if self.has_roots || !address.is_encrypted() {
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// Returns the credentials for a proxy that forwards plain HTTP; for HTTPS, the request that opens the tunnel has them.
-    fn proxy_credentials(&self, address: &Address) -> Option<HeaderValue> {
+    fn proxy_credentials(&self, address: &HttpUrl) -> Option<HeaderValue> {
         let proxy = self.proxies.proxy_for(address.uri()).filter(|_| !address.is_encrypted())?;
         proxy.basic_auth().cloned()
     }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     /// Serves `requests` requests on each connection, then closes it without announcing that; counts the connections.
-    async fn serve(requests: usize, connections: Arc<AtomicUsize>) -> Address {
+    async fn serve(requests: usize, connections: Arc<AtomicUsize>) -> HttpUrl {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let port = listener.local_addr().expect("its address").port();
         tokio::spawn(async move {
@@ -234,7 +234,7 @@ mod tests {
                 });
             }
         });
-        Address::parse(&format!("http://localhost:{port}/"), Cleartext::Loopback).expect("an address")
+        HttpUrl::parse(&format!("http://localhost:{port}/"), Cleartext::Loopback).expect("an address")
     }
 
     fn client(response_max: usize) -> Client {
@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn https_without_trust_roots_is_an_error() {
-        let address = Address::parse("https://plants.example", Cleartext::Loopback).expect("an address");
+        let address = HttpUrl::parse("https://plants.example", Cleartext::Loopback).expect("an address");
         let error = client(1).get(&address).await.expect_err("no trust roots");
         let text = "no trusted certificates to verify plants.example with: name a file of them with --ca";
         assert_eq!(error.to_string(), text);

@@ -18,8 +18,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tower_service::Service;
 
-use crate::address::{Cleartext, host_and_port, is_encrypted};
 use crate::error::describe;
+use crate::http_url::{Cleartext, host_and_port, is_encrypted};
 use crate::proxy::Proxies;
 
 /// Maximum number of addresses of a host name that are tried.

@@ -3,14 +3,14 @@
 //! [`Client`] sends requests on pooled connections or on a [`Connection`] of the caller's own. Both come from one
 //! connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
 
-mod address;
 mod client;
 mod connect;
 mod error;
+mod http_url;
 mod proxy;
 pub mod trust;
 
-pub use self::address::{Address, AddressError, Cleartext};
 pub use self::client::{Client, Connection, Response, Settings};
 pub use self::error::{ClientError, ConnectError, TlsFailure};
+pub use self::http_url::{Cleartext, HttpUrl, UrlError};
 pub use self::proxy::{Proxies, ProxyError};

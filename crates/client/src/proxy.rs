@@ -7,7 +7,7 @@ use hyper::Uri;
 use hyper::http::uri::Scheme;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
-use crate::address::is_loopback;
+use crate::http_url::is_loopback;
 
 /// Selects the proxy of a destination. Loopback addresses are always reached directly.
 #[derive(Clone, Default)]

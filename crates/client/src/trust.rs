@@ -8,7 +8,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::address::Address;
+use crate::http_url::HttpUrl;
 
 /// Files in which Linux distributions and other systems store their trusted certificate authorities.
 const SYSTEM_FILES: &[&str] =
@@ -43,7 +43,7 @@ pub fn authorities(file: Option<&Path>, option: &'static str) -> Result<RootCert
 /// Loads the certificates for requests to `address` and to URLs that its responses name. For plain HTTP, a system without any
 /// certificates is no error.
 pub fn authorities_for(
-    address: &Address,
+    address: &HttpUrl,
     file: Option<&Path>,
     option: &'static str,
 ) -> Result<Option<RootCertStore>, TrustError> {

@@ -12,7 +12,7 @@ mod state;
 mod user_quota;
 
 pub(crate) use self::caller::{
-    AnyScope, Caller, Delete, ManageShares, ManageTokens, Public, Read, RequiredScope, Write,
+    Caller, Delete, ManageShares, ManageTokens, NoScopeRequired, Public, Read, RequiredScope, Write,
 };
 pub(crate) use self::error::AuthError;
 pub(crate) use self::host::check_host;

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{ApiError, me, openapi, plants, probes, shares, tokens};
-use crate::auth::{AnyScope, Caller};
+use crate::auth::{Caller, NoScopeRequired};
 use crate::request_handler::{AppState, NO_ROUTE};
 use crate::web;
 
@@ -99,12 +99,12 @@ pub(crate) fn router(state: AppState, console: bool) -> Router {
 }
 
 /// Requires a token, so that other clients do not learn which paths exist.
-async fn no_route(_: Caller<AnyScope>) -> ApiError {
+async fn no_route(_: Caller<NoScopeRequired>) -> ApiError {
     ApiError::NoRoute
 }
 
 /// Leaves the methods out: the router adds `Allow`, from which `name_allowed_methods` fills them in.
-async fn method_not_allowed(_: Caller<AnyScope>) -> ApiError {
+async fn method_not_allowed(_: Caller<NoScopeRequired>) -> ApiError {
     ApiError::MethodNotAllowed(String::new())
 }
 

@@ -191,7 +191,7 @@ pub enum CreateTokenOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantByNameOutcome {
     Granted,
-    /// The owner shares with [`SHARES_GIVEN_MAX`](crate::SHARES_GIVEN_MAX) other users.
+    /// The owner shares with [`SHARES_GRANTED_MAX`](crate::SHARES_GRANTED_MAX) other users.
     TooManyGranted,
     /// [`SHARES_RECEIVED_MAX`](crate::SHARES_RECEIVED_MAX) other owners share with this name.
     TooManyReceived,

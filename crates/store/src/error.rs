@@ -21,7 +21,7 @@ pub enum OpenError {
     Unusable(StoreUrl, String),
     /// The file is not a plantstore file.
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
-    Foreign(StoreUrl, String),
+    NotPlantstore(StoreUrl, String),
     /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),

@@ -56,7 +56,7 @@ pub enum WriteResult<T> {
 
 impl IdempotencyKey {
     /// Compares the request with the stored one. A stored success has no message.
-    pub(crate) fn lookup(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> KnownKey {
+    pub(crate) fn compare_with_stored(&self, fingerprint: &[u8], outcome: i32, message: Option<String>) -> KnownKey {
         if fingerprint != self.fingerprint {
             return KnownKey::Reused;
         }

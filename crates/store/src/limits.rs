@@ -12,7 +12,7 @@ pub const TOKENS_MAX: u32 = 100;
 pub(crate) const INACTIVE_TOKENS_MAX: u32 = 100;
 
 /// Maximum number of users that an owner can share with.
-pub const SHARES_GIVEN_MAX: u32 = 100;
+pub const SHARES_GRANTED_MAX: u32 = 100;
 
 /// Maximum number of owners who share their plants with one user. It bounds the work of one step of a list.
 pub const SHARES_RECEIVED_MAX: u32 = 100;

@@ -20,11 +20,11 @@ const PAGE_MAX: usize = 1_024;
 const STEP_MIN: usize = 64;
 
 /// Returns the page size of each range. One plant more is read, to find out if there are more.
-pub(crate) fn page_sizes(ranges: &[PlantRange], rows: usize) -> Vec<usize> {
+pub(crate) fn fetch_sizes(ranges: &[PlantRange], rows: usize) -> Vec<usize> {
     let live = ranges.iter().filter(|range| !range.is_empty()).count();
     let first = FIRST_STEP / live.max(1);
-    let page_size = |range: &PlantRange| if range.page_size == 0 { first } else { range.page_size };
-    ranges.iter().map(|range| page_size(range).min(rows.saturating_add(1)).max(1)).collect()
+    let fetch_size = |range: &PlantRange| if range.fetch_size == 0 { first } else { range.fetch_size };
+    ranges.iter().map(|range| fetch_size(range).min(rows.saturating_add(1)).max(1)).collect()
 }
 
 pub(crate) struct PlantRow {
@@ -35,14 +35,14 @@ pub(crate) struct PlantRow {
 
 /// A page of one list.
 #[derive(Default)]
-pub(crate) struct ListPage {
+pub(crate) struct FetchedRows {
     pub(crate) plants: Vec<PlantRow>,
     /// True if more plants follow.
     pub(crate) more: bool,
     wanted: usize,
 }
 
-impl ListPage {
+impl FetchedRows {
     /// Takes the plants read: one more than wanted if there are more.
     pub(crate) fn new(mut plants: Vec<PlantRow>, wanted: usize) -> Self {
         let more = plants.len() > wanted;
@@ -55,9 +55,9 @@ impl ListPage {
         let newest = taken.checked_sub(1).and_then(|index| self.plants.get(index));
         let rest = newest.map_or(range, |plant| range.past(PlantId::new(plant.id)));
         match (taken == self.plants.len(), self.more) {
-            (true, true) => PlantRange { page_size: (taken * PAGE_GROWTH).clamp(least, PAGE_MAX), ..rest },
+            (true, true) => PlantRange { fetch_size: (taken * PAGE_GROWTH).clamp(least, PAGE_MAX), ..rest },
             (true, false) => rest.emptied(),
-            (false, _) => PlantRange { page_size: (taken + 1).clamp(least, PAGE_MAX), ..rest },
+            (false, _) => PlantRange { fetch_size: (taken + 1).clamp(least, PAGE_MAX), ..rest },
         }
     }
 }
@@ -66,7 +66,7 @@ impl ListPage {
 /// Returns true if there are more plants.
 pub(crate) fn merge(
     ranges: &mut [PlantRange],
-    pages: &[ListPage],
+    pages: &[FetchedRows],
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> bool {
@@ -116,12 +116,12 @@ mod tests {
             (0..).zip(lists).map(|(owner, _)| PlantRange::all_of(UserId::new(owner))).collect();
         let (mut found, mut steps, mut read) = (Vec::new(), 0, 0);
         loop {
-            let pages: Vec<ListPage> = (ranges.iter().zip(lists).zip(page_sizes(&ranges, rows)))
-                .map(|((range, list), page_size)| {
-                    let ids = list.iter().filter(|id| (range.from..=range.through).contains(id)).take(page_size + 1);
-                    ListPage::new(
+            let pages: Vec<FetchedRows> = (ranges.iter().zip(lists).zip(fetch_sizes(&ranges, rows)))
+                .map(|((range, list), fetch_size)| {
+                    let ids = list.iter().filter(|id| (range.from..=range.through).contains(id)).take(fetch_size + 1);
+                    FetchedRows::new(
                         ids.map(|id| PlantRow { id: *id, name: String::new(), tag: None }).collect(),
-                        page_size,
+                        fetch_size,
                     )
                 })
                 .collect();
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn break_still_reports_if_there_are_more() {
-        let page = |id: i64| ListPage::new(vec![PlantRow { id, name: String::new(), tag: None }], 1);
+        let page = |id: i64| FetchedRows::new(vec![PlantRow { id, name: String::new(), tag: None }], 1);
         let until = |last: i64| {
             let mut ranges = [PlantRange::all_of(UserId::new(1)), PlantRange::all_of(UserId::new(2))];
             merge(&mut ranges, &[page(1), page(2)], 9, |_, id, _, _| {

@@ -12,12 +12,12 @@ pub struct PlantRange {
     pub(crate) through: i64,
     pub(crate) as_of: i64,
     /// Plants that the next merge step reads of this range; 0 before the first step.
-    pub(crate) page_size: usize,
+    pub(crate) fetch_size: usize,
 }
 
 impl PlantRange {
     pub fn all_of(owner: UserId) -> Self {
-        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, page_size: 0 }
+        Self { owner, from: i64::MIN, through: i64::MAX, as_of: i64::MAX, fetch_size: 0 }
     }
 
     /// Returns the range without the plants before `id`.

@@ -136,16 +136,16 @@ impl Store {
 
     /// Returns the id of plant number `count` (from 1) of the ranges and the index of its range; `None` unless the ranges hold
     /// more than `count` plants.
-    pub async fn boundary(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
+    pub async fn page_end(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
         let [range] = *ranges else {
-            return self.boundary_of_many(ranges, count).await;
+            return self.page_end_of_many(ranges, count).await;
         };
-        let found = dispatch!(self, engine => engine.boundary(range, count).await);
+        let found = dispatch!(self, engine => engine.page_end(range, count).await);
         Ok(found?.map(|id| (id, 0)))
     }
 
     /// Counts the plants one by one, because long pages of several owners are rare.
-    async fn boundary_of_many(
+    async fn page_end_of_many(
         &self,
         ranges: &[PlantRange],
         count: u32,
@@ -251,7 +251,7 @@ impl Store {
     }
 
     /// Deletes a user with their tokens and shares in one transaction; false if there is none of this name. Their plants are
-    /// inaccessible from then on, and [`Store::sweep`] removes them.
+    /// inaccessible from then on, and [`Store::sweep_deleted_users`] removes them.
     pub async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
         dispatch!(self, engine => engine.delete_user(name).await)
     }
@@ -259,13 +259,13 @@ impl Store {
     /// Removes some plants and keys of deleted users and returns their number; 0 if none are left. Never locks the store for
     /// long. Call it [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a cached token
     /// of the user, and would return an incomplete list.
-    pub async fn sweep(&self) -> Result<u64, StoreError> {
-        dispatch!(self, engine => engine.sweep().await)
+    pub async fn sweep_deleted_users(&self) -> Result<u64, StoreError> {
+        dispatch!(self, engine => engine.sweep_deleted_users().await)
     }
 
     /// Removes some expired keys and returns their number; 0 if none are left. Never locks the store for long.
-    pub async fn sweep_keys(&self) -> Result<u64, StoreError> {
-        dispatch!(self, engine => engine.sweep_keys().await)
+    pub async fn sweep_expired_keys(&self) -> Result<u64, StoreError> {
+        dispatch!(self, engine => engine.sweep_expired_keys().await)
     }
 
     /// Returns the collections that others share with this user, in the order of the owners' names.

@@ -30,7 +30,8 @@ impl Sweeper {
                 && let Some(store) = store.upgrade()
             {
                 // A failed sweep is retried the next time and does not affect the other.
-                let [plants, keys] = runtime.block_on(async { [store.sweep().await, store.sweep_keys().await] });
+                let [plants, keys] =
+                    runtime.block_on(async { [store.sweep_deleted_users().await, store.sweep_expired_keys().await] });
                 let removed = plants.unwrap_or(0) + keys.unwrap_or(0);
                 pause = if removed > 0 { SWEEP_PAUSE } else { SWEEP_INTERVAL };
             }

@@ -61,8 +61,8 @@ impl AuditLog {
         }
     }
 
-    /// Maps an error of the store, and records a change that may have been stored.
-    pub(super) fn map_error(&self, session: &Session, attempt: Attempt<'_>, error: ApiError) -> ApiError {
+    /// Logs a change whose outcome is unknown. Returns the error.
+    pub(super) fn record_if_unknown(&self, session: &Session, attempt: Attempt<'_>, error: ApiError) -> ApiError {
         if let ApiError::ChangeUnknown(_) = error {
             let (request_id, actor) = (self.0.id(), session.identity.user.as_str());
             let token_id = session.identity.token.map(TokenId::get);

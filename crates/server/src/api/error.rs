@@ -18,7 +18,7 @@ use plantstore_model::body::{BodyError, FieldErrorKind};
 use plantstore_model::plant::{PlantId, PlantIdError};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::Scope;
-use plantstore_store::{SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, StoreError, StoredError, TOKENS_MAX};
+use plantstore_store::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, StoreError, StoredError, TOKENS_MAX};
 
 /// Time after which a client is asked to retry a request that was rejected for a transient reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ pub(crate) enum ApiError {
     KeyInFlight,
     #[error("you have {TOKENS_MAX} active tokens, which is the most: revoke one first")]
     TooManyTokens,
-    #[error("you share your plants with {SHARES_GIVEN_MAX} users, which is the most: revoke one share first")]
+    #[error("you share your plants with {SHARES_GRANTED_MAX} users, which is the most: revoke one share first")]
     TooManyGranted,
     #[error("{SHARES_RECEIVED_MAX} owners share their plants with this user, which is the most")]
     TooManyReceived,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::ApiError;
 use super::openapi::{MeResponses, ReadParameters, SELF_SERVICE};
-use crate::auth::{AnyScope, Caller, Credential};
+use crate::auth::{Caller, Credential, NoScopeRequired};
 use plantstore_model::token::{Scope, Scopes};
 
 /// The response to `GET /me`.
@@ -38,7 +38,7 @@ pub(super) enum CallerToken<'a> {
     responses(MeResponses),
     security(("bearer" = [])),
 )]
-pub(crate) async fn show(caller: Caller<AnyScope>) -> Result<Response, ApiError> {
+pub(crate) async fn show(caller: Caller<NoScopeRequired>) -> Result<Response, ApiError> {
     let session = &caller.session;
     let (scopes, expires_at) = (scope_names(session.scopes), session.expires.map(|time| time.to_string()));
     let token = match &session.credential {

@@ -11,7 +11,7 @@ use super::state::Api;
 use crate::auth::Public;
 use crate::transport::Transport;
 
-/// Paths that are exempt from the limit on requests in flight.
+/// Paths that are exempt from the limit on HTTP/2 streams.
 pub(crate) const PATHS: [&str; 2] = ["/livez", "/readyz"];
 
 /// `GET /livez`

@@ -104,7 +104,7 @@ pub(crate) async fn grant(
     api.run_account_change(async move {
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
         let attempt = Attempt::GrantShare(&to);
-        match granted.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
+        match granted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
             GrantByNameOutcome::Granted => {
                 auth.end_sessions(&SessionSelector::User(to.clone()));
                 audit.record(&session, &Change::ShareGranted(&to, role));
@@ -142,7 +142,7 @@ pub(crate) async fn revoke(
     api.run_account_change(async move {
         let revoked = api.store.revoke_own_share(session.user_id(), &to).await;
         let attempt = Attempt::RevokeShare(&to);
-        if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
+        if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownShare);
         }
         auth.end_sessions(&SessionSelector::User(to.clone()));

@@ -114,7 +114,7 @@ pub(crate) async fn create(
     api.run_account_change(async move {
         let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
         let attempt = Attempt::CreateToken(attributes.label.as_str());
-        match created.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
+        match created.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
             CreateTokenOutcome::Created(id) => {
                 audit.record(&session, &Change::TokenCreated(id));
                 created_response(&ShownToken { secret: Some(token.reveal()), ..shown(id, &attributes) })
@@ -166,7 +166,7 @@ pub(crate) async fn revoke(
     api.run_account_change(async move {
         let revoked = api.store.revoke_own_token(session.user_id(), token, Timestamp::now()).await;
         let attempt = Attempt::RevokeToken(token);
-        if !revoked.map_err(|error| audit.map_error(&session, attempt, api.change_error(error)))? {
+        if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
             return Err(ApiError::UnknownToken);
         }
         auth.end_sessions(&SessionSelector::Token(token));

@@ -33,8 +33,8 @@ pub(crate) struct Delete;
 pub(crate) struct ManageTokens;
 /// Requires `shares:manage`.
 pub(crate) struct ManageShares;
-/// Requires a valid token with any scope.
-pub(crate) struct AnyScope;
+/// Requires a valid token. No scope is checked.
+pub(crate) struct NoScopeRequired;
 
 impl RequiredScope for Read {
     const SCOPE: Option<Scope> = Some(Scope::Read);
@@ -51,7 +51,7 @@ impl RequiredScope for ManageTokens {
 impl RequiredScope for ManageShares {
     const SCOPE: Option<Scope> = Some(Scope::ManageShares);
 }
-impl RequiredScope for AnyScope {
+impl RequiredScope for NoScopeRequired {
     const SCOPE: Option<Scope> = None;
 }
 

@@ -98,7 +98,7 @@ struct AuthenticatedToken {
     scopes: Scopes,
     credential: Credential,
     /// False if no other user shares plants with this one.
-    shared_with: bool,
+    has_shares: bool,
     expires: Option<Timestamp>,
     /// Time until which the token is accepted.
     accepted_until: Option<Timestamp>,
@@ -278,7 +278,7 @@ impl Sessions {
             identity: Identity { user: token.claims.user, user_id, token: None },
             scopes: token.claims.scopes,
             credential: Credential::Issuer { url: verifier.issuer().to_owned() },
-            shared_with: true,
+            has_shares: true,
             expires: Some(token.claims.expires),
             accepted_until: Some(token.claims.accepted_until),
             proof: Proof::Signed(token.keys),
@@ -325,7 +325,7 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Authenticate
         identity: Identity { user: token.user.into_valid()?, user_id: token.user_id, token: Some(token.id) },
         scopes: token.attributes.scopes,
         credential: Credential::Token { id: token.id, label: token.attributes.label },
-        shared_with: token.shared_with,
+        has_shares: token.shared_with,
         expires: token.attributes.expires,
         accepted_until: token.attributes.expires,
         proof: Proof::Stored { token: token.id, recorded_day },
@@ -334,7 +334,7 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Authenticate
 
 async fn collections(store: &Store, authenticated: &AuthenticatedToken) -> Result<Vec<CollectionAccess>, StoreError> {
     let Identity { user, user_id, .. } = &authenticated.identity;
-    let mut collections = if authenticated.shared_with { store.shared_with(*user_id).await? } else { Vec::new() };
+    let mut collections = if authenticated.has_shares { store.shared_with(*user_id).await? } else { Vec::new() };
     collections.push(CollectionAccess { owner: user.clone(), owner_id: *user_id, role: Role::Editor });
     collections.sort_by(|one, other| one.owner.cmp(&other.owner));
     Ok(collections)

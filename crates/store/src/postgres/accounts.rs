@@ -40,7 +40,7 @@ impl Postgres {
         let (hash, label) = (hash.as_bytes().as_slice(), attributes.label.as_str());
         let (scopes, creator) = (attributes.scopes.to_string(), attributes.creator.to_string());
         for _ in 0..TOKEN_TRIES {
-            let creation = self.operate(async |client| {
+            let creation = self.run_admin_transaction(async |client| {
                 client.execute(CREATE_USER, &[&user.as_str(), &created]).await?;
                 client.execute(CREATE_COLLECTION, &[&user.as_str()]).await?;
                 let values: [&(dyn ToSql + Sync); 7] =
@@ -63,13 +63,18 @@ impl Postgres {
             FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
             WHERE $1::text IS NULL OR users.name = $1 ORDER BY token_id";
         let user = user.map(UserName::as_str);
-        self.operate(async |client| client.query(ALL, &[&user]).await).await?.iter().map(StoredToken::read).collect()
+        self.run_admin_transaction(async |client| client.query(ALL, &[&user]).await)
+            .await?
+            .iter()
+            .map(StoredToken::read)
+            .collect()
     }
 
     pub(crate) async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
         const REVOKE: &str = "UPDATE plantstore.tokens SET revoked_at = coalesce(revoked_at, $2) WHERE token_id = $1";
-        let revoked =
-            self.operate(async |client| client.execute(REVOKE, &[&token.get(), &now.as_second()]).await).await?;
+        let revoked = self
+            .run_admin_transaction(async |client| client.execute(REVOKE, &[&token.get(), &now.as_second()]).await)
+            .await?;
         Ok(revoked == 1)
     }
 
@@ -89,7 +94,7 @@ impl Postgres {
             SELECT user_id, count(*) FROM plantstore.plants WHERE $1::bigint IS NULL OR user_id = $1 GROUP BY user_id";
         let name = name.map(UserName::as_str);
         let (users, counts) = self
-            .operate(async |client| {
+            .run_admin_transaction(async |client| {
                 let users = client.query(ALL, &[&name]).await?;
                 let only = users.first().filter(|_| name.is_some()).map(|row| row.try_get::<_, i64>(4)).transpose()?;
                 let counts = if users.is_empty() { Vec::new() } else { client.query(PLANTS, &[&only]).await? };
@@ -108,7 +113,7 @@ impl Postgres {
     pub(crate) async fn is_unused(&self) -> Result<bool, StoreError> {
         const UNUSED: &str = "
             SELECT NOT EXISTS (SELECT 1 FROM plantstore.users) AND NOT EXISTS (SELECT 1 FROM plantstore.departed_users)";
-        get(&self.operate(async |client| client.query_one(UNUSED, &[]).await).await?, 0)
+        get(&self.run_admin_transaction(async |client| client.query_one(UNUSED, &[]).await).await?, 0)
     }
 
     pub(crate) async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
@@ -121,7 +126,7 @@ impl Postgres {
         const DELETE_SHARES: &str = "DELETE FROM plantstore.shares_by_name WHERE grantee_name = $1";
         // Tokens and other shares are deleted by their foreign keys.
         const DELETE: &str = "DELETE FROM plantstore.users WHERE name = $1";
-        self.operate(async |client| {
+        self.run_admin_transaction(async |client| {
             client.execute(RECORD, &[&name.as_str()]).await?;
             client.execute(DELETE_COLLECTION, &[&name.as_str()]).await?;
             client.execute(DELETE_SHARES, &[&name.as_str()]).await?;

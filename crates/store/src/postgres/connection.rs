@@ -17,7 +17,7 @@ use super::dialect::Dialect;
 use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 
-/// Pause before a statement is retried for which the database lost one of its own servers.
+/// Pause before a statement is retried because Citus could not reach a worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
@@ -82,7 +82,7 @@ impl<S> DatabaseSession<S> {
     }
 }
 
-/// Waits before a statement is retried that failed because the database lost one of its own servers. Fails with the reason if
+/// Waits before a statement is retried because Citus could not reach a worker. Fails with the reason if
 /// the deadline is earlier.
 pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
     if Instant::now() + WORKER_PAUSE >= deadline {

@@ -112,7 +112,7 @@ impl Postgres {
     /// Runs an operation that a request asks for in a transaction on a new connection, and again after a conflict with another
     /// transaction before the commit. At most [`REQUEST_OPERATIONS_MAX`] run at a time. The operation gets a client of its own,
     /// because a future that borrows it could not be sent between threads.
-    pub(super) async fn operate_for_request<T, F: Future<Output = Result<T, Error>>>(
+    pub(super) async fn run_request_transaction<T, F: Future<Output = Result<T, Error>>>(
         &self,
         work: impl Fn(Arc<Client>) -> F,
     ) -> Result<T, StoreError> {
@@ -136,7 +136,7 @@ impl Postgres {
     }
 
     /// Runs an administrative operation in a transaction on a new connection.
-    pub(super) async fn operate<T>(
+    pub(super) async fn run_admin_transaction<T>(
         &self,
         work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, StoreError> {

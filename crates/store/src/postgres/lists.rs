@@ -13,7 +13,7 @@ use super::engine::Postgres;
 use super::rows::get;
 use super::version_reader::{versions_by_id, versions_of};
 use crate::error::StoreError;
-use crate::merge::{ListPage, PlantRow, merge, page_sizes};
+use crate::merge::{FetchedRows, PlantRow, fetch_sizes, merge};
 use crate::plants::ListStep;
 use crate::range::PlantRange;
 use crate::version::Version;
@@ -25,8 +25,8 @@ const LIST_MAX: usize = 4_096;
 const LIST_DEFAULT: usize = 512;
 /// Bytes after which no more rows of a response are read.
 const LIST_BYTES: usize = 128 * 1024;
-/// Number of plants that [`Postgres::boundary`] counts in one statement.
-const BOUNDARY_STEP: u32 = 20_000;
+/// Number of plants that [`Postgres::page_end`] counts in one statement.
+const PAGE_END_STEP: u32 = 20_000;
 
 impl Postgres {
     pub(crate) async fn list(
@@ -87,14 +87,14 @@ impl Postgres {
         rows: usize,
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
-        let page_sizes = page_sizes(ranges, rows);
+        let fetch_sizes = fetch_sizes(ranges, rows);
         let column = |value: fn(&PlantRange) -> i64| ranges.iter().map(value).collect::<Vec<_>>();
         let columns = [
             column(|range| range.owner.get()),
             column(|range| range.from),
             column(|range| range.through),
             column(|range| range.as_of),
-            page_sizes.iter().map(|page_size| i64::try_from(page_size + 1).unwrap_or(i64::MAX)).collect(),
+            fetch_sizes.iter().map(|fetch_size| i64::try_from(fetch_size + 1).unwrap_or(i64::MAX)).collect(),
         ];
         let (columns, owners) = (&columns, &*ranges);
         let read = self.readers.read(|session| async move {
@@ -107,10 +107,10 @@ impl Postgres {
             }
         });
         let (versions, pages) = match read.await? {
-            FoundLists::Joined(rows) => pages(&rows, &page_sizes)?,
+            FoundLists::Joined(rows) => pages(&rows, &fetch_sizes)?,
             FoundLists::Separate { versions, lists } => {
                 let owners: Vec<UserId> = owners.iter().map(|range| range.owner).collect();
-                separate_pages(versions_of(&versions_by_id(&versions)?, &owners), &lists, &page_sizes)?
+                separate_pages(versions_of(&versions_by_id(&versions)?, &owners), &lists, &fetch_sizes)?
             }
         };
         Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
@@ -120,12 +120,12 @@ impl Postgres {
         self.version_reader.read(users).await
     }
 
-    pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+    pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
         let mut remaining = count;
         while remaining > 0 {
-            let step = remaining.min(BOUNDARY_STEP);
+            let step = remaining.min(PAGE_END_STEP);
             let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(step - 1)];
-            let found = self.readers.rows(|session| &session.statements.boundary, values).await?;
+            let found = self.readers.rows(|session| &session.statements.page_end, values).await?;
             let [last, _next] = &found[..] else {
                 return Ok(None);
             };
@@ -195,18 +195,18 @@ fn separate_pages(
     versions: Vec<Option<Version>>,
     lists: &[Vec<Row>],
     wanted: &[usize],
-) -> Result<(Vec<Option<Version>>, Vec<ListPage>), StoreError> {
+) -> Result<(Vec<Option<Version>>, Vec<FetchedRows>), StoreError> {
     let pages = versions.iter().zip(lists).zip(wanted).map(|((version, rows), wanted)| {
         let rows = if version.is_some() { &rows[..] } else { &[] };
         let plants = rows.iter().map(|row| Ok(PlantRow { id: get(row, 1)?, name: get(row, 2)?, tag: get(row, 3)? }));
-        Ok(ListPage::new(plants.collect::<Result<_, StoreError>>()?, *wanted))
+        Ok(FetchedRows::new(plants.collect::<Result<_, StoreError>>()?, *wanted))
     });
     let pages = pages.collect::<Result<_, StoreError>>()?;
     Ok((versions, pages))
 }
 
 /// Groups the rows of several lists by list.
-fn pages(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<ListPage>), StoreError> {
+fn pages(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<FetchedRows>), StoreError> {
     let mut versions = vec![None; wanted.len()];
     let mut plants: Vec<Vec<PlantRow>> = std::iter::repeat_with(Vec::new).take(wanted.len()).collect();
     for row in found {
@@ -217,5 +217,5 @@ fn pages(found: &[Row], wanted: &[usize]) -> Result<(Vec<Option<Version>>, Vec<L
             plants[index].push(PlantRow { id, name: get(row, 3)?, tag: get(row, 4)? });
         }
     }
-    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| ListPage::new(plants, *wanted)).collect()))
+    Ok((versions, plants.into_iter().zip(wanted).map(|(plants, wanted)| FetchedRows::new(plants, *wanted)).collect()))
 }

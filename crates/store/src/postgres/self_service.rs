@@ -9,7 +9,7 @@ use super::engine::Postgres;
 use super::shares::{count_received, delete_by_name, lock, lock_name};
 use crate::accounts::{CreateTokenOutcome, GrantByNameOutcome, GrantedShare, StoredToken};
 use crate::error::StoreError;
-use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
+use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
 use plantstore_model::token::{TokenAttributes, TokenCreator, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
@@ -31,7 +31,7 @@ impl Postgres {
         let (now, expires) = (attributes.created.as_second(), attributes.expires.map(Timestamp::as_second));
         let (user, hash, label) = (user.get(), hash.as_bytes().as_slice(), attributes.label.as_str());
         let (scopes, creator) = (&attributes.scopes.to_string(), &attributes.creator.to_string());
-        self.operate_for_request(|client| async move {
+        self.run_request_transaction(|client| async move {
             let client = &*client;
             lock_user(client, user).await?;
             if !exists(client, user).await? || !is_active(client, user, attributes.creator, now).await? {
@@ -62,7 +62,7 @@ impl Postgres {
         const REVOKE: &str = "
             UPDATE plantstore.tokens SET revoked_at = $3 WHERE token_id = $2 AND user_id = $1 AND revoked_at IS NULL";
         let values: &[&(dyn ToSql + Sync)] = &[&user.get(), &token.get(), &now.as_second()];
-        self.operate_for_request(|client| async move { Ok(client.execute(REVOKE, values).await? == 1) }).await
+        self.run_request_transaction(|client| async move { Ok(client.execute(REVOKE, values).await? == 1) }).await
     }
 
     pub(crate) async fn grant_own_share(
@@ -80,7 +80,7 @@ impl Postgres {
             INSERT INTO plantstore.shares_by_name (grantee_name, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_name, owner_id) DO UPDATE SET role = excluded.role";
         let owner = owner.get();
-        self.operate_for_request(|client| async move {
+        self.run_request_transaction(|client| async move {
             let client = &*client;
             lock_user(client, owner).await?;
             lock_name(client, to).await?;
@@ -89,7 +89,7 @@ impl Postgres {
             }
             // A change of a role adds no share.
             if !is_shared(client, owner, to).await? {
-                if count_granted(client, owner).await? >= i64::from(SHARES_GIVEN_MAX) {
+                if count_granted(client, owner).await? >= i64::from(SHARES_GRANTED_MAX) {
                     return Ok(GrantByNameOutcome::TooManyGranted);
                 }
                 if count_received(client, owner, to).await? >= i64::from(SHARES_RECEIVED_MAX) {
@@ -113,7 +113,7 @@ impl Postgres {
 
     pub(crate) async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
         let owner = owner.get();
-        self.operate_for_request(|client| async move {
+        self.run_request_transaction(|client| async move {
             let client = &*client;
             // A concurrent grant moves the share from one table to the other.
             lock_name(client, to).await?;

@@ -26,7 +26,7 @@ impl Postgres {
         const GRANT: &str = "
             INSERT INTO plantstore.shares (grantee_id, owner_id, role, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (grantee_id, owner_id) DO UPDATE SET role = excluded.role";
-        self.operate(async |client| {
+        self.run_admin_transaction(async |client| {
             let Some(grantee) = lock_grantee(client, to).await? else {
                 return Ok(GrantOutcome::NoGrantee);
             };
@@ -62,13 +62,13 @@ impl Postgres {
             WHERE ($1::text IS NULL OR owners.name = $1) AND ($2::text IS NULL OR grantee_name = $2)
             ORDER BY owners.name COLLATE \"C\", grantee_name COLLATE \"C\"";
         let (owner, to) = (owner.map(UserName::as_str), to.map(UserName::as_str));
-        let found = self.operate(async |client| client.query(ALL, &[&owner, &to]).await).await?;
+        let found = self.run_admin_transaction(async |client| client.query(ALL, &[&owner, &to]).await).await?;
         found.iter().map(StoredShare::read).collect()
     }
 
     pub(crate) async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
         const REVOKE: &str = "DELETE FROM plantstore.shares WHERE grantee_id = $1 AND owner_id = $2";
-        self.operate(async |client| {
+        self.run_admin_transaction(async |client| {
             let grantee = lock_grantee(client, to).await?;
             let Some(owner) = user_id(client, owner).await? else {
                 return Ok(false);

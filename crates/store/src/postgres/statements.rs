@@ -81,18 +81,18 @@ statements! {
     list_many:
         "SELECT ranges.ordinal, collections.version, listed.plant_id, listed.name, listed.tag
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
-           AS ranges (user_id, first_id, last_id, as_of, page_size, ordinal)
+           AS ranges (user_id, first_id, last_id, as_of, fetch_size, ordinal)
          JOIN plantstore.collections ON collections.user_id = ranges.user_id
          LEFT JOIN LATERAL (
            SELECT plant_id, name, tag FROM plantstore.plants
            WHERE plants.user_id = ranges.user_id AND plant_id >= ranges.first_id AND plant_id <= ranges.last_id
              AND plants.version <= ranges.as_of
-           ORDER BY plant_id LIMIT ranges.page_size) AS listed ON true
+           ORDER BY plant_id LIMIT ranges.fetch_size) AS listed ON true
          ORDER BY ranges.ordinal, listed.plant_id"
         not_on_citus,
     versions:
         "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])",
-    boundary:
+    page_end:
         "SELECT plant_id FROM plantstore.plants
          WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
     find_token:
@@ -149,13 +149,13 @@ statements! {
     ping:
         "SELECT user_id FROM plantstore.users LIMIT 1",
     // Affects no row if this commit, or any but the expected one, was the last.
-    mark:
+    store_commit_id:
         "INSERT INTO plantstore.writers (writer_id, commit_id, seen_at)
          VALUES ($1, $2, extract(epoch FROM now())::bigint)
          ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
          WHERE writers.commit_id = $3",
-    // A write, so that its commit waits for the standby: a mark that only this server has may be lost in a failover.
-    last_mark:
+    // A write, so that its commit waits for the standby: a commit id that only this server has may be lost in a failover.
+    read_commit_id:
         "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
     // Waits until no transaction has locked the rows of these users.
     lock_users:
@@ -211,7 +211,7 @@ statements! {
          WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
     // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose user and owner exist.
     // Of several equal writes, the first succeeds.
-    delete_general:
+    delete_conditional:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
@@ -227,7 +227,7 @@ statements! {
            RETURNING plants.user_id, plants.plant_id)
          SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted"
         not_on_citus,
-    create_general:
+    create_conditional:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])

@@ -11,7 +11,7 @@ const STEP: i64 = 2_000;
 const WRITER_LIFETIME: i64 = 86_400;
 
 impl Postgres {
-    pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
+    pub(crate) async fn sweep_deleted_users(&self) -> Result<u64, StoreError> {
         // Uses the database's clock, because other nodes may have deleted the users.
         const DEPARTED: &str = "
             SELECT user_id FROM plantstore.departed_users
@@ -35,7 +35,7 @@ impl Postgres {
         if self.readers.rows(|session| &session.statements.sweepable, [delay, WRITER_LIFETIME]).await?.is_empty() {
             return Ok(0);
         }
-        let removing = self.operate(async |client| {
+        let removing = self.run_admin_transaction(async |client| {
             client.execute(DELETE_WRITERS, &[&WRITER_LIFETIME]).await?;
             while let Some(row) = client.query_opt(DEPARTED, &[&delay]).await? {
                 let user: i64 = row.try_get(0)?;
@@ -55,7 +55,7 @@ impl Postgres {
         removing.await.inspect(|removed| self.metrics.sweeps.deleted_users.add(*removed))
     }
 
-    pub(crate) async fn sweep_keys(&self) -> Result<u64, StoreError> {
+    pub(crate) async fn sweep_expired_keys(&self) -> Result<u64, StoreError> {
         // Skips rows that another node is removing or a writer is replacing.
         const EXPIRED: &str = "
             DELETE FROM plantstore.idempotency_keys WHERE (user_id, key) IN (
@@ -70,7 +70,7 @@ impl Postgres {
         if self.readers.rows(|session| &session.statements.expired_key, [0_i64; 0]).await?.is_empty() {
             return Ok(0);
         }
-        let removing = self.operate(async |client| {
+        let removing = self.run_admin_transaction(async |client| {
             let statement = match Dialect::detect(client).await? {
                 Dialect::Postgres => EXPIRED,
                 Dialect::Citus => EXPIRED_ON_CITUS,

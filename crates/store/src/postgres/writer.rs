@@ -1,8 +1,8 @@
 //! Writer task: drains the write queue into transactions on its own connection.
 //!
 //! The statements of a transaction are pipelined. The commit, together with the outcomes for idempotency keys, is sent after
-//! their responses, so that only a commit can be in doubt. Each transaction stores a random commit id (the mark) in the
-//! writer's row. If the connection is lost during a commit, the next attempt waits for the lock of the row and reads the mark. If
+//! their responses, so that only a commit can be in doubt. Each transaction stores a random commit id in the
+//! writer's row. If the connection is lost during a commit, the next attempt waits for the lock of the row and reads the commit id. If
 //! it is that of the lost commit, the commit has succeeded; otherwise the transaction is executed again. So exactly one of the two
 //! attempts is committed, and its outcomes are known. `docs/design/group-commit.md` has the protocol.
 
@@ -113,7 +113,7 @@ struct WriterTask {
     /// Duration of the last commit.
     took: Duration,
     limit_waits_on_citus: String,
-    /// True if the last commit failed because the database lost one of its own servers.
+    /// True if the last commit failed because Citus could not reach a worker.
     lost_worker: bool,
     metrics: Arc<PostgresMetrics>,
 }
@@ -168,7 +168,7 @@ impl WriterTask {
             return;
         }
         let result = self.commit(batch).await;
-        // If the database lost one of its own servers, it may still execute the writes of users on other servers.
+        // If Citus could not reach a worker, it may still execute the writes of users on other servers.
         let lost_worker = std::mem::take(&mut self.lost_worker) && matches!(result, Err(StoreError::Unavailable(_)));
         if !(is_worth_retrying_one_by_one(&result, batch.len()) || (lost_worker && batch.len() > 1)) {
             return reply_all(batch, result);
@@ -205,7 +205,7 @@ impl WriterTask {
                     return Ok(outcomes);
                 }
                 AttemptResult::InDoubt => session.discard(),
-                AttemptResult::Rewound => {
+                AttemptResult::AcknowledgedCommitLost => {
                     // The database was restored to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
                     (self.id, self.last, in_doubt) = (random(), 0, None);
@@ -272,7 +272,7 @@ impl WriterTask {
         };
         let outcomes = match executed {
             ExecutionResult::Ready(outcomes) => outcomes,
-            ExecutionResult::MarkMismatch => {
+            ExecutionResult::CommitIdMismatch => {
                 let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
                 return resolved.unwrap_or_else(failed);
             }
@@ -283,7 +283,7 @@ impl WriterTask {
                 return self.roll_back(session, deadline).await.map_or_else(failed, |()| again());
             }
         };
-        // The mark is set, so an earlier attempt was not committed and never will be.
+        // The commit id is stored, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
         let sent = Instant::now();
         match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &outcomes)).await {
@@ -315,30 +315,49 @@ impl WriterTask {
     ) -> Result<ExecutionResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
-        let Writes { deletes, creates, general_deletes, general_creates, .. } = &writes;
-        let mark: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let Writes { deletes, creates, conditional_deletes, conditional_creates, .. } = &writes;
+        let commit_id: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
         // The statements are polled and thus sent in this order, without waiting for each other.
-        let (begun, marked, new, locked, known, deleted, general_deleted, created, general_created) = join!(
+        let (begun, stored_id, new, locked, known, deleted, conditional_deleted, created, conditional_created) = join!(
             client.batch_execute(BEGIN),
-            client.execute(&statements.mark, &mark),
+            client.execute(&statements.store_commit_id, &commit_id),
             query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
             query(true, client, &statements.advance_versions, writes.users()),
             query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
             query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(general_deletes.any(), client, &statements.delete_general, general_deletes.of_general_deletes()),
+            query(
+                conditional_deletes.any(),
+                client,
+                &statements.delete_conditional,
+                conditional_deletes.of_conditional_deletes()
+            ),
             query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(general_creates.any(), client, &statements.create_general, general_creates.of_general_creates()),
+            query(
+                conditional_creates.any(),
+                client,
+                &statements.create_conditional,
+                conditional_creates.of_conditional_creates()
+            ),
         );
         // The first error is the cause of the others.
         begun?;
-        if marked? == 0 {
-            return Ok(ExecutionResult::MarkMismatch);
+        if stored_id? == 0 {
+            return Ok(ExecutionResult::CommitIdMismatch);
         }
-        let (new, locked, known, deleted, general_deleted) = (new?, locked?, known?, deleted?, general_deleted?);
-        let (created, general_created) = (created?, general_created?);
+        let (new, locked, known, deleted, conditional_deleted) =
+            (new?, locked?, known?, deleted?, conditional_deleted?);
+        let (created, conditional_created) = (created?, conditional_created?);
         let decided_by = Decision::Database;
-        let responses =
-            BatchResponses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
+        let responses = BatchResponses {
+            new,
+            locked,
+            known,
+            deleted,
+            created,
+            conditional_deleted,
+            conditional_created,
+            decided_by,
+        };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
@@ -353,37 +372,45 @@ impl WriterTask {
     ) -> Result<ExecutionResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
-        let mark: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
+        let commit_id: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
         let first = [BEGIN, &self.limit_waits_on_citus];
-        let (begun, marked, new, locked, known) = join!(
+        let (begun, stored_id, new, locked, known) = join!(
             execute_each(client, &first),
-            client.execute(&statements.mark, &mark),
+            client.execute(&statements.store_commit_id, &commit_id),
             query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
             query(writes.has_users(), client, &statements.advance_versions, writes.users()),
             query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
         );
         begun?;
-        if marked? == 0 {
-            return Ok(ExecutionResult::MarkMismatch);
+        if stored_id? == 0 {
+            return Ok(ExecutionResult::CommitIdMismatch);
         }
         let (new, locked, known) = (new?, locked?, known?);
-        let Writes { deletes, creates, general_deletes, general_creates, .. } =
+        let Writes { deletes, creates, conditional_deletes, conditional_creates, .. } =
             &Writes::executable(batch, &locked, &known)?;
-        let (deleted, general_deleted, created, general_created) = join!(
+        let (deleted, conditional_deleted, created, conditional_created) = join!(
             query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(general_deletes.any(), client, &statements.delete, general_deletes.of_deletes()),
+            query(conditional_deletes.any(), client, &statements.delete, conditional_deletes.of_deletes()),
             query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(general_creates.any(), client, &statements.create, general_creates.of_creates()),
+            query(conditional_creates.any(), client, &statements.create, conditional_creates.of_creates()),
         );
-        let (deleted, general_deleted, created, general_created) =
-            (deleted?, general_deleted?, created?, general_created?);
+        let (deleted, conditional_deleted, created, conditional_created) =
+            (deleted?, conditional_deleted?, created?, conditional_created?);
         let decided_by = Decision::Node;
-        let responses =
-            BatchResponses { new, locked, known, deleted, created, general_deleted, general_created, decided_by };
+        let responses = BatchResponses {
+            new,
+            locked,
+            known,
+            deleted,
+            created,
+            conditional_deleted,
+            conditional_created,
+            decided_by,
+        };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
-    /// Handles an unexpected mark: either the in-doubt commit has succeeded, or the database was restored.
+    /// Handles an unexpected commit id: either the in-doubt commit has succeeded, or the database was restored.
     async fn resolve_in_doubt(
         &self,
         session: &DatabaseSession,
@@ -399,7 +426,7 @@ impl WriterTask {
                 Dialect::Postgres => session.client.batch_execute(BEGIN).await?,
                 Dialect::Citus => execute_each(&session.client, &[BEGIN, &self.limit_waits_on_citus]).await?,
             }
-            let row = session.client.query_opt(&session.statements.last_mark, &[&self.id]).await?;
+            let row = session.client.query_opt(&session.statements.read_commit_id, &[&self.id]).await?;
             // Workers may commit after the coordinator, and readers do not see the writes until then. The rows of the users are
             // locked as long.
             let prepared = session.dialect == Dialect::Citus && writes.has_users();
@@ -411,7 +438,7 @@ impl WriterTask {
             timeout_at(deadline, read_mark).await.map_err(|_| DatabaseError::ConnectionLost(NO_RESPONSE.to_owned()))?;
         let found = found.map_err(|error| DatabaseError::classify(&error))?;
         let committed = in_doubt.take_if(|_| found == Some(commit));
-        Ok(committed.map_or(AttemptResult::Rewound, AttemptResult::Committed))
+        Ok(committed.map_or(AttemptResult::AcknowledgedCommitLost, AttemptResult::Committed))
     }
 
     async fn roll_back(&self, session: &DatabaseSession, deadline: Instant) -> Result<(), DatabaseError> {
@@ -454,7 +481,7 @@ enum ExecutionResult {
     /// The outcomes can be stored under their keys and committed.
     Ready(Vec<JobOutcome>),
     /// The row of the writer contains another commit than expected.
-    MarkMismatch,
+    CommitIdMismatch,
     /// The statements read different keys, although the keys are locked.
     Inconsistent,
 }
@@ -466,7 +493,7 @@ enum AttemptResult {
     /// The commit got no response.
     InDoubt,
     /// The row of the writer does not contain the id of the last acknowledged commit.
-    Rewound,
+    AcknowledgedCommitLost,
     Failed(DatabaseError),
 }
 

@@ -85,7 +85,7 @@ fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metri
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => {
                 // An error is retried at the next interval.
-                let _ = file.confirm(connection);
+                let _ = file.verify_or_exit(connection);
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return,

@@ -59,7 +59,7 @@ impl DatabaseFile {
 
     /// Fails if the path cannot be examined, and exits the process if the file is lost. Call this after a commit, before it is
     /// acknowledged.
-    pub(super) fn confirm(&self, connection: &Connection) -> Result<(), StoreError> {
+    pub(super) fn verify_or_exit(&self, connection: &Connection) -> Result<(), StoreError> {
         match self.compare() {
             Ok(()) => Ok(()),
             Err(Mismatch::Unknown(error)) => {

@@ -151,7 +151,7 @@ impl Sqlite {
         };
         self.file.check()?;
         let (connection, done) = run().map_err(|error| change_error(&error))?;
-        self.file.confirm(&connection)?;
+        self.file.verify_or_exit(&connection)?;
         checkpoint::checkpoint_if_large(&connection);
         Ok(done)
     }

@@ -50,7 +50,7 @@ impl Importer {
     pub(crate) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
         sleep_until(self.not_before).await;
         let (imported, held) = self.commit(batch, stop).map_err(|error| change_error(&error))?;
-        self.file.confirm(&self.connection)?;
+        self.file.verify_or_exit(&self.connection)?;
         self.checkpointer.after_commit(&self.connection);
         self.not_before = Instant::now() + held / LOCK_PAUSE_DIVISOR;
         Ok(imported)

@@ -6,15 +6,15 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_ite
 
 use super::engine::Sqlite;
 use crate::error::StoreError;
-use crate::merge::{ListPage, PlantRow, merge, page_sizes};
+use crate::merge::{FetchedRows, PlantRow, fetch_sizes, merge};
 use crate::plants::ListStep;
 use crate::range::PlantRange;
 use crate::version::Version;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
-/// Number of plants that [`Sqlite::boundary`] counts before it yields to other tasks.
-const BOUNDARY_STEP: u32 = 4_096;
+/// Number of plants that [`Sqlite::page_end`] counts before it yields to other tasks.
+const PAGE_END_STEP: u32 = 4_096;
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
@@ -50,14 +50,14 @@ impl Sqlite {
         users.iter().map(|user| self.version_cache.cached_version(&header, *user).map(Some)).collect()
     }
 
-    pub(crate) async fn boundary(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+    pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
         const STEP: &str = "
             SELECT plant_id FROM plants
             WHERE user_id = :user AND plant_id BETWEEN :from AND :through AND version <= :as_of
             ORDER BY plant_id LIMIT 2 OFFSET :passed";
         let mut remaining = count;
         while remaining > 0 {
-            let step = remaining.min(BOUNDARY_STEP);
+            let step = remaining.min(PAGE_END_STEP);
             let found: Vec<i64> = self.read(|connection| {
                 let mut statement = connection.prepare_cached(STEP)?;
                 let ids = statement.query_map(
@@ -156,13 +156,13 @@ fn list_many(
     let transaction = connection.unchecked_transaction()?;
     let mut versions = Vec::with_capacity(ranges.len());
     let mut pages = Vec::with_capacity(ranges.len());
-    for (range, page_size) in ranges.iter().zip(page_sizes(ranges, rows)) {
+    for (range, fetch_size) in ranges.iter().zip(fetch_sizes(ranges, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&transaction, range, i64::try_from(page_size + 1).unwrap_or(i64::MAX), |row| {
+        versions.push(query(&transaction, range, i64::try_from(fetch_size + 1).unwrap_or(i64::MAX), |row| {
             plants.push(PlantRow { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
             Ok(ControlFlow::Continue(()))
         })?);
-        pages.push(ListPage::new(plants, page_size));
+        pages.push(FetchedRows::new(plants, fetch_size));
     }
     Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
 }

@@ -141,12 +141,12 @@ impl SchemaError {
         let url = StoreUrl::Sqlite(path.to_owned());
         match self {
             Self::Missing => OpenError::Missing(url),
-            Self::Foreign(reason) => OpenError::Foreign(url, reason),
+            Self::Foreign(reason) => OpenError::NotPlantstore(url, reason),
             Self::Unfit(reason) => OpenError::Unfit(url, reason),
             Self::Unusable(reason) => OpenError::Unusable(url, reason.to_owned()),
             Self::Newer(found) => OpenError::Newer(url, found, latest()),
             Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
-                OpenError::Foreign(url, "it is not an SQLite database".to_owned())
+                OpenError::NotPlantstore(url, "it is not an SQLite database".to_owned())
             }
             Self::Failed(error) => OpenError::Unusable(url, describe(&error)),
         }

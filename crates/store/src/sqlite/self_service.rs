@@ -7,7 +7,7 @@ use super::engine::Sqlite;
 use super::shares::{count_received, delete_by_name};
 use crate::accounts::{CreateTokenOutcome, GrantByNameOutcome, GrantedShare, StoredToken};
 use crate::error::StoreError;
-use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GIVEN_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
+use crate::limits::{INACTIVE_TOKENS_MAX, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, TOKENS_MAX};
 use plantstore_model::token::{TokenAttributes, TokenCreator, TokenHash, TokenId};
 use plantstore_model::user::{Role, UserId, UserName};
 
@@ -98,7 +98,7 @@ impl Sqlite {
             }
             // A change of a role adds no share.
             if !is_shared(connection, owner, to)? {
-                if count_granted(connection, owner)? >= SHARES_GIVEN_MAX {
+                if count_granted(connection, owner)? >= SHARES_GRANTED_MAX {
                     return Ok(GrantByNameOutcome::TooManyGranted);
                 }
                 if count_received(connection, owner.get(), to)? >= SHARES_RECEIVED_MAX {

@@ -11,7 +11,7 @@ const SWEEP_STEP: u32 = 2_000;
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
-    pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
+    pub(crate) async fn sweep_deleted_users(&self) -> Result<u64, StoreError> {
         const PLANTS: &str = "
             DELETE FROM plants WHERE user_id = ?1 AND plant_id <= (
               SELECT max(plant_id) FROM (
@@ -41,7 +41,7 @@ impl Sqlite {
         removed.inspect(|removed| self.metrics.sweeps.deleted_users.add(*removed))
     }
 
-    pub(crate) async fn sweep_keys(&self) -> Result<u64, StoreError> {
+    pub(crate) async fn sweep_expired_keys(&self) -> Result<u64, StoreError> {
         const EXPIRED: &str = "SELECT 1 FROM idempotency_keys WHERE expires_at <= ?1";
         const STEP: &str = "
             DELETE FROM idempotency_keys WHERE (user_id, key) IN (

@@ -151,7 +151,7 @@ fn commit(
         error
     });
     let outcomes = result??;
-    file.confirm(connection)?;
+    file.verify_or_exit(connection)?;
     Ok(outcomes)
 }
 
@@ -212,7 +212,7 @@ fn lookup(
             "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
         )?
         .query_row(params![user.get(), key.hash], |row| {
-            let known = key.lookup(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            let known = key.compare_with_stored(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
             Ok((row.get::<_, i64>(0)?, known))
         })
         .optional()?;

@@ -93,7 +93,7 @@ impl StreamedList {
         let mut next = None;
         if let Some(limit) = self.parameters.limit {
             let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
-            if let Some(end) = self.api.store.boundary(&self.ranges, left).await? {
+            if let Some(end) = self.api.store.page_end(&self.ranges, left).await? {
                 end_ranges_after(&mut self.ranges, end);
                 next = self.parameters.next(&self.readable, end);
             }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::quote::quoted;
-use plantstore_client::{Address, AddressError, Cleartext, Client, ClientError};
+use plantstore_client::{Cleartext, Client, ClientError, HttpUrl, UrlError};
 
 /// Path of the issuer's configuration, relative to its URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -16,7 +16,7 @@ const AUTHORITY_SIGNS: &[u8] = b"-._:[]";
 #[derive(Clone, Debug)]
 pub struct IssuerUrl {
     text: String,
-    discovery: Address,
+    discovery: HttpUrl,
 }
 
 /// The reason why a text is not the URL of an issuer. The messages say what to do.
@@ -33,12 +33,12 @@ pub enum IssuerUrlError {
     Cleartext,
 }
 
-impl From<AddressError> for IssuerUrlError {
-    fn from(error: AddressError) -> Self {
+impl From<UrlError> for IssuerUrlError {
+    fn from(error: UrlError) -> Self {
         match error {
-            AddressError::Malformed | AddressError::Credentials => Self::Malformed,
-            AddressError::Fragment => Self::QueryOrFragment,
-            AddressError::Cleartext => Self::Cleartext,
+            UrlError::Malformed | UrlError::Credentials => Self::Malformed,
+            UrlError::Fragment => Self::QueryOrFragment,
+            UrlError::Cleartext => Self::Cleartext,
         }
     }
 }
@@ -48,12 +48,12 @@ impl IssuerUrl {
         if text.contains(['?', '#']) {
             return Err(IssuerUrlError::QueryOrFragment);
         }
-        let address = Address::parse(text, Cleartext::Loopback)?;
+        let address = HttpUrl::parse(text, Cleartext::Loopback)?;
         if !address.authority().bytes().all(|byte| byte.is_ascii_alphanumeric() || AUTHORITY_SIGNS.contains(&byte)) {
             return Err(IssuerUrlError::Malformed);
         }
         let base = text.strip_suffix('/').unwrap_or(text);
-        let discovery = Address::parse(&format!("{base}{DISCOVERY}"), Cleartext::Loopback)?;
+        let discovery = HttpUrl::parse(&format!("{base}{DISCOVERY}"), Cleartext::Loopback)?;
         Ok(Self { text: text.to_owned(), discovery })
     }
 
@@ -67,7 +67,7 @@ impl IssuerUrl {
         format!("{scheme}://{}", self.discovery.authority())
     }
 
-    pub(super) fn discovery(&self) -> &Address {
+    pub(super) fn discovery(&self) -> &HttpUrl {
         &self.discovery
     }
 }
@@ -101,7 +101,7 @@ impl FetchError {
 }
 
 /// Fetches a document of the issuer.
-pub(super) async fn fetch_document(client: &Client, address: &Address) -> Result<Bytes, FetchError> {
+pub(super) async fn fetch_document(client: &Client, address: &HttpUrl) -> Result<Bytes, FetchError> {
     let response = client.get(address).await?;
     match response.status {
         StatusCode::OK => Ok(response.body),

@@ -12,7 +12,7 @@ use hyper::header::{
 };
 use percent_encoding::percent_decode_str;
 use plantstore_client::trust::{self, TrustError};
-use plantstore_client::{Address, AddressError, Cleartext, Client, Proxies, Settings};
+use plantstore_client::{Cleartext, Client, HttpUrl, Proxies, Settings, UrlError};
 
 use super::id::random;
 use super::sampler::Sampler;
@@ -37,7 +37,7 @@ const RESERVED: [HeaderName; 10] = [
 
 /// URL that spans are sent to, `http://` or `https://`.
 #[derive(Clone, Debug)]
-pub struct Endpoint(Address);
+pub struct Endpoint(HttpUrl);
 
 /// A text is not the URL of a collector. The messages say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,16 +63,16 @@ impl FromStr for Endpoint {
             return Err(EndpointError::Base);
         }
         let base = text.strip_suffix('/').unwrap_or(text);
-        let address = Address::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere);
-        address.map(Self).map_err(|_: AddressError| EndpointError::Base)
+        let address = HttpUrl::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere);
+        address.map(Self).map_err(|_: UrlError| EndpointError::Base)
     }
 }
 
 impl Endpoint {
     /// Parses the URL for spans, to which nothing is added.
     pub fn for_traces(text: &str) -> Result<Self, EndpointError> {
-        let address = Address::parse(text, Cleartext::Anywhere);
-        address.map(Self).map_err(|_: AddressError| EndpointError::Traces)
+        let address = HttpUrl::parse(text, Cleartext::Anywhere);
+        address.map(Self).map_err(|_: UrlError| EndpointError::Traces)
     }
 }
 
@@ -176,7 +176,7 @@ pub struct CollectorSettings<'a> {
 
 /// A collector of traces, and the requests that are reported to it.
 pub struct Collector {
-    pub(super) address: Address,
+    pub(super) address: HttpUrl,
     pub(super) client: Client,
     pub(super) headers: HeaderMap,
     pub(super) compression: Compression,

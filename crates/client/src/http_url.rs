@@ -7,7 +7,7 @@ use hyper::http::uri::{Authority, Scheme};
 
 /// URL of a resource: `https://` to any host, `http://` to the hosts that [`Cleartext`] allows.
 #[derive(Clone, Debug)]
-pub struct Address {
+pub struct HttpUrl {
     uri: Uri,
     authority: Authority,
 }
@@ -19,9 +19,9 @@ pub enum Cleartext {
     Anywhere,
 }
 
-/// The reason why a text is not an [`Address`].
+/// The reason why a text is not an [`HttpUrl`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressError {
+pub enum UrlError {
     Malformed,
     /// The URL has a user name or a password.
     Credentials,
@@ -30,28 +30,28 @@ pub enum AddressError {
     Cleartext,
 }
 
-impl Address {
-    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, AddressError> {
-        let uri: Uri = text.parse().map_err(|_| AddressError::Malformed)?;
+impl HttpUrl {
+    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, UrlError> {
+        let uri: Uri = text.parse().map_err(|_| UrlError::Malformed)?;
         if uri.scheme() != Some(&Scheme::HTTPS) && uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(AddressError::Malformed);
+            return Err(UrlError::Malformed);
         }
-        let authority = uri.authority().ok_or(AddressError::Malformed)?.clone();
+        let authority = uri.authority().ok_or(UrlError::Malformed)?.clone();
         // Proxies would log the password.
         if authority.as_str().contains('@') {
-            return Err(AddressError::Credentials);
+            return Err(UrlError::Credentials);
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(AddressError::Malformed)?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(UrlError::Malformed)?;
         if authority.as_str() != host && authority.port_u16().is_none() {
-            return Err(AddressError::Malformed);
+            return Err(UrlError::Malformed);
         }
         // The URI parser drops fragments.
         if text.contains('#') {
-            return Err(AddressError::Fragment);
+            return Err(UrlError::Fragment);
         }
         let address = Self { uri, authority };
         if !address.is_encrypted() && cleartext == Cleartext::Loopback && !address.is_loopback() {
-            return Err(AddressError::Cleartext);
+            return Err(UrlError::Cleartext);
         }
         Ok(address)
     }
@@ -107,24 +107,24 @@ mod tests {
             ("https://[::1]", "::1", 443),
             ("https://[::1]:8443/path?query", "::1", 8443),
         ] {
-            let address = Address::parse(text, Cleartext::Anywhere).expect("an address");
+            let address = HttpUrl::parse(text, Cleartext::Anywhere).expect("an address");
             assert_eq!(host_and_port(address.uri()), (host, port), "{text}");
         }
     }
 
     #[test]
     fn malformed_addresses_are_rejected() {
-        let error = |text| Address::parse(text, Cleartext::Loopback).err();
+        let error = |text| HttpUrl::parse(text, Cleartext::Loopback).err();
         for text in
             ["", "plants.example", "ftp://plants.example", "https://", "https://x:99999", "https://x:y", "https://x:"]
         {
-            assert_eq!(error(text), Some(AddressError::Malformed), "{text}");
+            assert_eq!(error(text), Some(UrlError::Malformed), "{text}");
         }
-        assert_eq!(error("https://ada:secret@x"), Some(AddressError::Credentials));
-        assert_eq!(error("https://x/#a"), Some(AddressError::Fragment));
+        assert_eq!(error("https://ada:secret@x"), Some(UrlError::Credentials));
+        assert_eq!(error("https://x/#a"), Some(UrlError::Fragment));
         for text in ["http://plants.example", "http://10.0.0.1", "http://localhost.example"] {
-            assert_eq!(error(text), Some(AddressError::Cleartext), "{text}");
-            assert!(Address::parse(text, Cleartext::Anywhere).is_ok(), "{text}");
+            assert_eq!(error(text), Some(UrlError::Cleartext), "{text}");
+            assert!(HttpUrl::parse(text, Cleartext::Anywhere).is_ok(), "{text}");
         }
         for text in ["http://127.8.9.10:1", "http://[::1]", "http://LocalHost", "https://plants.example"] {
             assert_eq!(error(text), None, "{text}");
