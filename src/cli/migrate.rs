@@ -41,11 +41,12 @@ impl Options {
         let tables = block_on(async { Ok(Store::distribute(&url, STORE_TIMEOUT).await?) })?;
         let mut output = io::stderr();
         for table in &tables {
-            let already = if table.is_new { "" } else { " already" };
+            let already = if table.was_placed { "" } else { " already" };
             writeln!(output, "table {}: {}{already}", table.name, table.placement)?;
         }
-        let is_new = tables.iter().any(|table| table.is_new);
-        let done = if is_new { "the tables are distributed: restart running servers" } else { "nothing to distribute" };
+        let any_placed = tables.iter().any(|table| table.was_placed);
+        let done =
+            if any_placed { "the tables are distributed: restart running servers" } else { "nothing to distribute" };
         Ok(writeln!(output, "{done}")?)
     }
 }

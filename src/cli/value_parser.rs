@@ -1,4 +1,4 @@
-//! Parsers of option values. Their messages say what to write instead of an invalid value.
+//! Parsers of option values that only the command line has. Their messages say what to write instead of an invalid value.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

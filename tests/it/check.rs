@@ -1,6 +1,6 @@
-//! `plantstore check`: the service passes it, each fault of a server is reported, and no test data is left behind.
+//! `plantstore check`: the service passes it, each violation of a server is reported, and no test data is left behind.
 
-mod faults;
+mod violations;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -183,9 +183,9 @@ fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// Control for the tests with faults: the proxy itself does not break a check.
+/// Control for the tests with violations: the proxy itself does not break a check.
 #[test]
-fn proxy_without_a_fault_passes_every_check() {
+fn proxy_without_a_violation_passes_every_check() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));

@@ -19,7 +19,7 @@ const NAME: &str = "a plant of this name and number ";
 /// A user with this many plants; returns the token.
 fn garden(site: &Site, plants: u32) -> String {
     let token = site.token("ada", &[]);
-    site.plant_many(plants, NAME);
+    site.insert_plants(plants, NAME);
     token
 }
 

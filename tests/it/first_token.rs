@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Server, Site, Terminal, TracedCommand};
+use crate::support::{Engine, Server, Site, StraceCommand, Terminal};
 use crate::tokens::ALL_SCOPES;
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -105,7 +105,7 @@ fn first_token_is_shown_once_on_a_terminal() {
 
 /// Kills the first start of a server at the given system call. Returns false if the server makes fewer of these calls.
 fn is_killed_at(site: &Site, call: &str, number: usize) -> bool {
-    let mut traced = TracedCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
+    let mut traced = StraceCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
     let mut announced = String::new();
     let output = traced.child().stdout.as_mut().expect("standard output is piped");
     BufReader::new(output).read_line(&mut announced).expect("the address, or the end");

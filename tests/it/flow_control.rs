@@ -81,7 +81,7 @@ fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgr
     const STREAMS: u32 = 100;
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    site.plant_many(50_000, "a plant of this name and number ");
+    site.insert_plants(50_000, "a plant of this name and number ");
     // On a busy machine the last list may be blocked long after the first.
     let mut server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
@@ -109,7 +109,7 @@ fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgr
 fn lists_requested_together_are_the_same_as_one_by_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    site.plant_many(3_000, "a plant of this name and number ");
+    site.insert_plants(3_000, "a plant of this name and number ");
     let server = site.serve(&["--list-cache-bytes", "0"]);
     let ada = server.client(&token);
     for query in ["?limit=900&include=id", "?limit=2500&include=id", "?include=id,owner", "?limit=20"] {
@@ -196,7 +196,7 @@ fn floods_of_control_frames_close_the_connection() {
 fn client_that_acknowledges_every_frame_is_served() {
     let site = site();
     let token = site.token("ada", &[]);
-    site.plant_many(100_000, "a plant of this name and number ");
+    site.insert_plants(100_000, "a plant of this name and number ");
     let server = site.serve(&[]);
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, WHOLE, 1, &head(&server.client(&token), "GET", "/plants", &[]));

@@ -286,7 +286,7 @@ fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine:
 fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    site.plant_many(100_000, "a plant of this name and number ");
+    site.insert_plants(100_000, "a plant of this name and number ");
     let server = site.serve(&[]);
     let ada = server.client(&token);
     let whole = ada.get("/plants").body;
@@ -313,7 +313,7 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
 fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    site.plant_many(10_000, &"x".repeat(990));
+    site.insert_plants(10_000, &"x".repeat(990));
     let mut server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&token);

@@ -134,7 +134,7 @@ fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Po
     let site = &Site::new(engine);
     let server = site.serve(&["--write-timeout", "300ms"]);
     let ada = server.client(&site.token("ada", &[]));
-    site.plant_many(12_000, &"x".repeat(990));
+    site.insert_plants(12_000, &"x".repeat(990));
     let mut unread = ada.connect();
     unread.send(ada.bytes("GET", "/plants", &[], None));
     wait_for("the aborted request in the log", || server.log().contains(r#""complete":false"#).then_some(()));

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Site, TracedCommand, wait_for};
+use crate::support::{Engine, Site, StraceCommand, wait_for};
 
 /// The commands that create a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -89,7 +89,7 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
     for (command, name, code) in
         [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)]
     {
-        let traced = TracedCommand::start(site, DELAYED_SYNC, command);
+        let traced = StraceCommand::start(site, DELAYED_SYNC, command);
         let partial = wait_for("the partial file", || partial_file(site));
         assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
         traced.signal(name);
@@ -124,7 +124,7 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
     let target = Site::new(Engine::Sqlite);
     let file = source.file();
     let restore = ["restore", file.to_str().unwrap(), "--store", "sqlite:notes"];
-    let traced = TracedCommand::start(&target, DELAYED_SYNC, &restore);
+    let traced = StraceCommand::start(&target, DELAYED_SYNC, &restore);
     wait_for("the partial file", || partial_file(&target));
     traced.signal("INT");
     assert_eq!(traced.wait().status.code(), Some(130));
@@ -139,7 +139,7 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
 fn ignored_sighup_does_not_interrupt_a_backup() {
     let site = Site::new(Engine::Sqlite);
     import(&site, &[], &lines(&["ada"], 10));
-    let traced = TracedCommand::start_after(&site, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
+    let traced = StraceCommand::start_after(&site, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
     wait_for("the partial file", || partial_file(&site));
     traced.signal("HUP");
     let output = traced.wait();

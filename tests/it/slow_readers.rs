@@ -40,7 +40,7 @@ fn states(server: SocketAddr, clients: &[SocketAddr]) -> Vec<String> {
 
 fn large_list(site: &Site) -> String {
     let token = site.token("ada", &[]);
-    site.plant_many(100_000, "a plant of this name and number ");
+    site.insert_plants(100_000, "a plant of this name and number ");
     token
 }
 

@@ -7,7 +7,7 @@
 
 mod check;
 mod checks;
-mod cleanup;
+mod cleanup_tracker;
 mod client;
 mod error;
 mod finding;

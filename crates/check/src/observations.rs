@@ -1,4 +1,4 @@
-//! Rules that every response must follow.
+//! Checks each response against the general rules, and records the first violation of each rule.
 
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use plantstore_client::trust::TrustError;
 
-use crate::cleanup::CleanupTracker;
+use crate::cleanup_tracker::CleanupTracker;
 use crate::client::{Client, RequestError};
 use crate::error::{CheckError, CheckResult};
 use crate::observations::Observations;

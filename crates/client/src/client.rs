@@ -62,7 +62,7 @@ impl Client {
     pub fn new(settings: Settings) -> Self {
         let Settings { roots, ca_option, cleartext, proxies, response_max } = settings;
         let has_roots = roots.is_some();
-        let config = ClientConfig::builder_with_provider(trust::cryptography())
+        let config = ClientConfig::builder_with_provider(trust::crypto_provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has cipher suites for all protocol versions")
             .with_root_certificates(roots.unwrap_or_else(RootCertStore::empty))

@@ -1,4 +1,5 @@
-//! Trust roots of outgoing connections: the system's certificate authorities, or those in a file.
+//! Trust roots of outgoing connections: the system's certificate authorities, or those in a file. Also the cryptography of all
+//! TLS connections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -54,6 +55,6 @@ pub fn authorities_for(
 }
 
 /// Returns the cryptography of all TLS connections, incoming and outgoing.
-pub fn cryptography() -> Arc<CryptoProvider> {
+pub fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -1,5 +1,4 @@
-//! Export and import of plants as JSON lines, and copies of whole stores, also between engines. Everything is streamed, in
-//! bounded memory.
+//! The commands `export`, `import`, `backup`, `restore` and `copy`, for both engines. Everything is streamed, in bounded memory.
 
 mod copy;
 mod digest;

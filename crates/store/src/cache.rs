@@ -1,4 +1,4 @@
-//! Bounded caches.
+//! Bounded caches, which the store uses for versions, and the server for lists and sessions.
 
 use std::hash::Hash;
 

@@ -134,8 +134,8 @@ impl Store {
         }
     }
 
-    /// Returns the id of plant number `count` (from 1) of the ranges and the index of its range; `None` unless the ranges hold
-    /// more than `count` plants.
+    /// Returns the id of the last plant of a page of `count` plants, and the index of its range; `None` if no plant follows the
+    /// page.
     pub async fn page_end(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
         let [range] = *ranges else {
             return self.page_end_of_many(ranges, count).await;
@@ -256,7 +256,7 @@ impl Store {
         dispatch!(self, engine => engine.delete_user(name).await)
     }
 
-    /// Removes some plants and keys of deleted users and returns their number; 0 if none are left. Never locks the store for
+    /// Removes some rows of deleted users (plants and keys; on PostgreSQL also rows of writers that ended) and returns their number; 0 if none are left. Never locks the store for
     /// long. Call it [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a cached token
     /// of the user, and would return an incomplete list.
     pub async fn sweep_deleted_users(&self) -> Result<u64, StoreError> {

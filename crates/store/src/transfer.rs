@@ -1,5 +1,5 @@
-//! Types of bulk transfers that both engines use: snapshots as chunks of records, table descriptors, and batches of imported
-//! plants.
+//! Types with which the engines serve [`archive`](crate::archive): snapshots as chunks of records, table descriptors, and batches of
+//! imported plants.
 
 mod import;
 mod records;

@@ -272,11 +272,11 @@ impl WriteQueue {
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let (most, free) = (self.sender.max_capacity(), self.sender.capacity());
-        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], most - free);
+        let (capacity, free) = (self.sender.max_capacity(), self.sender.capacity());
+        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], capacity - free);
         exposition
             .gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
-            .sample(&[], most);
+            .sample(&[], capacity);
     }
 
     /// Returns true if the queue is not full.

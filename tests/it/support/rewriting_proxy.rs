@@ -117,7 +117,7 @@ pub(crate) enum Reply {
     Endless,
 }
 
-pub(crate) type Fault = fn(&ProxiedRequest, Upstream) -> Reply;
+pub(crate) type Violation = fn(&ProxiedRequest, Upstream) -> Reply;
 
 /// The proxy. It runs until the process ends.
 pub(crate) struct RewritingProxy {

@@ -278,7 +278,7 @@ impl<'a> Site<'a> {
     }
 
     /// Inserts `count` plants for the first user. `name` is the prefix of their names.
-    pub(crate) fn plant_many(&self, count: u32, name: &str) {
+    pub(crate) fn insert_plants(&self, count: u32, name: &str) {
         self.execute(&format!(
             "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
              INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, '{name}' || n, 0 FROM numbers"

@@ -49,7 +49,7 @@ impl Workload {
             let workers: Vec<_> = (0..self.writers + self.listers)
                 .zip(seed..)
                 .map(|(number, seed)| {
-                    let mut worker = Worker {
+                    let mut worker = LoadClient {
                         workload: self,
                         history,
                         connections,
@@ -67,7 +67,7 @@ impl Workload {
                 .collect();
             let result = during();
             drop(stop_at_end);
-            let workers: Vec<Worker> = workers
+            let workers: Vec<LoadClient> = workers
                 .into_iter()
                 .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect();
@@ -99,7 +99,7 @@ impl Workload {
     }
 }
 
-struct Worker<'a> {
+struct LoadClient<'a> {
     workload: &'a Workload,
     history: &'a History,
     /// Number of connections opened by all workers. It selects the node of the next connection.
@@ -113,7 +113,7 @@ struct Worker<'a> {
     slowest: Duration,
 }
 
-impl Worker<'_> {
+impl LoadClient<'_> {
     fn work(&mut self, stop: &AtomicBool) {
         let nodes = &self.workload.nodes;
         while !stop.load(Ordering::Relaxed) {
@@ -169,7 +169,7 @@ impl Worker<'_> {
     }
 }
 
-impl Worker<'_> {
+impl LoadClient<'_> {
     /// Returns the list of a response: its body, or the last known list for a 304.
     fn list_of(&mut self, user: usize, response: &Response) -> Option<BTreeMap<i64, String>> {
         if response.status == 304 {

@@ -42,7 +42,7 @@ const RULES: &[(Restricted, &[&str])] = &[
     (Restricted::Path("base64"), &["crates/server/src/auth/oidc"]),
     (
         Restricted::Path("getrandom"),
-        &["crates/model/src/token", "crates/store", "crates/server/src/observe", "crates/check/src/cleanup"],
+        &["crates/model/src/token", "crates/store", "crates/server/src/observe", "crates/check/src/cleanup_tracker"],
     ),
     (Restricted::Path("anyhow"), &["src"]),
     (Restricted::Path("std::env"), &["src"]),

@@ -1,4 +1,4 @@
-//! Rules for every response, checked at the end.
+//! Reports the recorded violations of general rules as checks, at the end of a run.
 
 use crate::check::Check;
 use crate::error::{CheckError, CheckResult};

@@ -1,4 +1,5 @@
-//! Access to collections: which plants a request may read or change. A collection is all plants of one owner.
+//! Access to collections: which plants a request may read or change, and the identity and state of its list. A collection is all
+//! plants of one owner.
 
 use std::marker::PhantomData;
 use std::ops::Range;

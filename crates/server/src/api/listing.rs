@@ -78,7 +78,7 @@ fn without_reading(
     }
     let Some(list) = cached.take() else { return Ok(None) };
     if list.state != readable.state(versions) {
-        // The list may be too long for the cache now, so that no other one would replace it.
+        // The changed list may be too long to be cached, so that no new entry would replace this one.
         api.lists.remove(readable.list_id(), &query.parameters);
         return Ok(None);
     }
@@ -90,18 +90,18 @@ fn without_reading(
 async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery) -> Result<Response, ApiError> {
     api.lists.count_miss();
     let mut ranges = query.parameters.ranges(&readable);
-    let most = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
+    let limit = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut chunk = JsonChunk::new(readable.collections(), query.parameters.include, b'[', CHUNK_BYTES);
-    let listed = api.store.list(&mut ranges, most, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+    let listed = api.store.list(&mut ranges, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
     readable.check_owners_exist(&listed.versions)?;
     let mut more = listed.more;
     // A step of a list of several owners may be short, and the size decides on compression.
-    while query.accepts_gzip && more && chunk.count < most && chunk.bytes.len() < COMPRESSION_MIN {
+    while query.accepts_gzip && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
         tokio::task::yield_now().await;
         for (range, version) in ranges.iter_mut().zip(&listed.versions) {
             *range = range.as_of(*version);
         }
-        let rest = most - chunk.count;
+        let rest = limit - chunk.count;
         let step = api.store.list(&mut ranges, rest, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
         // The plants of a deleted user are being removed, so the list would be incomplete.
         if listed.versions.iter().zip(&step.versions).any(|(before, now)| before.is_some() && now.is_none()) {
@@ -112,7 +112,7 @@ async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery
     let tag = readable.tag(&listed.versions);
 
     let (density, size) = (chunk.density(), chunk.bytes.len());
-    if more && chunk.count < most {
+    if more && chunk.count < limit {
         let (count, mut coding) = (chunk.count, Coding::negotiated(query.accepts_gzip));
         let first = match query.buffers.try_take() {
             Some(permit) => {

@@ -1,4 +1,4 @@
-//! The caller's own identity, and the form of responses about accounts.
+//! `GET /me`: the caller's own identity. Also the JSON responses that tokens and shares have in common.
 
 use axum::body::Body;
 use axum::response::Response;

@@ -31,7 +31,7 @@ impl ConnectionMetrics {
             ConnectionEvent::LimitReached(Exceeded::Total) => self.beyond_total.count(),
             ConnectionEvent::LimitReached(Exceeded::Address) => self.beyond_address.count(),
             ConnectionEvent::HandshakeFailed => self.handshake.count(),
-            ConnectionEvent::Ended(reason) => self.end(reason),
+            ConnectionEvent::Aborted(reason) => self.end(reason),
         }
     }
 

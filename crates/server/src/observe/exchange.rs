@@ -1,4 +1,4 @@
-//! One request and its response, from the head of the request to the last byte of the response.
+//! Guard of a request and its response body. It ends the context of the request when the response has ended.
 
 use std::pin::Pin;
 use std::sync::Arc;

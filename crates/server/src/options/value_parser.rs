@@ -1,4 +1,4 @@
-//! Parsers of option values. Their messages say what to write instead of an invalid value.
+//! Parsers of the values of server options. Their messages say what to write instead of an invalid value.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -15,12 +15,12 @@ pub fn number<T>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, Strin
 where
     T: TryFrom<u64>,
 {
-    let (least, most) = range.into_inner();
+    let (min, max) = range.into_inner();
     move |text| {
-        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
-            u64::MAX => format!("write a whole number, {} or more", group_digits(least)),
-            _ => format!("write a whole number from {} to {}", group_digits(least), group_digits(most)),
+        let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match max {
+            u64::MAX => format!("write a whole number, {} or more", group_digits(min)),
+            _ => format!("write a whole number from {} to {}", group_digits(min), group_digits(max)),
         })
     }
 }

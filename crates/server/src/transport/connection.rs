@@ -115,11 +115,11 @@ async fn handshake<H: Handler>(
     }
 }
 
-/// Serves an HTTP/1.1 connection. If `any_protocol` is true and the client speaks HTTP/2, returns the stream and the bytes that
+/// Serves an HTTP/1.1 connection. If `detect_http2` is true and the client speaks HTTP/2, returns the stream and the bytes that
 /// were read from it.
 async fn serve_http1<H: Handler>(
     stream: Stream,
-    any_protocol: bool,
+    detect_http2: bool,
     client: IpAddr,
     transport: &'static Transport,
     handler: &Arc<H>,
@@ -127,7 +127,7 @@ async fn serve_http1<H: Handler>(
 ) -> Option<(Stream, Vec<u8>)> {
     let limits = &transport.limits;
     let state = Arc::new(ConnectionState::new());
-    let stream = Http1Stream::new(stream, Arc::clone(&state), transport, any_protocol);
+    let stream = Http1Stream::new(stream, Arc::clone(&state), transport, detect_http2);
     let service = {
         let (handler, state) = (Arc::clone(handler), Arc::clone(&state));
         service_fn(move |request: Request<Incoming>| {
@@ -142,7 +142,7 @@ async fn serve_http1<H: Handler>(
     // The service adds the field (see `date`).
     http.auto_date_header(false);
     http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
-    if transport.has_own_field_limit {
+    if transport.has_custom_header_limit {
         // Only if configured, because hyper then allocates memory for every request.
         http.max_headers(limits.max_headers);
     }
@@ -168,7 +168,7 @@ async fn serve_http1<H: Handler>(
         reason = reason.or_else(|| early_close_reason(&error, &stream));
     }
     if let Some(reason) = reason {
-        handler.observe(ConnectionEvent::Ended(reason));
+        handler.observe(ConnectionEvent::Aborted(reason));
         match reason.rejection() {
             Some(rejection) => stream.send_last(&handler.reject(rejection, client, state.since())).await,
             None => stream.close().await,

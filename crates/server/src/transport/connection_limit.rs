@@ -31,13 +31,13 @@ impl ConnectionLimit {
         Self { total, permits: Semaphore::new(total), open: AtomicUsize::new(0), by_address: Mutex::default() }
     }
 
-    /// Counts a connection of this client, which may have `most`, as open until the return value is dropped.
-    pub(super) fn open(&self, client: IpAddr, most: usize) -> Result<ConnectionPermit<'_>, Exceeded> {
+    /// Counts a connection of this client, which may have `max_connections`, as open until the return value is dropped.
+    pub(super) fn open(&self, client: IpAddr, max_connections: usize) -> Result<ConnectionPermit<'_>, Exceeded> {
         let permit = self.permits.try_acquire().map_err(|_| Exceeded::Total)?;
         let address = ClientAddress::from(client);
         let mut by_address = self.by_address();
         let open = by_address.entry(address).or_default();
-        if *open >= most {
+        if *open >= max_connections {
             return Err(Exceeded::Address);
         }
         *open += 1;

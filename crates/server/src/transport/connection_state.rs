@@ -1,4 +1,5 @@
-//! The state of an HTTP/1.1 connection, shared by its stream, its requests and its driver.
+//! The state of an HTTP/1.1 connection, shared by its stream, its requests and its driver; and the reasons for which the server
+//! ends a connection of any protocol.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -61,5 +61,5 @@ pub(crate) enum ConnectionEvent {
     LimitReached(Exceeded),
     HandshakeFailed,
     /// The server ended the connection.
-    Ended(CloseReason),
+    Aborted(CloseReason),
 }

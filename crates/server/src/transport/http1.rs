@@ -38,9 +38,9 @@ impl Http1Stream {
         stream: Stream,
         connection: Arc<ConnectionState>,
         transport: &'static Transport,
-        any_protocol: bool,
+        detect_http2: bool,
     ) -> Self {
-        let preface = any_protocol.then_some(0);
+        let preface = detect_http2.then_some(0);
         Self { stream, connection, transport, reading: Timer::default(), preface, held: Vec::new() }
     }
 

@@ -4,10 +4,10 @@
 //! ([`frames`]), control frames are limited ([`control`]), and a response is abandoned if the client opens its flow-control
 //! window too slowly ([`sending`]).
 
-mod control;
+mod control_frame_limit;
 mod frames;
 mod sending;
-mod streams;
+mod stream_limit;
 
 use std::future::poll_fn;
 use std::io;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::frames::FrameStream;
 pub(super) use self::frames::PREFACE;
 use self::sending::{Window, send};
-use self::streams::StreamLimit;
+use self::stream_limit::StreamLimit;
 use super::connection_state::CloseReason;
 use super::handler::{ConnectionEvent, Handler, RequestInfo};
 use super::in_flight::InFlightRequest;
@@ -75,7 +75,7 @@ pub(super) async fn serve_http2<H: Handler>(
         handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
         () = ShutdownPhase::Closing.reached(&mut phase) => return,
     };
-    let end = |reason| handler.observe(ConnectionEvent::Ended(reason));
+    let end = |reason| handler.observe(ConnectionEvent::Aborted(reason));
     let connection = match handshake {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {

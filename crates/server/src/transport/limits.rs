@@ -48,7 +48,7 @@ impl TransportLimits {
     /// the total; for this machine it is the total, because a local reverse proxy connects for many clients.
     pub(super) fn connections_from(&self, client: IpAddr) -> usize {
         match self.max_connections_per_address {
-            Some(most) => most,
+            Some(limit) => limit,
             None if client.to_canonical().is_loopback() => self.max_connections,
             None => self.max_connections.div_ceil(2),
         }

@@ -15,14 +15,14 @@ pub(crate) struct Transport {
     pub(super) connections: ConnectionLimit,
     pub(super) requests: RequestTracker,
     /// The configured number of header fields differs from the HTTP library's own limit.
-    pub(super) has_own_field_limit: bool,
+    pub(super) has_custom_header_limit: bool,
 }
 
 impl Transport {
     pub(crate) fn new(limits: TransportLimits, trusted_proxies: TrustedProxies) -> Self {
-        let has_own_field_limit = limits.max_headers != TransportLimits::default().max_headers;
+        let has_custom_header_limit = limits.max_headers != TransportLimits::default().max_headers;
         let connections = ConnectionLimit::new(&limits);
-        Self { limits, trusted_proxies, connections, requests: RequestTracker::default(), has_own_field_limit }
+        Self { limits, trusted_proxies, connections, requests: RequestTracker::default(), has_custom_header_limit }
     }
 
     /// Returns the maximum number of connections of this address. Those of a trusted proxy are limited in total only, because

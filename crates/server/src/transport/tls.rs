@@ -138,7 +138,7 @@ pub(super) enum HandshakeError {
 
 fn server_config(certificate: Arc<CurrentCertificate>) -> Result<ServerConfig, rustls::Error> {
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
-    let config = ServerConfig::builder_with_provider(trust::cryptography()).with_protocol_versions(&versions)?;
+    let config = ServerConfig::builder_with_provider(trust::crypto_provider()).with_protocol_versions(&versions)?;
     let mut config = config.with_no_client_auth().with_cert_resolver(certificate);
     config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1_1.to_vec()];
     // Session tickets: the client stores the session, and the server stores nothing.
@@ -169,7 +169,7 @@ impl CertificateFiles {
         }
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|_| CertificateFileError::NoKey(self.key.display().to_string()))?;
-        CertifiedKey::from_der(chain, key, &trust::cryptography()).map_err(|error| self.unusable(&error))
+        CertifiedKey::from_der(chain, key, &trust::crypto_provider()).map_err(|error| self.unusable(&error))
     }
 
     fn unusable(&self, error: &rustls::Error) -> CertificateFileError {

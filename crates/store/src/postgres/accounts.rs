@@ -1,4 +1,4 @@
-//! Users and tokens.
+//! Users and tokens, as operators manage them.
 
 use std::collections::HashMap;
 

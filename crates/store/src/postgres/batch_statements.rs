@@ -14,8 +14,8 @@ use plantstore_model::user::UserId;
 /// Parameters of a statement.
 type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
 
-/// The writes of a batch. Deletes are executed before creates. Most writes are unconditional: without a key, and to the
-/// user's own plants. The others are conditional: their statements also check the key and the owner, and follow the unconditional
+/// The writes of a batch. Deletes are executed before creates. Most writes are simple: without a key, and to the
+/// user's own plants. The others are checked: their statements also check the key and the owner, and follow the simple
 /// ones.
 #[derive(Default)]
 pub(super) struct Writes<'a> {
@@ -26,15 +26,15 @@ pub(super) struct Writes<'a> {
     users: Vec<i64>,
     key_users: Vec<i64>,
     keys: Vec<&'a [u8]>,
-    /// Unconditional writes, without duplicates: the first of several creates of the same id counts.
+    /// Simple writes, without duplicates: the first of several creates of the same id counts.
     pub(super) deletes: Columns<'a>,
     pub(super) creates: Columns<'a>,
-    /// Conditional writes, with duplicates: the database decides which of them are executed.
-    pub(super) conditional_deletes: Columns<'a>,
-    pub(super) conditional_creates: Columns<'a>,
+    /// Checked writes, with duplicates: the database decides which of them are executed.
+    pub(super) checked_deletes: Columns<'a>,
+    pub(super) checked_creates: Columns<'a>,
 }
 
-/// Columns of writes. Deletes have no names and tags, and unconditional writes no writing users and keys.
+/// Columns of writes. Deletes have no names and tags, and simple writes no writing users and keys.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     owners: Vec<i64>,
@@ -45,7 +45,7 @@ pub(super) struct Columns<'a> {
     keys: Vec<Option<&'a [u8]>>,
 }
 
-fn is_unconditional(context: WriteContext, key: Option<&ClaimedKey>) -> bool {
+fn is_simple(context: WriteContext, key: Option<&ClaimedKey>) -> bool {
     key.is_none() && context.user == context.owner
 }
 
@@ -63,9 +63,9 @@ impl<'a> Writes<'a> {
             match job {
                 Job::Create { context, plant, key, .. } => {
                     users.extend([context.user.get(), context.owner.get()]);
-                    let columns = if !is_unconditional(*context, key.as_deref()) {
-                        writes.conditional_creates.push_conditional(*context, key.as_deref());
-                        &mut writes.conditional_creates
+                    let columns = if !is_simple(*context, key.as_deref()) {
+                        writes.checked_creates.push_checked(*context, key.as_deref());
+                        &mut writes.checked_creates
                     } else if created.insert((context.owner, plant.id)) {
                         &mut writes.creates
                     } else {
@@ -77,9 +77,9 @@ impl<'a> Writes<'a> {
                 }
                 Job::Delete { context, id, key, .. } => {
                     users.extend([context.user.get(), context.owner.get()]);
-                    if !is_unconditional(*context, key.as_deref()) {
-                        writes.conditional_deletes.push_conditional(*context, key.as_deref());
-                        writes.conditional_deletes.push(context.owner, *id);
+                    if !is_simple(*context, key.as_deref()) {
+                        writes.checked_deletes.push_checked(*context, key.as_deref());
+                        writes.checked_deletes.push(context.owner, *id);
                     } else if deleted.insert((context.owner, *id)) {
                         writes.deletes.push(context.owner, *id);
                     }
@@ -95,7 +95,7 @@ impl<'a> Writes<'a> {
         writes
     }
 
-    /// Returns the unconditional and conditional writes of a batch whose user and owner exist and whose key is not known, without
+    /// Returns the simple and checked writes of a batch whose user and owner exist and whose key is not known, without
     /// duplicates. `locked` and `known` are the responses to the first statements of the transaction.
     pub(super) fn executable(batch: &'a [Job], locked: &[Row], known: &[Row]) -> Result<Self, Error> {
         let users: HashSet<i64> = locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
@@ -108,16 +108,16 @@ impl<'a> Writes<'a> {
             if is_known || ![context.user, context.owner].iter().all(|user| users.contains(&user.get())) {
                 continue;
             }
-            let unconditional = is_unconditional(*context, key.as_deref());
+            let simple = is_simple(*context, key.as_deref());
             match job {
-                Job::Create { plant, .. } if seen.insert((true, unconditional, context.owner, plant.id)) => {
-                    let columns = if unconditional { &mut writes.creates } else { &mut writes.conditional_creates };
+                Job::Create { plant, .. } if seen.insert((true, simple, context.owner, plant.id)) => {
+                    let columns = if simple { &mut writes.creates } else { &mut writes.checked_creates };
                     columns.push(context.owner, plant.id);
                     columns.names.push(plant.name.as_str());
                     columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
                 }
-                Job::Delete { id, .. } if seen.insert((false, unconditional, context.owner, *id)) => {
-                    let columns = if unconditional { &mut writes.deletes } else { &mut writes.conditional_deletes };
+                Job::Delete { id, .. } if seen.insert((false, simple, context.owner, *id)) => {
+                    let columns = if simple { &mut writes.deletes } else { &mut writes.checked_deletes };
                     columns.push(context.owner, *id);
                 }
                 _ => {}
@@ -157,7 +157,7 @@ impl<'a> Columns<'a> {
         self.ids.push(id.get());
     }
 
-    fn push_conditional(&mut self, context: WriteContext, key: Option<&'a ClaimedKey>) {
+    fn push_checked(&mut self, context: WriteContext, key: Option<&'a ClaimedKey>) {
         self.writing_users.push(context.user.get());
         self.keys.push(key.map(|claimed| claimed.key.hash.as_slice()));
     }
@@ -174,11 +174,11 @@ impl<'a> Columns<'a> {
         [&self.owners, &self.ids, &self.names, &self.tags]
     }
 
-    pub(super) fn of_conditional_deletes(&self) -> Values<'_, 4> {
+    pub(super) fn of_checked_deletes(&self) -> Values<'_, 4> {
         [&self.writing_users, &self.keys, &self.owners, &self.ids]
     }
 
-    pub(super) fn of_conditional_creates(&self) -> Values<'_, 6> {
+    pub(super) fn of_checked_creates(&self) -> Values<'_, 6> {
         [&self.writing_users, &self.keys, &self.owners, &self.ids, &self.names, &self.tags]
     }
 }
@@ -193,15 +193,15 @@ pub(super) struct BatchResponses {
     pub(super) known: Vec<Row>,
     pub(super) deleted: Vec<Row>,
     pub(super) created: Vec<Row>,
-    pub(super) conditional_deleted: Vec<Row>,
-    pub(super) conditional_created: Vec<Row>,
-    /// Decides which conditional writes are executed.
+    pub(super) checked_deleted: Vec<Row>,
+    pub(super) checked_created: Vec<Row>,
+    /// Decides which checked writes are executed.
     pub(super) decided_by: Decision,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// The conditional statements look up the keys again, and return the number of writes that they have executed.
+    /// The checked statements look up the keys again, and return the number of writes that they have executed.
     Database,
     /// The node sends only the writes that are to be executed.
     Node,
@@ -214,8 +214,8 @@ impl BatchResponses {
             new: self.new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
             users: self.locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
             known: known_keys(&self.known)?,
-            deletes: ChangedPlants::of(&self.deleted, &self.conditional_deleted, self.decided_by)?,
-            creates: ChangedPlants::of(&self.created, &self.conditional_created, self.decided_by)?,
+            deletes: ChangedPlants::of(&self.deleted, &self.checked_deleted, self.decided_by)?,
+            creates: ChangedPlants::of(&self.created, &self.checked_created, self.decided_by)?,
         };
         let outcomes = batch.iter().map(|job| effects.outcome(job)).collect::<Result<_, _>>()?;
         let is_consistent = effects.deletes.executed == 0 && effects.creates.executed == 0;
@@ -276,27 +276,27 @@ impl BatchEffects<'_> {
 
 /// The plants, as user and plant id, that the deletes of a batch removed or its creates inserted.
 struct ChangedPlants {
-    unconditional: HashSet<(i64, i64)>,
-    conditional: HashSet<(i64, i64)>,
-    /// Number of writes that the conditional statement executed.
+    simple: HashSet<(i64, i64)>,
+    checked: HashSet<(i64, i64)>,
+    /// Number of writes that the checked statement executed.
     executed: i64,
 }
 
 impl ChangedPlants {
-    fn of(unconditional: &[Row], conditional: &[Row], decided_by: Decision) -> Result<Self, Error> {
-        let counted = conditional.first().filter(|_| decided_by == Decision::Database);
+    fn of(simple: &[Row], checked: &[Row], decided_by: Decision) -> Result<Self, Error> {
+        let counted = checked.first().filter(|_| decided_by == Decision::Database);
         let executed = counted.map_or(Ok(0), |row| row.try_get(2))?;
-        Ok(Self { unconditional: changed_plants(unconditional)?, conditional: changed_plants(conditional)?, executed })
+        Ok(Self { simple: changed_plants(simple)?, checked: changed_plants(checked)?, executed })
     }
 
     /// Returns true if this write took effect. Of several equal writes, the first does.
     fn take(&mut self, context: WriteContext, id: PlantId, key: Option<&ClaimedKey>) -> bool {
         let plant = (context.owner.get(), id.get());
-        if is_unconditional(context, key) {
-            return self.unconditional.remove(&plant);
+        if is_simple(context, key) {
+            return self.simple.remove(&plant);
         }
         self.executed -= 1;
-        self.conditional.remove(&plant)
+        self.checked.remove(&plant)
     }
 }
 

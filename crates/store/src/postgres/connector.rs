@@ -254,8 +254,8 @@ impl ConnectFailure {
 /// Returns the delay after a number of consecutive failures: exponential backoff with jitter of up to a half, so that nodes do
 /// not reconnect simultaneously.
 pub(super) fn backoff(failures: u32) -> Duration {
-    let (first, most) = BACKOFF;
-    let pause = first.saturating_mul(1 << failures.min(10)).min(most);
+    let (first, longest) = BACKOFF;
+    let pause = first.saturating_mul(1 << failures.min(10)).min(longest);
     // Without a random number there is no jitter.
     let random = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
     pause.mul_f64(1.0 - random / 2.0)

@@ -1,4 +1,4 @@
-//! Kinds of databases: what is different on Citus, except for the texts in [`statements`](super::statements).
+//! Detects Citus, and has its session settings. The statements that differ are in [`statements`](super::statements).
 //!
 //! Citus distributes tables over several servers (workers). It rejects some statements, and has its own settings.
 

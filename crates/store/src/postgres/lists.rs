@@ -38,9 +38,9 @@ impl Postgres {
         let [range] = ranges else {
             return self.list_many(ranges, rows, each).await;
         };
-        let most = if rows == usize::MAX { LIST_DEFAULT } else { rows.min(LIST_MAX) };
+        let limit = if rows == usize::MAX { LIST_DEFAULT } else { rows.min(LIST_MAX) };
         // One row more shows if there are more.
-        let beyond = i64::try_from(most).unwrap_or(i64::MAX).saturating_add(1);
+        let beyond = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let (found, unread) = self.rows_of(*range, beyond).await?;
         let Some(first) = found.first() else {
             // Without plants the statement does not return the version.
@@ -50,7 +50,7 @@ impl Postgres {
             // These plants belong to a deleted user.
             return Ok(ListStep { more: false, versions: vec![None] });
         };
-        let more = emit(range, &found, most, each)? || unread;
+        let more = emit(range, &found, limit, each)? || unread;
         Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
     }
 
@@ -144,11 +144,11 @@ impl Postgres {
 fn emit(
     range: &mut PlantRange,
     found: &[Row],
-    most: usize,
+    limit: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> Result<bool, StoreError> {
     for (emitted, row) in found.iter().enumerate() {
-        if emitted == most {
+        if emitted == limit {
             return Ok(true);
         }
         let id = PlantId::new(get(row, 1)?);

@@ -57,7 +57,7 @@ pub struct PlacedTable {
     pub name: String,
     pub placement: Placement,
     /// False if the table had this placement already.
-    pub is_new: bool,
+    pub was_placed: bool,
 }
 
 /// Places all tables that are not placed yet, in the open transaction.
@@ -73,15 +73,15 @@ pub(super) async fn place_tables(client: &Client) -> Result<Vec<PlacedTable>, Er
         let (name, method, replication): (String, Option<String>, Option<String>) =
             (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         let placement = Placement::of(&name);
-        let is_new = match placement {
+        let was_placed = match placement {
             Placement::Distributed => method.as_deref() != Some("h"),
             Placement::Copied => replication.as_deref() != Some("t"),
             Placement::Coordinator => method.is_none(),
         };
-        if is_new {
+        if was_placed {
             place(client, &name, placement).await?;
         }
-        placed.push(PlacedTable { name, placement, is_new });
+        placed.push(PlacedTable { name, placement, was_placed });
     }
     Ok(placed)
 }

@@ -211,7 +211,7 @@ statements! {
          WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
     // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose user and owner exist.
     // Of several equal writes, the first succeeds.
-    delete_conditional:
+    delete_checked:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
@@ -227,7 +227,7 @@ statements! {
            RETURNING plants.user_id, plants.plant_id)
          SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted"
         not_on_citus,
-    create_conditional:
+    create_checked:
         "WITH requested AS (
            SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
            FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])

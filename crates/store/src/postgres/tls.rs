@@ -14,7 +14,7 @@ use plantstore_client::trust;
 
 /// Returns the TLS connector for the URL, or the fault of its trusted certificates.
 pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, String> {
-    let provider = trust::cryptography();
+    let provider = trust::crypto_provider();
     let authority = match (url.certificate_check, &url.authorities) {
         // As in libpq: a URL that names an authority requires verification.
         (CertificateCheck::None, None) => None,

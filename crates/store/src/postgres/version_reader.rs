@@ -20,8 +20,8 @@ use crate::version::Version;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
-/// Maximum number of statements in flight. Each has a connection of its own, so that one silent connection does not hold up all
-/// requests.
+/// Maximum number of statements in flight. Each is sent on a different read connection, so that one silent connection does not hold
+/// up all requests.
 const STATEMENTS_MAX: usize = 2;
 /// Maximum number of requests that share a statement, and of further requests that wait.
 const REQUESTS_MAX: usize = 128;

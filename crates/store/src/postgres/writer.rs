@@ -205,7 +205,7 @@ impl WriterTask {
                     return Ok(outcomes);
                 }
                 AttemptResult::InDoubt => session.discard(),
-                AttemptResult::AcknowledgedCommitLost => {
+                AttemptResult::CommitLost => {
                     // The database was restored to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
                     (self.id, self.last, in_doubt) = (random(), 0, None);
@@ -315,49 +315,30 @@ impl WriterTask {
     ) -> Result<ExecutionResult, Error> {
         let (client, statements) = (&session.client, &session.statements);
         let writes = Writes::of(batch);
-        let Writes { deletes, creates, conditional_deletes, conditional_creates, .. } = &writes;
+        let Writes { deletes, creates, checked_deletes, checked_creates, .. } = &writes;
         let commit_id: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
         // The statements are polled and thus sent in this order, without waiting for each other.
-        let (begun, stored_id, new, locked, known, deleted, conditional_deleted, created, conditional_created) = join!(
+        let (begun, stored_id, new, locked, known, deleted, checked_deleted, created, checked_created) = join!(
             client.batch_execute(BEGIN),
             client.execute(&statements.store_commit_id, &commit_id),
             query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
             query(true, client, &statements.advance_versions, writes.users()),
             query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
             query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(
-                conditional_deletes.any(),
-                client,
-                &statements.delete_conditional,
-                conditional_deletes.of_conditional_deletes()
-            ),
+            query(checked_deletes.any(), client, &statements.delete_checked, checked_deletes.of_checked_deletes()),
             query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(
-                conditional_creates.any(),
-                client,
-                &statements.create_conditional,
-                conditional_creates.of_conditional_creates()
-            ),
+            query(checked_creates.any(), client, &statements.create_checked, checked_creates.of_checked_creates()),
         );
         // The first error is the cause of the others.
         begun?;
         if stored_id? == 0 {
             return Ok(ExecutionResult::CommitIdMismatch);
         }
-        let (new, locked, known, deleted, conditional_deleted) =
-            (new?, locked?, known?, deleted?, conditional_deleted?);
-        let (created, conditional_created) = (created?, conditional_created?);
+        let (new, locked, known, deleted, checked_deleted) = (new?, locked?, known?, deleted?, checked_deleted?);
+        let (created, checked_created) = (created?, checked_created?);
         let decided_by = Decision::Database;
-        let responses = BatchResponses {
-            new,
-            locked,
-            known,
-            deleted,
-            created,
-            conditional_deleted,
-            conditional_created,
-            decided_by,
-        };
+        let responses =
+            BatchResponses { new, locked, known, deleted, created, checked_deleted, checked_created, decided_by };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
@@ -386,27 +367,19 @@ impl WriterTask {
             return Ok(ExecutionResult::CommitIdMismatch);
         }
         let (new, locked, known) = (new?, locked?, known?);
-        let Writes { deletes, creates, conditional_deletes, conditional_creates, .. } =
+        let Writes { deletes, creates, checked_deletes, checked_creates, .. } =
             &Writes::executable(batch, &locked, &known)?;
-        let (deleted, conditional_deleted, created, conditional_created) = join!(
+        let (deleted, checked_deleted, created, checked_created) = join!(
             query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(conditional_deletes.any(), client, &statements.delete, conditional_deletes.of_deletes()),
+            query(checked_deletes.any(), client, &statements.delete, checked_deletes.of_deletes()),
             query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(conditional_creates.any(), client, &statements.create, conditional_creates.of_creates()),
+            query(checked_creates.any(), client, &statements.create, checked_creates.of_creates()),
         );
-        let (deleted, conditional_deleted, created, conditional_created) =
-            (deleted?, conditional_deleted?, created?, conditional_created?);
+        let (deleted, checked_deleted, created, checked_created) =
+            (deleted?, checked_deleted?, created?, checked_created?);
         let decided_by = Decision::Node;
-        let responses = BatchResponses {
-            new,
-            locked,
-            known,
-            deleted,
-            created,
-            conditional_deleted,
-            conditional_created,
-            decided_by,
-        };
+        let responses =
+            BatchResponses { new, locked, known, deleted, created, checked_deleted, checked_created, decided_by };
         Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
@@ -438,7 +411,7 @@ impl WriterTask {
             timeout_at(deadline, read_mark).await.map_err(|_| DatabaseError::ConnectionLost(NO_RESPONSE.to_owned()))?;
         let found = found.map_err(|error| DatabaseError::classify(&error))?;
         let committed = in_doubt.take_if(|_| found == Some(commit));
-        Ok(committed.map_or(AttemptResult::AcknowledgedCommitLost, AttemptResult::Committed))
+        Ok(committed.map_or(AttemptResult::CommitLost, AttemptResult::Committed))
     }
 
     async fn roll_back(&self, session: &DatabaseSession, deadline: Instant) -> Result<(), DatabaseError> {
@@ -493,7 +466,7 @@ enum AttemptResult {
     /// The commit got no response.
     InDoubt,
     /// The row of the writer does not contain the id of the last acknowledged commit.
-    AcknowledgedCommitLost,
+    CommitLost,
     Failed(DatabaseError),
 }
 

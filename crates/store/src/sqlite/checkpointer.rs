@@ -1,4 +1,4 @@
-//! Bounds the size of the WAL without blocking the writer for long.
+//! Bounds the size of the WAL without blocking the writer for long. Its thread also notices a database file that was replaced.
 //!
 //! A thread copies the WAL into the database while the writer continues. Under constant load it never copies all of it, and
 //! only a fully copied WAL can be reset. Past [`WAL_LIMIT_FRAMES`] the writer itself copies the rest and resets the WAL.

@@ -111,7 +111,7 @@ impl StreamedList {
         if let Some(first) = list.first.take() {
             return Ok(Some(((first, false), Some(list))));
         }
-        // Reading a chunk may never wait: without this, one long list would occupy a thread.
+        // Reading chunks may complete without ever yielding: without this, one long list would occupy a thread.
         tokio::task::yield_now().await;
         let request_id = list.context.id().to_owned();
         list.read().await.inspect_err(|error| tracing::error!(request_id, %error, "list response aborted"))

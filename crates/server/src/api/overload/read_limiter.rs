@@ -74,9 +74,9 @@ impl ReadLimiter {
 struct QueuePlace<'a>(&'a AtomicUsize);
 
 impl<'a> QueuePlace<'a> {
-    fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
+    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
         let place = Self(taken);
-        (taken.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
+        (taken.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
     }
 }
 

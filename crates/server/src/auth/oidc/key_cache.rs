@@ -153,11 +153,7 @@ async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>,
                 metrics.failed.count();
                 if !failing {
                     let error = error.to_string();
-                    tracing::warn!(
-                        issuer,
-                        error,
-                        "cannot fetch the issuer's keys: retrying, the cached keys stay in use"
-                    );
+                    tracing::warn!(issuer, error, "cannot fetch the issuer's keys: retrying");
                 }
                 state.send_modify(|state| state.fetching = false);
                 true

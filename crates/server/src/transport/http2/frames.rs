@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
-use super::control::ControlFrameLimit;
+use super::control_frame_limit::ControlFrameLimit;
 use crate::transport::socket::Timer;
 use crate::transport::stream::Stream;
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::{Reason, SendStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::streams::StreamLimit;
+use super::stream_limit::StreamLimit;
 use crate::transport::handler::ResponseBody;
 use crate::transport::state::Transport;
 

@@ -1,11 +1,11 @@
-//! Faults of a server, each with the checks that must report it.
+//! Violations of the interface by a server, each with the checks that must report it.
 
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
 use super::{OWN, check, names, text, token, user_with_plants, with_verdict};
-use crate::support::rewriting_proxy::{Fault, ProxiedRequest, Reply, RewritingProxy, Upstream};
+use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream, Violation};
 use crate::support::{Client, Engine, Response, Server, Site};
 
 struct Case {
@@ -16,7 +16,7 @@ struct Case {
     cleans: bool,
     /// Plants of the user before the check, which must be unchanged after it.
     own: &'static [i64],
-    fault: Fault,
+    violation: Violation,
 }
 
 enum Failing {
@@ -26,14 +26,14 @@ enum Failing {
 }
 use Failing::{Among, Exactly};
 
-const fn case(name: &'static str, fails: Failing, fault: Fault) -> Case {
-    Case { name, fails, cleans: true, own: &OWN, fault }
+const fn case(name: &'static str, fails: Failing, violation: Violation) -> Case {
+    Case { name, fails, cleans: true, own: &OWN, violation }
 }
 
-/// Runs the check against a server with the fault. Returns a message unless the expected checks fail and only the plants of
+/// Runs the check against a server with the violation. Returns a message unless the expected checks fail and only the plants of
 /// the user are left.
 fn verify(case: &Case, server: &Server, ada: &Client) -> Option<String> {
-    let proxy = RewritingProxy::start(server.address(), case.fault);
+    let proxy = RewritingProxy::start(server.address(), case.violation);
     let output = check(token(ada), &proxy.url(), &["--json"]);
     let failing = with_verdict(&output, "fails");
     let right = match case.fails {
@@ -233,7 +233,7 @@ const ALL: &[Case] = &[
                     #[expect(
                         clippy::cast_precision_loss,
                         clippy::cast_possible_truncation,
-                        reason = "the fault itself"
+                        reason = "the violation itself"
                     )]
                     let lossy = (id as f64) as i64;
                     plant["id"] = lossy.into();
@@ -349,7 +349,7 @@ const ALL: &[Case] = &[
         fails: Among(&["delete-removes", "nothing-left"]),
         cleans: false,
         own: &OWN,
-        fault: |request, server| {
+        violation: |request, server| {
             if !request.is("DELETE", "/plants/-") {
                 return changed(request, server, |response| response);
             }
@@ -731,9 +731,9 @@ const ALL: &[Case] = &[
     }),
 ];
 
-/// Every fault is reported by the checks about it and by no others.
+/// Every violation is reported by the checks about it and by no others.
 #[test]
-fn every_fault_is_reported_by_its_checks() {
+fn every_violation_is_reported_by_its_checks() {
     let site = Site::new(Engine::Sqlite);
     let server = site.serve(&[]);
     assert!(ALL.len() >= 40);
@@ -743,9 +743,9 @@ fn every_fault_is_reported_by_its_checks() {
         for _ in 0..4 {
             scope.spawn(|| {
                 loop {
-                    let Some((number, fault)) = queue.lock().unwrap().next() else { break };
-                    let ada = user_with_plants(&site, &server, &format!("user-{number}"), fault.own);
-                    if let Some(failure) = verify(fault, &server, &ada) {
+                    let Some((number, case)) = queue.lock().unwrap().next() else { break };
+                    let ada = user_with_plants(&site, &server, &format!("user-{number}"), case.own);
+                    if let Some(failure) = verify(case, &server, &ada) {
                         failures.lock().unwrap().push(failure);
                     }
                 }

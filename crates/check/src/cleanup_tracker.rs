@@ -1,8 +1,8 @@
-//! The plants of one run: ids and names that no other client uses, and the plants that are still to be deleted.
+//! Tracks the plants that a run creates and has to delete, and generates ids and names that no other client uses.
 
 /// A plant that this run may have created on the server.
 #[derive(Clone, Debug)]
-struct Created {
+struct TrackedPlant {
     id: i64,
     /// The server has confirmed the create; otherwise the outcome is unknown.
     confirmed: bool,
@@ -13,7 +13,7 @@ pub(crate) struct CleanupTracker {
     marker: String,
     first: i64,
     taken: i64,
-    created: Vec<Created>,
+    created: Vec<TrackedPlant>,
 }
 
 impl CleanupTracker {
@@ -50,7 +50,7 @@ impl CleanupTracker {
 
     /// Tracks an id before its create is sent, whatever the outcome will be.
     pub(crate) fn creating(&mut self, id: i64) {
-        self.created.push(Created { id, confirmed: false });
+        self.created.push(TrackedPlant { id, confirmed: false });
     }
 
     /// Updates the state after the response to a create.
@@ -97,7 +97,7 @@ impl CleanupTracker {
 
     /// Returns the ids that may be deleted: confirmed ones, and those that only this run uses.
     pub(crate) fn deletable(&self) -> Vec<i64> {
-        let ours = |created: &&Created| created.confirmed || self.is_id_of_this_run(created.id);
+        let ours = |created: &&TrackedPlant| created.confirmed || self.is_id_of_this_run(created.id);
         let mut ids: Vec<i64> = self.created.iter().filter(ours).map(|created| created.id).collect();
         ids.dedup();
         ids

@@ -6,12 +6,12 @@ use std::process::{Child, Output, Stdio};
 use super::{Site, signal, wait_for};
 
 /// A command under strace, and the file with its process id.
-pub(crate) struct TracedCommand {
+pub(crate) struct StraceCommand {
     strace: Child,
     id: PathBuf,
 }
 
-impl TracedCommand {
+impl StraceCommand {
     /// Starts a command with system calls changed by `inject`, in the syntax of strace.
     pub(crate) fn start(site: &Site, inject: &str, arguments: &[&str]) -> Self {
         Self::start_after(site, ":", inject, arguments)
