@@ -135,7 +135,7 @@ impl Options {
             }
             (StopReason::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
             (StopReason::Faults, _) => anyhow!(
-                "{}: {so_far}; correct them and go on with --from-line {next}{skip}",
+                "{}: {so_far}; correct the input and go on with --from-line {next}{skip}",
                 count(summary.faulty, "invalid line")
             ),
             (StopReason::Taken { line, owner, id }, _) => anyhow!(

@@ -31,21 +31,25 @@ pub(super) fn print<const N: usize>(
     })
 }
 
-/// Returns the widths of the columns. The widest of those that may be wrapped is narrowed until a line fits, or until they
-/// are as wide as their headings.
+/// Returns the widths of the columns. The widest of those that may be wrapped is narrowed until a line fits: first until they are
+/// as wide as their longest words, and then, if that is not enough, as their headings.
 fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &[usize]) -> [usize; N] {
-    let least = headings.map(|heading| heading.chars().count());
-    let mut widths = least;
+    let heading_widths = headings.map(|heading| heading.chars().count());
+    let (mut widths, mut word_widths) = (heading_widths, heading_widths);
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+        for (column, cell) in row.iter().enumerate() {
+            widths[column] = widths[column].max(cell.chars().count());
+            let longest_word = cell.split(' ').map(|word| word.chars().count()).max();
+            word_widths[column] = word_widths[column].max(longest_word.unwrap_or_default());
         }
     }
     let gaps = GAP.len() * N.saturating_sub(1);
-    while widths.iter().sum::<usize>() + gaps > LINE_MAX {
-        let narrower = wrapped.iter().copied().filter(|column| widths[*column] > least[*column]);
-        let Some(column) = narrower.max_by_key(|column| widths[*column]) else { break };
-        widths[column] -= 1;
+    for min in [word_widths, heading_widths] {
+        while widths.iter().sum::<usize>() + gaps > LINE_MAX {
+            let narrower = wrapped.iter().copied().filter(|column| widths[*column] > min[*column]);
+            let Some(column) = narrower.max_by_key(|column| widths[*column]) else { break };
+            widths[column] -= 1;
+        }
     }
     widths
 }
@@ -76,6 +80,14 @@ mod tests {
         assert_eq!(wrap("read write", 6), ["read", "write"]);
         assert_eq!(wrap("read write", 4), ["read", "writ", "e"]);
         assert_eq!(wrap("🌵🌵🌵", 2), ["🌵🌵", "🌵"]);
+    }
+
+    #[test]
+    fn words_are_broken_only_if_a_line_would_be_too_long_otherwise() {
+        let cells = |label: &str| ["1".to_owned(), "gardener".to_owned(), label.to_owned(), "x".repeat(55)];
+        let headings = ["ID", "USER", "LABEL", "REST"];
+        assert_eq!(widths(&headings, &[cells("a label of some words")], &[1, 2]), [2, 8, 9, 55]);
+        assert_eq!(widths(&headings, &[cells("Schneckenhaus")], &[1, 2]), [2, 8, 9, 55], "the longer word");
     }
 
     #[test]

@@ -69,8 +69,8 @@ struct CreateToken {
 /// List tokens, never the secrets themselves
 ///
 /// Dates are in UTC. `all` stands for all scopes, `plants` for plants:read, plants:write and plants:delete; `read`, `write`,
-/// `delete`, `tokens` and `shares` stand for one of them. CREATED BY is the operator, or the token or issuer with
-/// which the user created the token; it is shown if there is such a token. --json prints full names and times.
+/// `delete`, `tokens` and `shares` stand for one of them. CREATED names the token or the issuer with which the
+/// user created the token, unless the operator did. --json prints full names and times.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token list
@@ -195,21 +195,24 @@ impl ListTokens {
                     token.user.to_string(),
                     token.attributes.label.as_str().to_owned(),
                     abbreviate(token.attributes.scopes),
-                    format_date(token.attributes.created),
+                    created(token),
                     token.attributes.expires.map_or_else(|| "never".to_owned(), format_date),
                     token.last_used.map_or_else(|| "never".to_owned(), format_date),
                     token.state(now).to_owned(),
-                    token.attributes.creator.to_string(),
                 ]
             })
             .collect();
-        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE", "CREATED BY"];
-        if tokens.iter().any(|token| token.attributes.creator != TokenCreator::Operator) {
-            return table::print(headings, &rows, &[1, 2, 3]);
-        }
-        let [headings @ .., _] = headings;
-        let rows: Vec<_> = rows.into_iter().map(|[row @ .., _]| row).collect();
-        table::print(headings, &rows, &[1, 2, 3])
+        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"];
+        table::print(headings, &rows, &[1, 2, 3, 4])
+    }
+}
+
+/// Returns the day on which a token was created, and its creator unless that is the operator.
+fn created(token: &StoredToken) -> String {
+    let day = format_date(token.attributes.created);
+    match token.attributes.creator {
+        TokenCreator::Operator => day,
+        creator => format!("{day} by {creator}"),
     }
 }
 

@@ -305,6 +305,17 @@ fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine
         &"u".repeat(255),
         &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"],
     );
+    let manager = site.token("gardener", &["--label", "first token", "--scope", "plants:read,tokens:manage"]);
+    assert_eq!(
+        site.serve(&[])
+            .client(&manager)
+            .call("POST", "/tokens", &[("Content-Type", "application/json")], Some(b"{}"))
+            .status,
+        201
+    );
+    let table = text(&site.run(&["token", "list", "--user", "gardener"]));
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    assert!(table.contains(" gardener ") && table.contains(" by token 3"), "words are not broken: {table}");
     let table = text(&site.run(&["token", "list"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let whole: String = table.split_whitespace().collect();

@@ -153,7 +153,7 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
         reported.ends_with(
             "stored 2 plants, skipped 1 that exist already, skipped 1 that exist with another name or tag\n\
          error: 1 invalid line: all lines from 2 to 5 are stored or skipped, and this run stored none after; \
-         correct them and go on with --from-line 6 --on-conflict skip\n"
+         correct the input and go on with --from-line 6 --on-conflict skip\n"
         ),
         "{reported}"
     );
@@ -165,8 +165,9 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
     let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
     let reported = error_of(site, &["--from-line", "2"], more.as_bytes());
     assert!(
-        reported
-            .contains("all lines from 2 to 3 are stored, and none after; correct them and go on with --from-line 4\n"),
+        reported.contains(
+            "all lines from 2 to 3 are stored, and none after; correct the input and go on with --from-line 4\n"
+        ),
         "{reported}"
     );
 }
@@ -228,7 +229,7 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
     line 17: `id` must lie between -9223372036854775808 and 9223372036854775807
     line 18: it is not JSON: it ends in the middle of a string at column 36
     stored 2 plants, created 1 user
-    error: 14 invalid lines: all lines up to 3 are stored, and none after; correct them and go on with --from-line 4
+    error: 14 invalid lines: all lines up to 3 are stored, and none after; correct the input and go on with --from-line 4
     "#);
     assert_eq!(
         export(site),
@@ -238,7 +239,7 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
     assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
     let first = error_of(site, &["--from-line", "4"], &input);
     assert!(
-        first.contains("14 invalid lines: nothing was stored; correct them and go on with --from-line 4"),
+        first.contains("14 invalid lines: nothing was stored; correct the input and go on with --from-line 4"),
         "{first}"
     );
     let corrected = String::from_utf8_lossy(&input)
