@@ -169,7 +169,7 @@ async function shares(browser) {
   await confirm(page).click();
   await toast(page, "Your plants are no longer shared with bob.").waitFor();
   await until("the end of the share", async () => !(await stored(BOB)).includes("Ivy"));
-  assert.equal(await entry(page, "bob").count(), 1, "what bob shares stays");
+  await until("only what bob shares", async () => (await entry(page, "bob").count()) === 1);
   page.check();
 
   const narrow = await signedIn(browser, { token: FULL, ...NARROW });

@@ -1,8 +1,8 @@
 //! One of two nodes loses its connections to the database.
 
 use super::{
-    COMMIT, QUIET, RECOVERY_LIMIT, assert_unavailable, clients_of_pair, disturb_under_load, first_use, in_time,
-    is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
+    COMMIT, LONG_TIMEOUT, QUIET, RECOVERY_LIMIT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
+    in_time, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
 use crate::support::{Client, Cluster, Response, Site, Stage, Stopwatch, TcpProxy, wait_for};
 
@@ -41,7 +41,10 @@ fn node_recovers_from_connections_that_close_at_once() {
 fn commit_of_unknown_outcome_gets_50301() {
     let cluster = Cluster::start(&[]);
     let (site, proxy, nodes) = start_pair(&cluster, QUIET);
-    let [other, ada] = clients_of_pair(&site, &nodes);
+    let [_, ada] = clients_of_pair(&site, &nodes);
+    // Only observes, so it may wait longer on a busy machine.
+    let observer = site.serve(LONG_TIMEOUT);
+    let other = observer.client(ada.token.as_deref().expect("a token"));
     ada.plant(-1, "there");
     let there = || (-1, "there".to_owned());
     for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)] {
