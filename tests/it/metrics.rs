@@ -286,6 +286,23 @@ fn cached_list_is_counted_as_a_hit(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert!(lookups("miss") > misses);
 }
 
+#[rstest]
+fn changed_list_leaves_the_cache_even_if_it_is_now_too_long(
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = Site::new(engine);
+    let mut server = site.serve(&LISTEN);
+    let metrics = server.metrics();
+    let ada = server.client(&site.token("ada", &[]));
+    let cached = || metrics.value("plantstore_list_cache_bytes", &[]);
+    ada.plant(1, "Rose");
+    assert_eq!(ada.ids(), [1]);
+    assert!(cached() > 0);
+    site.insert_plants("ada", 10_000);
+    assert!(ada.ids().len() > 1_000);
+    assert_eq!(cached(), 0);
+}
+
 #[test]
 fn wal_size_is_reported() {
     let site = Site::new(Engine::Sqlite);

@@ -39,19 +39,19 @@ pub(crate) async fn list_plants(
     mut query: ListQuery,
 ) -> Result<Response, ApiError> {
     query.parameters.complete_cursor(&readable);
-    let mut cached = api.lists.get(readable.list_id(), &query.parameters);
     let known = api.store.cached_versions(&readable.owners());
     if let Some(versions) = &known
-        && let Some(response) = without_reading(api, &readable, &query, &mut cached, versions)?
+        && let Some(response) = without_reading(api, &readable, &query, versions)?
     {
         return Ok(response);
     }
     // Boxed, so that a cached list does not need the memory of a read.
     Box::pin(async move {
         let _slot = api.read_limiter.acquire().await?;
-        if known.is_none() && (query.if_none_match.is_some() || cached.is_some()) {
+        let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
+        if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
             let versions = api.store.versions(&readable.owners()).await?;
-            if let Some(response) = without_reading(api, &readable, &query, &mut cached, &versions)? {
+            if let Some(response) = without_reading(api, &readable, &query, &versions)? {
                 return Ok(response);
             }
         }
@@ -65,7 +65,6 @@ fn without_reading(
     api: &Api,
     readable: &ReadableCollections,
     query: &ListQuery,
-    cached: &mut Option<CachedList>,
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
     readable.check_owners_exist(versions)?;
@@ -76,14 +75,8 @@ fn without_reading(
             return Ok(Some(not_modified(tag, NEGOTIATED)));
         }
     }
-    let Some(list) = cached.take() else { return Ok(None) };
-    if list.state != readable.state(versions) {
-        // The changed list may be too long to be cached, so that no new entry would replace this one.
-        api.lists.remove(readable.list_id(), &query.parameters);
-        return Ok(None);
-    }
-    api.lists.count_hit();
-    Ok(Some(list.respond()))
+    let list = api.lists.get(readable.list_id(), readable.state(versions), &query.parameters);
+    Ok(list.map(CachedList::respond))
 }
 
 /// Reads a list from the store.

@@ -81,21 +81,23 @@ impl ListCache {
         Self { lists, shared: Arc::default(), hits: Striped::default(), misses: Striped::default() }
     }
 
-    /// Returns the list as it was when it was cached.
-    pub(super) fn get(&self, id: ListId, parameters: &ListOptions) -> Option<CachedList> {
-        self.lists.as_ref()?.get(&(id, parameters.clone()))
-    }
-
-    /// Removes a list that has changed since it was cached.
-    pub(super) fn remove(&self, id: ListId, parameters: &ListOptions) {
-        if let Some(cache) = &self.lists {
-            cache.remove(&(id, parameters.clone()));
+    /// Returns the list if it is cached in this state. A list that has changed since it was cached is removed: it may be too long
+    /// to be cached now, so that no new entry would replace it.
+    pub(super) fn get(&self, id: ListId, state: ListState, parameters: &ListOptions) -> Option<CachedList> {
+        let cache = self.lists.as_ref()?;
+        let key = (id, parameters.clone());
+        let list = cache.get(&key)?;
+        if list.state != state {
+            cache.remove(&key);
+            return None;
         }
+        self.hits.count();
+        Some(list)
     }
 
-    /// Counts a response with a cached list.
-    pub(super) fn count_hit(&self) {
-        self.hits.count();
+    /// Returns true if the list is cached, in any state.
+    pub(super) fn contains(&self, id: ListId, parameters: &ListOptions) -> bool {
+        self.lists.as_ref().is_some_and(|cache| cache.contains_key(&(id, parameters.clone())))
     }
 
     /// Counts a list that is read from the store.

@@ -1,4 +1,5 @@
-//! `GET /plants/{id}`: one plant of a collection. It has the entity tag of the collection, which changes at least as often as the plant.
+//! `GET /plants/{id}`: one plant of a collection. It has the entity tag of the collection, which changes at least as often as the
+//! plant.
 
 use std::ops::ControlFlow;
 
