@@ -295,11 +295,12 @@ fn changed_list_leaves_the_cache_even_if_it_is_now_too_long(
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let cached = || metrics.value("plantstore_list_cache_bytes", &[]);
-    ada.plant(1, "Rose");
-    assert_eq!(ada.ids(), [1]);
+    ada.plant(0, "Rose");
+    assert_eq!(ada.ids(), [0]);
     assert!(cached() > 0);
-    site.insert_plants("ada", 10_000);
-    assert!(ada.ids().len() > 1_000);
+    site.insert_plants(10_000, "Fern ");
+    ada.plant(-1, "Iris");
+    assert_eq!(ada.ids().len(), 10_002);
     assert_eq!(cached(), 0);
 }
 
