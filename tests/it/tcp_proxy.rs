@@ -7,11 +7,37 @@ use std::time::Duration;
 
 use crate::support::{Stage, TIMEOUT, TcpProxy, wait_for};
 
-/// A server that responds to each full stop with `ok` and records the bytes that it receives.
-#[derive(Clone, Default)]
-struct OkServer(Arc<Mutex<Vec<u8>>>);
+const QUERY: u8 = b'Q';
+const COMMAND_COMPLETE: u8 = b'C';
+const READY_FOR_QUERY: u8 = b'Z';
+/// A query to which [`StubDatabase`] responds when it has received the next one.
+const LATE: &str = "late";
 
-impl OkServer {
+/// Returns a message of PostgreSQL's protocol.
+fn message(kind: u8, text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len() + 5).unwrap().to_be_bytes();
+    [&[kind], &length[..], text.as_bytes(), b"\0"].concat()
+}
+
+fn startup() -> Vec<u8> {
+    [8_u32, 196_608].map(u32::to_be_bytes).concat()
+}
+
+/// Reads a message and returns its type and its text.
+fn read_message(stream: &mut TcpStream) -> Option<(u8, String)> {
+    let mut head = [0; 5];
+    stream.read_exact(&mut head).ok()?;
+    let [kind, length @ ..] = head;
+    let mut text = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap() - 4];
+    stream.read_exact(&mut text).ok()?;
+    Some((kind, String::from_utf8(text).unwrap().trim_end_matches('\0').to_owned()))
+}
+
+/// A server that responds to each query with its text and records the queries.
+#[derive(Clone, Default)]
+struct StubDatabase(Arc<Mutex<String>>);
+
+impl StubDatabase {
     fn start(&self) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -26,120 +52,163 @@ impl OkServer {
     }
 
     fn serve(&self, mut stream: TcpStream) {
-        let mut byte = [0];
-        while stream.read_exact(&mut byte).is_ok() {
-            self.0.lock().unwrap().push(byte[0]);
-            if byte == *b"." && stream.write_all(b"ok").is_err() {
-                return;
+        if stream.read_exact(&mut [0; 8]).is_ok() {
+            let _ = stream.write_all(&message(READY_FOR_QUERY, ""));
+            let mut responses = Vec::new();
+            while let Some((_, query)) = read_message(&mut stream) {
+                self.record(&query);
+                self.record(".");
+                responses.extend(message(COMMAND_COMPLETE, &query));
+                responses.extend(message(READY_FOR_QUERY, ""));
+                if query != LATE && stream.write_all(&std::mem::take(&mut responses)).is_err() {
+                    return;
+                }
             }
         }
-        self.0.lock().unwrap().push(b'|');
+        self.record("|");
     }
 
-    /// Returns the received bytes, with a bar for the end of each connection.
+    fn record(&self, text: &str) {
+        self.0.lock().unwrap().push_str(text);
+    }
+
+    /// Returns the received queries with a full stop after each, and a bar for the end of each connection.
     fn received(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        self.0.lock().unwrap().clone()
     }
 }
 
 fn connect(proxy: &TcpProxy) -> TcpStream {
-    let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
+    let mut stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    // The proxy may have closed the connection already.
+    let _ = stream.write_all(&startup());
     stream
 }
 
-/// Reads a response; `None` if the connection has ended.
-fn read_response(stream: &mut TcpStream) -> Option<[u8; 2]> {
-    let mut response = [0; 2];
-    stream.read_exact(&mut response).is_ok().then_some(response)
+/// Reads the response to a query; `None` if the connection has ended.
+fn read_response(stream: &mut TcpStream) -> Option<String> {
+    loop {
+        match read_message(stream)? {
+            (COMMAND_COMPLETE, text) => return Some(text),
+            (kind, _) => assert_eq!(kind, READY_FOR_QUERY),
+        }
+    }
 }
 
-fn ask(stream: &mut TcpStream, words: &str) -> Option<[u8; 2]> {
-    stream.write_all(words.as_bytes()).ok()?;
-    read_response(stream)
+/// Returns true if the query gets its response, and false if the connection has ended.
+fn ask(stream: &mut TcpStream, query: &str) -> bool {
+    if stream.write_all(&message(QUERY, query)).is_err() {
+        return false;
+    }
+    let response = read_response(stream);
+    assert!(response.as_deref().is_none_or(|response| response == query), "{response:?}");
+    response.is_some()
 }
 
 #[test]
 fn an_armed_cut_happens_once_at_its_stage() {
     for (stage, received) in [
-        (Stage::BeforeSend, "BEGIN.x|BEGIN.COMMIT."),
-        (Stage::AfterSend, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
-        (Stage::AfterResponse, "BEGIN.xCOMMIT.|BEGIN.COMMIT."),
+        (Stage::BeforeSend, "BEGIN.|BEGIN.COMMIT."),
+        (Stage::AfterSend, "BEGIN.COMMIT.|BEGIN.COMMIT."),
+        (Stage::AfterResponse, "BEGIN.COMMIT.|BEGIN.COMMIT."),
     ] {
-        let server = OkServer::default();
+        let server = StubDatabase::default();
         let proxy = TcpProxy::start(server.start());
-        proxy.cut_at(stage, b"COMMIT");
+        proxy.cut_at(stage, b"COMMIT\0");
         let mut first = connect(&proxy);
-        assert_eq!(ask(&mut first, "BEGIN."), Some(*b"ok"));
+        assert!(ask(&mut first, "BEGIN"));
         assert_eq!(proxy.cuts(), 0);
-        assert_eq!(ask(&mut first, "xCOMMIT."), None, "{stage:?}");
+        assert!(!ask(&mut first, "COMMIT"), "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
         wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
         let mut second = connect(&proxy);
-        assert_eq!(ask(&mut second, "BEGIN."), Some(*b"ok"));
-        assert_eq!(ask(&mut second, "COMMIT."), Some(*b"ok"), "{stage:?}: only the first connection is cut");
+        assert!(ask(&mut second, "BEGIN"));
+        assert!(ask(&mut second, "COMMIT"), "{stage:?}: only the first connection is cut");
         assert_eq!(server.received(), received, "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
     }
 }
 
+/// Responses to earlier requests arrive after the needle was sent. They are forwarded, and only the response to the needle is
+/// lost.
+#[test]
+fn response_to_an_earlier_request_is_not_taken_for_that_to_the_needle() {
+    let server = StubDatabase::default();
+    let proxy = TcpProxy::start(server.start());
+    proxy.cut_at(Stage::AfterResponse, b"COMMIT\0");
+    let mut client = connect(&proxy);
+    for query in [LATE, LATE, "COMMIT"] {
+        client.write_all(&message(QUERY, query)).unwrap();
+    }
+    let responses = [(); 3].map(|()| read_response(&mut client));
+    assert_eq!(responses, [Some(LATE.to_owned()), Some(LATE.to_owned()), None]);
+    wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
+    assert_eq!((server.received().as_str(), proxy.cuts()), ("late.late.COMMIT.|", 1));
+}
+
 #[test]
 fn armed_cuts_happen_in_the_order_of_their_calls() {
-    let server = OkServer::default();
+    let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     proxy.cut_at(Stage::BeforeSend, b"COMMIT");
     proxy.cut_at(Stage::AfterResponse, b"BEGIN");
-    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), Some(*b"ok"), "the cut before it has not happened");
-    assert_eq!(ask(&mut connect(&proxy), "COMMIT."), None);
-    assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"));
-    assert_eq!(ask(&mut connect(&proxy), "BEGIN."), None);
-    assert_eq!((ask(&mut connect(&proxy), "BEGIN."), proxy.cuts()), (Some(*b"ok"), 2));
+    assert!(ask(&mut connect(&proxy), "BEGIN"), "the cut before it has not happened");
+    assert!(!ask(&mut connect(&proxy), "COMMIT"));
+    assert!(ask(&mut connect(&proxy), "COMMIT"));
+    assert!(!ask(&mut connect(&proxy), "BEGIN"));
+    assert!(ask(&mut connect(&proxy), "BEGIN"));
+    assert_eq!(proxy.cuts(), 2);
 }
 
 #[test]
 fn an_armed_cut_of_all_connections_lasts_until_heal() {
     for stage in [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse] {
-        let server = OkServer::default();
+        let server = StubDatabase::default();
         let proxy = TcpProxy::start(server.start());
-        let (mut one, mut other) = (connect(&proxy), connect(&proxy));
-        assert_eq!((ask(&mut one, "."), ask(&mut other, ".")), (Some(*b"ok"), Some(*b"ok")));
+        let mut one = connect(&proxy);
+        let mut other = connect(&proxy);
+        assert!(ask(&mut one, "SELECT") && ask(&mut other, "SELECT"));
         proxy.cut_all_at(stage, b"COMMIT");
-        assert_eq!(ask(&mut one, "COMMIT."), None, "{stage:?}");
-        assert_eq!((read_response(&mut other), ask(&mut connect(&proxy), ".")), (None, None), "{stage:?}");
+        assert!(!ask(&mut one, "COMMIT"), "{stage:?}");
+        assert_eq!(read_response(&mut other), None, "{stage:?}");
+        assert!(!ask(&mut connect(&proxy), "SELECT"), "{stage:?}");
         proxy.heal();
-        assert_eq!(ask(&mut connect(&proxy), "COMMIT."), Some(*b"ok"), "{stage:?}");
+        assert!(ask(&mut connect(&proxy), "COMMIT"), "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
     }
 }
 
 #[test]
 fn an_armed_freeze_holds_back_the_needle() {
-    let server = OkServer::default();
+    let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     let mut client = connect(&proxy);
     proxy.freeze_at(b"COMMIT");
-    assert_eq!(ask(&mut client, "BEGIN."), Some(*b"ok"));
+    assert!(ask(&mut client, "BEGIN"));
     assert!(!proxy.is_frozen());
-    client.write_all(b"xCOMMIT.").unwrap();
-    wait_for("the bytes before the needle", || (server.received() == "BEGIN.x").then_some(()));
+    client.write_all(&[message(QUERY, "SELECT"), message(QUERY, "COMMIT")].concat()).unwrap();
+    wait_for("the message before the needle", || (server.received() == "BEGIN.SELECT.").then_some(()));
     wait_for("the proxy to freeze", || proxy.is_frozen().then_some(()));
     proxy.heal();
-    assert_eq!(read_response(&mut client), Some(*b"ok"));
-    assert_eq!(server.received(), "BEGIN.xCOMMIT.");
+    assert_eq!([(); 2].map(|()| read_response(&mut client).unwrap()), ["SELECT", "COMMIT"]);
+    assert_eq!(server.received(), "BEGIN.SELECT.COMMIT.");
 }
 
 #[test]
-fn needle_that_arrives_in_two_pieces_is_found() {
-    for (stage, received) in [(Stage::BeforeSend, "COMMIT.COM|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
-        let server = OkServer::default();
+fn message_that_arrives_in_two_pieces_is_found() {
+    for (stage, received) in [(Stage::BeforeSend, "COMMIT.|"), (Stage::AfterSend, "COMMIT.COMMIT.|")] {
+        let server = StubDatabase::default();
         let proxy = TcpProxy::start(server.start());
         let mut client = connect(&proxy);
         // A needle that was sent before the cut was armed does not count.
-        assert_eq!(ask(&mut client, "COMMIT."), Some(*b"ok"));
+        assert!(ask(&mut client, "COMMIT"));
         proxy.cut_at(stage, b"COMMIT");
-        client.write_all(b"COM").unwrap();
-        wait_for("the first piece", || server.received().ends_with("COM").then_some(()));
-        assert_eq!(ask(&mut client, "MIT."), None, "{stage:?}");
+        client.set_nodelay(true).unwrap();
+        for piece in message(QUERY, "COMMIT").chunks(8) {
+            client.write_all(piece).unwrap();
+        }
+        assert_eq!(read_response(&mut client), None, "{stage:?}");
         wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
         assert_eq!((server.received().as_str(), proxy.cuts()), (received, 1), "{stage:?}");
     }
@@ -147,38 +216,38 @@ fn needle_that_arrives_in_two_pieces_is_found() {
 
 #[test]
 fn a_cut_closes_all_connections_until_heal() {
-    let server = OkServer::default();
+    let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     let mut clients = [connect(&proxy), connect(&proxy)];
-    assert!(clients.iter_mut().all(|client| ask(client, ".") == Some(*b"ok")));
+    assert!(clients.iter_mut().all(|client| ask(client, "")));
     proxy.cut();
     assert!(clients.iter_mut().all(|client| read_response(client).is_none()));
     wait_for("the server to see the end of the connection", || (server.received() == "..||").then_some(()));
-    assert_eq!(ask(&mut connect(&proxy), "."), None);
+    assert!(!ask(&mut connect(&proxy), ""));
     proxy.heal();
-    assert_eq!(ask(&mut connect(&proxy), "."), Some(*b"ok"));
+    assert!(ask(&mut connect(&proxy), ""));
     assert_eq!(proxy.cuts(), 0, "only armed cuts are counted");
 }
 
 #[test]
 fn a_freeze_holds_back_all_bytes_until_heal() {
-    let server = OkServer::default();
+    let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     let mut old = connect(&proxy);
-    assert_eq!(ask(&mut old, "."), Some(*b"ok"));
+    assert!(ask(&mut old, ""));
     proxy.freeze();
     let mut new = connect(&proxy);
     for client in [&mut old, &mut new] {
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        assert_eq!(ask(client, "."), None);
+        assert!(!ask(client, ""));
         client.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
     assert_eq!(server.received(), ".");
     proxy.heal();
-    assert_eq!((read_response(&mut old), read_response(&mut new)), (Some(*b"ok"), Some(*b"ok")));
-    // A cut during a freeze closes all connections, and the bytes that were held back are not forwarded.
+    assert!(read_response(&mut old).is_some() && read_response(&mut new).is_some());
+    // A cut during a freeze closes all connections, and the messages that were held back are not forwarded.
     proxy.freeze();
-    old.write_all(b"lost.").unwrap();
+    old.write_all(&message(QUERY, "lost")).unwrap();
     let mut newer = connect(&proxy);
     proxy.cut();
     assert_eq!((read_response(&mut old), read_response(&mut newer)), (None, None));
@@ -188,11 +257,11 @@ fn a_freeze_holds_back_all_bytes_until_heal() {
 
 #[test]
 fn end_of_one_side_is_forwarded_to_the_other() {
-    let server = OkServer::default();
+    let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     drop(connect(&proxy));
     wait_for("the server to see the end of the connection", || (server.received() == "|").then_some(()));
     // A port that was just released has no listener.
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    assert_eq!(ask(&mut connect(&TcpProxy::start(closed)), "."), None);
+    assert!(!ask(&mut connect(&TcpProxy::start(closed)), ""));
 }

@@ -1,19 +1,20 @@
-//! A TCP proxy between a node and its database with controlled faults.
+//! A proxy between a node and its PostgreSQL server with controlled faults. It reads the messages of the protocol, so that a
+//! fault happens at a certain message or at the response to it, in whatever pieces the bytes arrive.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Point of an exchange at which the proxy closes the connection. The needle is a byte string that the client sends.
+/// Point of an exchange at which the proxy closes the connection. The needle is a byte string in a message of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The server never receives the whole needle.
+    /// The server never receives the message.
     BeforeSend,
-    /// The server receives the needle. The client is disconnected before the response.
+    /// The server receives the message. The client is disconnected before the response.
     AfterSend,
-    /// The server has sent a response, which the client never receives.
+    /// The server has sent its whole response, which the client never receives.
     AfterResponse,
 }
 
@@ -73,7 +74,7 @@ impl TcpProxy {
         self.shared.changed.notify_all();
     }
 
-    /// Cuts the next connection on which the client sends these bytes, at this stage. Each call cuts one connection;
+    /// Cuts the next connection on which the client sends a message with these bytes, at this stage. Each call cuts one connection;
     /// several calls take effect one after another.
     pub(crate) fn cut_at(&self, stage: Stage, needle: &'static [u8]) {
         self.shared.lock().armed.push_back((Act::Cut(stage), needle));
@@ -85,7 +86,7 @@ impl TcpProxy {
         self.cut_at(stage, needle);
     }
 
-    /// Freezes before forwarding these bytes. The server receives them after [`Self::heal`].
+    /// Freezes before forwarding a message with these bytes. The server receives it after [`Self::heal`].
     pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
         self.shared.lock().armed.push_back((Act::Freeze, needle));
     }
@@ -180,12 +181,8 @@ impl SharedState {
         }
         let Ok(server) = TcpStream::connect(target) else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let pair = Arc::new(ConnectionPair {
-            client,
-            server,
-            closed: AtomicBool::new(false),
-            cut_on_response: AtomicBool::new(false),
-        });
+        let pair =
+            Arc::new(ConnectionPair { client, server, closed: AtomicBool::new(false), lost_response: OnceLock::new() });
         {
             let mut state = self.lock();
             if state.times_cut != times_cut {
@@ -201,72 +198,68 @@ impl SharedState {
     }
 
     fn forward_requests(&self, pair: &ConnectionPair) {
-        let mut chunk = vec![0; 64 * 1024];
-        // The last bytes sent so far, because a needle may arrive in several pieces.
-        let mut tail = Vec::new();
+        let mut client = BufReader::new(&pair.client);
+        // Number of the response to the next message.
+        let mut response = 0;
         loop {
-            let length = (&pair.client).read(&mut chunk).unwrap_or(0);
+            let message = Message::read(&mut client, response == 0);
             let mut state = self.wait_until_not_frozen();
-            if length == 0 || pair.closed.load(Ordering::SeqCst) {
+            let Some(message) = message.filter(|_| !pair.closed.load(Ordering::SeqCst)) else {
                 drop(state);
                 let _ = pair.server.shutdown(Shutdown::Write);
                 return;
+            };
+            if message.requests_encryption() {
+                let _ = (&pair.client).write_all(b"N");
+                continue;
             }
-            let before = tail.len();
-            tail.extend_from_slice(&chunk[..length]);
-            let found = state.armed.front().and_then(|(act, needle)| {
-                // A match must end in the new bytes: an earlier one was sent before the fault was armed.
-                let from = before.saturating_sub(needle.len() - 1);
-                let at = tail[from..].windows(needle.len()).position(|window| window == *needle)?;
-                Some((*act, from + at))
-            });
-            if found.is_some() {
-                state.armed.pop_front();
-            }
-            if matches!(found, Some((Act::Freeze, _))) {
+            let act = state.armed.pop_front_if(|(_, needle)| message.contains(needle)).map(|(act, _)| act);
+            if matches!(act, Some(Act::Freeze)) {
                 state.mode = Mode::Frozen;
             }
             drop(state);
-            let mut forwarded = &chunk[..length];
-            match found {
-                Some((Act::Cut(Stage::BeforeSend), at)) => forwarded = &chunk[..at.saturating_sub(before)],
-                // These flags are set before the request is forwarded, and so before the response can arrive.
-                Some((Act::Cut(Stage::AfterSend), _)) => pair.closed.store(true, Ordering::SeqCst),
-                Some((Act::Cut(Stage::AfterResponse), _)) => pair.cut_on_response.store(true, Ordering::SeqCst),
-                Some((Act::Freeze, at)) => {
-                    let first = &forwarded[..at.saturating_sub(before)];
-                    forwarded = &forwarded[first.len()..];
-                    let _ = (&pair.server).write_all(first);
-                    drop(self.wait_until_not_frozen());
+            match act {
+                Some(Act::Cut(Stage::BeforeSend)) => {
+                    self.cut_armed(pair);
+                    continue;
                 }
+                // These marks are set before the message is forwarded, and so before the response can arrive.
+                Some(Act::Cut(Stage::AfterSend)) => pair.closed.store(true, Ordering::SeqCst),
+                Some(Act::Cut(Stage::AfterResponse)) => pair.lost_response.set(response).expect("one cut"),
+                Some(Act::Freeze) => drop(self.wait_until_not_frozen()),
                 None => {}
             }
-            let sent = (&pair.server).write_all(forwarded);
-            if matches!(found, Some((Act::Cut(Stage::BeforeSend | Stage::AfterSend), _))) {
-                self.cut_armed(pair);
-            }
-            if sent.is_err() {
+            if (&pair.server).write_all(&message.bytes).is_err() {
                 pair.close();
             }
-            tail.drain(..tail.len().saturating_sub(LONGEST_NEEDLE));
+            if matches!(act, Some(Act::Cut(Stage::AfterSend))) {
+                self.cut_armed(pair);
+            }
+            response += usize::from(message.completes_request());
         }
     }
 
     fn forward_responses(&self, pair: &ConnectionPair) {
-        let mut chunk = vec![0; 64 * 1024];
+        let mut server = BufReader::new(&pair.server);
+        let mut response = 0;
         loop {
-            let length = (&pair.server).read(&mut chunk).unwrap_or(0);
+            let message = Message::read(&mut server, false);
             self.wait_to_forward_responses();
-            if length == 0 {
+            let Some(message) = message else {
                 pair.close();
                 return;
-            }
-            if pair.cut_on_response.swap(false, Ordering::SeqCst) {
-                self.cut_armed(pair);
-            }
+            };
+            let is_lost = pair.lost_response.get() == Some(&response);
             // After `close`, the rest is read and dropped; see there.
-            if !pair.closed.load(Ordering::SeqCst) && (&pair.client).write_all(&chunk[..length]).is_err() {
+            let is_forwarded = !is_lost && !pair.closed.load(Ordering::SeqCst);
+            if is_forwarded && (&pair.client).write_all(&message.bytes).is_err() {
                 pair.close();
+            }
+            if message.completes_response() {
+                response += 1;
+                if is_lost {
+                    self.cut_armed(pair);
+                }
             }
         }
     }
@@ -284,16 +277,56 @@ impl SharedState {
     }
 }
 
-/// Number of bytes of a stream that are buffered to find needles that arrive in pieces.
-const LONGEST_NEEDLE: usize = 256;
+/// A message of PostgreSQL's protocol.
+struct Message {
+    /// Type, except of the messages before the start of a session.
+    kind: Option<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// Reads a message; `None` at the end of the stream.
+    fn read(stream: &mut impl Read, is_first: bool) -> Option<Self> {
+        let head = if is_first { 4 } else { 5 };
+        let mut bytes = vec![0; head];
+        stream.read_exact(&mut bytes).ok()?;
+        let length = bytes.last_chunk().map(|length| u32::from_be_bytes(*length)).expect("a length");
+        bytes.resize(head - 4 + usize::try_from(length).expect("a length"), 0);
+        stream.read_exact(&mut bytes[head..]).ok()?;
+        Some(Self { kind: (!is_first).then_some(bytes[0]), bytes })
+    }
+
+    fn contains(&self, needle: &[u8]) -> bool {
+        self.bytes.windows(needle.len()).any(|window| window == needle)
+    }
+
+    /// Returns true for a request to encrypt the connection, which the proxy declines in place of the server.
+    fn requests_encryption(&self) -> bool {
+        const TLS: u32 = 80_877_103;
+        const GSSAPI: u32 = 80_877_104;
+        self.kind.is_none()
+            && self.bytes[4..].first_chunk().is_some_and(|code| [TLS, GSSAPI].contains(&u32::from_be_bytes(*code)))
+    }
+
+    /// Returns true for the last message of a request, to which the server responds with one `ReadyForQuery`: a startup, a
+    /// query or a synchronization. A `COPY FROM` has one synchronization more than responses.
+    fn completes_request(&self) -> bool {
+        matches!(self.kind, None | Some(b'Q' | b'S'))
+    }
+
+    /// Returns true for `ReadyForQuery`, the end of a response.
+    fn completes_response(&self) -> bool {
+        self.kind == Some(b'Z')
+    }
+}
 
 /// A client's connection and the proxy's connection to the server.
 struct ConnectionPair {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
-    /// Drop the server's next bytes and cut the connection.
-    cut_on_response: AtomicBool,
+    /// Number of the response that the client does not receive. After it, the connection is cut.
+    lost_response: OnceLock<usize>,
 }
 
 impl ConnectionPair {
