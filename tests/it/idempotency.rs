@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Site, assert_snapshot, wait_for};
+use crate::support::{
+    Client, Connection, Engine, JSON, Response, Site, assert_snapshot, retry_while_unavailable, wait_for,
+};
 
 const QUIET: &[&str] = &["--log-level", "warn"];
 
@@ -83,14 +85,6 @@ fn create_bytes(key: &'static str, body: String) -> impl Fn(&Client) -> Vec<u8> 
 fn retry_while_in_flight(call: impl Fn() -> Response) -> Response {
     wait_for("the first request to end", || {
         Some(call()).filter(|response| response.status != 409 || response.error() != 40901)
-    })
-}
-
-/// Repeats a request while the store is unavailable or the key is in flight.
-#[track_caller]
-fn retry_while_unavailable(call: impl Fn() -> Response) -> Response {
-    wait_for("the store to be available", || {
-        Some(call()).filter(|response| response.status < 400 || !matches!(response.error(), 40901 | 50300))
     })
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use rstest::rstest;
 
-use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stopwatch, TIMEOUT, assert_snapshot, wait_for};
+use crate::support::{
+    Client, Connection, Engine, JSON, Server, Site, Stopwatch, TIMEOUT, assert_snapshot, retry_while_unavailable,
+    wait_for,
+};
 
 /// Opens a connection from a loopback address.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
@@ -339,7 +342,7 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     let site = &Site::new(engine);
     let server = site.serve(&["--store-timeout", "2s"]);
     let ada = server.client(&site.token("ada", &[]));
-    ada.plant(1, "first");
+    assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"first"}"#)).status, 200);
     let held = site.hold_writes();
     let rejected = |id: i64| {
         let start = Stopwatch::start();

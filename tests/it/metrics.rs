@@ -10,7 +10,9 @@ use rstest::rstest;
 
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
-use crate::support::{Cluster, Connection, Engine, JSON, Scrape, Server, Site, runs_on_citus, wait_for};
+use crate::support::{
+    Cluster, Connection, Engine, JSON, Scrape, Server, Site, retry_while_unavailable, runs_on_citus, wait_for,
+};
 
 pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
@@ -337,12 +339,12 @@ fn wal_size_is_reported() {
 #[rstest]
 #[case::requires_postgres()]
 fn unreachable_database_is_reported() {
-    let cluster = Cluster::start(&["fsync=off"]);
+    let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
-    ada.plant(1, "Rose");
+    assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
     metrics.wait_for("plantstore_store_up", &[], 1);
     let open = |role| metrics.value("plantstore_database_connections", &[("role", role)]);
     assert!(open("read") >= 1 && open("write") == 1);

@@ -39,7 +39,7 @@ pub(crate) use stop::StopOnDrop;
 pub(crate) use strace::StraceCommand;
 pub(crate) use tcp_proxy::{Stage, TcpProxy};
 pub(crate) use terminal::Terminal;
-pub(crate) use wait::{Stopwatch, TIMEOUT, wait_for};
+pub(crate) use wait::{Stopwatch, TIMEOUT, retry_while_unavailable, wait_for};
 pub(crate) use workload::{Random, Workload};
 
 /// Asserts an inline snapshot that every engine shares, so that it may be reached more than once.

@@ -2,11 +2,8 @@
 
 use rstest::rstest;
 
-use super::{
-    LOCKS, QUIET, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, plant, post,
-    retry_while_unavailable,
-};
-use crate::support::{Client, Engine, Server, Site, wait_for};
+use super::{LOCKS, QUIET, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, plant, post};
+use crate::support::{Client, Engine, Server, Site, retry_while_unavailable, wait_for};
 
 /// Two nodes on one database, and a client of each.
 fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {

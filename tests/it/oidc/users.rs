@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{call, serve, users, with};
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::{Client, Engine, Site, wait_for};
+use crate::support::{Client, Engine, Site, retry_while_unavailable, wait_for};
 
 #[rstest]
 fn user_is_created_once_at_the_first_use(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
@@ -85,7 +85,7 @@ fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Pos
     let issuer = Issuer::start(&[&key]);
     let server = serve(site, &issuer, &["--store-timeout", "5s"]);
     let known = server.client(&key.token(&issuer.claims("known")));
-    known.plant(1, "Rose");
+    assert_eq!(retry_while_unavailable(|| known.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
     let held = site.hold_writes();
     let newcomer = server.client(&key.token(&issuer.claims("newcomer")));
     let response = newcomer.get("/plants");

@@ -3,6 +3,8 @@
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use super::Response;
+
 /// Longest wait for an expected event before the test fails. Long, because a virtual machine may get a small part of its
 /// processors for minutes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
@@ -19,6 +21,15 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
         #[expect(clippy::disallowed_methods, reason = "the pause between two checks of a condition")]
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Repeats a request that fails without effect: while the store is unavailable or the key is in flight, and if a busy machine
+/// misses a short `--store-timeout`.
+#[track_caller]
+pub(crate) fn retry_while_unavailable(call: impl Fn() -> Response) -> Response {
+    wait_for("the store to be available", || {
+        Some(call()).filter(|response| response.status < 400 || !matches!(response.error(), 40901 | 50300))
+    })
 }
 
 /// Measures a time that has a documented limit. It does not count the time in which this process did not run, because a

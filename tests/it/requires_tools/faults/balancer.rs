@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use super::{LONG_TIMEOUT, load, settle, wait_for_writes};
+use super::{QUIET, load, settle, wait_for_writes};
 use crate::support::{Cluster, Connection, History, Server, Site, free_port, wait_for};
 
 /// A process of `HAProxy`. It is killed when the test ends.
@@ -91,7 +91,7 @@ impl Drop for Balancer {
 fn loss_of_a_node_affects_only_its_own_requests() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let mut nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
+    let mut nodes = [site.serve(QUIET), site.serve(QUIET)];
     let addresses = [nodes[0].address(), nodes[1].address()];
     let balancer = Balancer::start(&site, addresses);
     let mut workload = load(&site, &nodes);
@@ -124,7 +124,7 @@ fn loss_of_a_node_affects_only_its_own_requests() {
         workload.run(&history, || {
             wait_for_writes(&history, 200);
             let listen = addresses[lost].to_string();
-            let again = [&["serve", "--no-first-token", "--listen", &listen], LONG_TIMEOUT].concat();
+            let again = [&["serve", "--no-first-token", "--listen", &listen], QUIET].concat();
             nodes[lost] = Server::start(site.command(&again));
             balancer.wait_for(&format!("Server nodes/{name} is UP"));
             wait_for_writes(&history, 200);

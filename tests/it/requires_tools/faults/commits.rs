@@ -1,7 +1,7 @@
 //! A connection breaks during a commit. The node reconnects and looks up the outcome, so its response is correct.
 
 use super::{
-    BEGIN, COMMIT, LONG_TIMEOUT, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
+    BEGIN, COMMIT, QUIET, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
 };
 use crate::support::{Client, Cluster, History, Random, Response, Site, Stage, TcpProxy, wait_for};
 
@@ -12,7 +12,7 @@ fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let node = site.through(&proxy).serve(LONG_TIMEOUT);
+    let node = site.through(&proxy).serve(QUIET);
     let ada = node.client(&site.token("ada", &[]));
     first_use(&ada, &site);
     // With several cuts, all but the last prevent the commit; otherwise the server would not send it again.
@@ -49,8 +49,9 @@ fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
 
 #[test]
 fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
-    let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, LONG_TIMEOUT);
+    // While a commit waits for the disk, more requests join the next group.
+    let cluster = Cluster::start(&["fsync=on"]);
+    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
     let workload = load(&site, &nodes);
     let history = History::new();
     workload.run(&history, || {
@@ -74,7 +75,7 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
 #[test]
 fn changes_of_others_during_the_lookup_are_preserved() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, LONG_TIMEOUT);
+    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
     let [other, ada] = clients_of_pair(&site, &nodes);
     let delete = |client: &Client| assert_eq!(client.delete(1).status, 204);
     // Cuts this node off while it commits a write, runs `work` on the other node, and then returns the response.

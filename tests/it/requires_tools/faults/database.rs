@@ -1,16 +1,16 @@
 //! The database is killed or frozen.
 
 use super::{
-    LONG_TIMEOUT, QUIET, RECOVERY_LIMIT, assert_unavailable, disturb_under_load, in_time, load, plant, wait_for_writes,
-    wait_until_not_ready, wait_until_ready,
+    QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, disturb_under_load, in_time, load, plant,
+    wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Cluster, History, Site, Stopwatch, signal, wait_for};
+use crate::support::{Cluster, History, Site, Stopwatch, retry_while_unavailable, signal, wait_for};
 
 #[test]
 fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
     let summary = disturb_under_load(&site, &nodes, 4, |_, _| {
         cluster.kill();
         wait_until_not_ready(&nodes);
@@ -24,7 +24,7 @@ fn acknowledged_writes_survive_kills_of_the_database() {
 fn open_connections_serve_while_new_ones_are_not_accepted() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let workload = load(&site, &nodes);
     let history = History::new();
     // The log of the third node goes to a file, which the test can read before the node has started.
@@ -34,7 +34,7 @@ fn open_connections_serve_while_new_ones_are_not_accepted() {
         wait_for_writes(&history, 100);
         cluster.freeze_postmaster();
         std::thread::scope(|scope| {
-            let late = scope.spawn(|| site.serve_through(&wrapper, QUIET));
+            let late = scope.spawn(|| site.serve_through(&wrapper, SHORT_TIMEOUT));
             wait_for("the node to retry", || log().contains("cannot connect to the database: retrying").then_some(()));
             wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
@@ -58,10 +58,10 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
                            wait_event_type = 'Lock' AND query LIKE 'UPDATE plantstore.tokens%'";
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let node = site.serve(QUIET);
+    let node = site.serve(SHORT_TIMEOUT);
     let token = site.token("ada", &[]);
     let held = site.hold("BEGIN; LOCK TABLE plantstore.tokens IN SHARE ROW EXCLUSIVE MODE");
-    assert_eq!(node.client(&token).get("/plants").status, 200);
+    assert_eq!(retry_while_unavailable(|| node.client(&token).get("/plants")).status, 200);
     let process = wait_for("the update of the token to wait for its lock", || site.rows(WAITING).first().copied());
     signal(u32::try_from(process).unwrap(), "STOP");
     drop(held);
@@ -75,7 +75,7 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
 fn requests_fail_in_time_while_the_database_is_frozen() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
     let eve = site.token("eve", &[]);
     let summary = disturb_under_load(&site, &nodes, 2, |_, _| {
         cluster.freeze();

@@ -1,15 +1,15 @@
 //! One of two nodes loses its connections to the database.
 
 use super::{
-    COMMIT, LONG_TIMEOUT, QUIET, RECOVERY_LIMIT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
-    in_time, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
+    COMMIT, QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
+    in_time, is_active, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Client, Cluster, Response, Site, Stage, Stopwatch, TcpProxy, wait_for};
+use crate::support::{Client, Cluster, Response, Site, Stage, Stopwatch, TcpProxy, retry_while_unavailable, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&TcpProxy)) {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let (site, proxy, nodes) = start_pair(&cluster, [SHORT_TIMEOUT; 2]);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
     let eve = site.token("eve", &[]);
     let summary = disturb_under_load(&site, &nodes, 2, |round, history| {
@@ -36,35 +36,46 @@ fn node_recovers_from_connections_that_close_at_once() {
     cut_off(TcpProxy::cut);
 }
 
+/// Cuts a node off while it commits, waits until the database has ended the transaction, and returns the response, which
+/// says that the outcome is unknown. A node that gives up before its commit, because the machine is busy, is called again.
+#[track_caller]
+fn cut_commit(site: &Site, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Response) -> Response {
+    let cuts = proxy.cuts();
+    proxy.cut_all_at(stage, COMMIT);
+    let mut unknown = None;
+    wait_for("a commit that is cut off", || {
+        let response = in_time(&call);
+        assert!(matches!(response.error(), 50300 | 50301), "{stage:?}: {}", response.wire());
+        if response.error() == 50301 {
+            unknown = Some(response);
+        }
+        (proxy.cuts() > cuts).then_some(())
+    });
+    wait_for("the end of the transaction", || (!is_active(site)).then_some(()));
+    unknown.unwrap_or_else(|| panic!("{stage:?}: no response with an unknown outcome"))
+}
+
 /// The node cannot reconnect to look up its commit, and reports an unknown outcome.
 #[test]
 fn commit_of_unknown_outcome_gets_50301() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
-    let [_, ada] = clients_of_pair(&site, &nodes);
-    // Only observes, so it may wait longer on a busy machine.
-    let observer = site.serve(LONG_TIMEOUT);
-    let other = observer.client(ada.token.as_deref().expect("a token"));
-    ada.plant(-1, "there");
+    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
+    let [other, ada] = clients_of_pair(&site, &nodes);
+    other.plant(-1, "there");
     let there = || (-1, "there".to_owned());
     for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)] {
-        let unknown = |what: &str, call: &dyn Fn() -> Response| {
-            proxy.cut_all_at(stage, COMMIT);
-            let response = in_time(call);
-            assert_eq!(response.error(), 50301, "{what}, {stage:?}: {}", response.text());
-        };
-        unknown("create", &|| ada.post(plant(1, "new")));
+        cut_commit(&site, &proxy, stage, || ada.post(plant(1, "new")));
         let expected = if done { vec![there(), (1, "new".to_owned())] } else { vec![there()] };
         assert_eq!(plants(&other), expected, "{stage:?}");
         proxy.heal();
         wait_until_ready(&nodes[1..]);
         // docs/reference/errors.md advises to repeat the request.
-        assert_eq!(ada.post(plant(1, "newer")).status, if done { 409 } else { 200 }, "{stage:?}");
-        unknown("delete", &|| ada.delete(1));
+        assert_eq!(other.post(plant(1, "newer")).status, if done { 409 } else { 200 }, "{stage:?}");
+        cut_commit(&site, &proxy, stage, || ada.delete(1));
         assert_eq!(other.ids().contains(&1), !done, "{stage:?}");
         proxy.heal();
         wait_until_ready(&nodes[1..]);
-        assert_eq!(ada.delete(1).status, if done { 404 } else { 204 }, "{stage:?}");
+        assert_eq!(other.delete(1).status, if done { 404 } else { 204 }, "{stage:?}");
         assert_eq!(plants(&other), [there()]);
     }
 }
@@ -73,7 +84,7 @@ fn commit_of_unknown_outcome_gets_50301() {
 #[test]
 fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
     let token = site.token("ada", &["--scope", "plants:read,tokens:manage,shares:manage"]);
     let [other, ada] = nodes.each_ref().map(|node| node.client(&token));
     first_use(&ada, &site);
@@ -84,9 +95,9 @@ fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
         ("PUT", "/shares/ben", Some(r#"{"role":"reader"}"#), "grant share", "ben"),
         ("DELETE", "/shares/ben", None, "revoke share", "ben"),
     ] {
-        proxy.cut_all_at(Stage::AfterSend, COMMIT);
-        let response = in_time(|| ada.call(method, path, &json, body.map(str::as_bytes)));
-        assert_eq!((response.error(), response.header("retry-after")), (50301, None), "{attempt}: {}", response.text());
+        let call = || ada.call(method, path, &json, body.map(str::as_bytes));
+        let response = cut_commit(&site, &proxy, Stage::AfterSend, call);
+        assert_eq!(response.header("retry-after"), None, "{attempt}: {}", response.text());
         let expected = format!(r#""actor":"ada","token_id":1,"attempt":"{attempt}","target":"{target}""#);
         wait_for("the log line", || {
             let log = nodes[1].log();
@@ -107,7 +118,7 @@ fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
 #[test]
 fn idempotency_key_resolves_unknown_commit() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, QUIET);
+    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
     let [other, ada] = clients_of_pair(&site, &nodes);
     let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)];
     for ((stage, done), id) in stages.into_iter().zip(1..) {
@@ -115,19 +126,16 @@ fn idempotency_key_resolves_unknown_commit() {
         for (method, path, body, success) in [("POST", "/plants", Some(&*body), 200), ("DELETE", &path, None, 204)] {
             let key = format!("{method} {id}");
             let headers = [("Content-Type", "application/json"), ("Idempotency-Key", &key)];
-            let call = |client: &Client| in_time(|| client.call(method, path, &headers, body.map(str::as_bytes)));
+            let call = |client: &Client| client.call(method, path, &headers, body.map(str::as_bytes));
             let about = format!("{key} {stage:?}");
-            proxy.cut_all_at(stage, COMMIT);
-            let unknown = call(&ada);
-            assert_eq!(unknown.error(), 50301, "{about}: {}", unknown.text());
+            let unknown = cut_commit(&site, &proxy, stage, || call(&ada));
             assert!(unknown.message().contains("send the same again with the same `Idempotency-Key`"));
-            assert_eq!(call(&ada).error(), 50300, "{about}: the outcome cannot be looked up");
+            assert_eq!(in_time(|| call(&ada)).error(), 50300, "{about}: the outcome cannot be looked up");
             let found = call(&other);
             assert_eq!(found.status, success, "{about}: {}", found.text());
             assert_eq!(found.header("idempotency-replayed").is_some(), done, "{about}");
             proxy.heal();
-            wait_until_ready(&nodes[1..]);
-            let again = call(&ada);
+            let again = wait_for("the node", || Some(call(&ada)).filter(|response| response.status != 503));
             assert_eq!((again.status, again.header("idempotency-replayed")), (success, Some("true")), "{about}");
         }
     }
@@ -140,36 +148,26 @@ fn frozen_node_in_a_transaction_does_not_block_others_for_long() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let (node, frozen) = (site.serve(QUIET), site.through(&proxy).serve(QUIET));
+    let (node, frozen) = (site.serve(QUIET), site.through(&proxy).serve(SHORT_TIMEOUT));
     let token = site.token("ada", &[]);
     let ada = node.client(&token);
     let lost = frozen.client(&token);
     first_use(&lost, &site);
     ada.plant(1, "there");
     proxy.freeze_at(COMMIT);
-    let mut connection = lost.connect();
-    connection.send(lost.bytes("DELETE", "/plants/1", &[], None));
-    wait_for("the transaction to be open", || proxy.is_frozen().then_some(()));
-    frozen.signal("STOP");
-    let since = Stopwatch::start();
-    let mut unknown = false;
-    let response = wait_for("a write to the same plants", || {
-        let response = in_time(|| ada.delete(1));
-        // While the frozen node holds the lock, the request fails without effect or with an unknown outcome.
-        unknown |= response.status == 503 && response.error() == 50301;
-        (response.status != 503).then_some(response)
+    let response = std::thread::scope(|scope| {
+        let response = scope.spawn(|| retry_while_unavailable(|| lost.delete(1)));
+        wait_for("the transaction to be open", || proxy.is_frozen().then_some(()));
+        frozen.signal("STOP");
+        let since = Stopwatch::start();
+        assert_eq!(ada.delete(1).status, 204, "the transaction of the frozen node was rolled back");
+        assert!(since.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", since.elapsed());
+        // The late commit of the frozen node has no effect on the new plant.
+        ada.plant(1, "anew");
+        proxy.heal();
+        frozen.signal("CONT");
+        response.join().expect("a response")
     });
-    assert!(
-        response.status == 204 || unknown,
-        "the transaction of the frozen node was not rolled back: {}",
-        response.text()
-    );
-    assert!(since.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", since.elapsed());
-    // The late commit of the frozen node has no effect on the new plant.
-    ada.plant(1, "anew");
-    proxy.heal();
-    frozen.signal("CONT");
-    let response = connection.read_response(false);
     assert!(response.status == 204 || response.error() == 50301, "{}", response.wire());
     wait_until_ready(std::slice::from_ref(&frozen));
 }

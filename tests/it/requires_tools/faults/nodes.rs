@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 
-use super::{LONG_TIMEOUT, RECOVERY_LIMIT, plant, plants};
+use super::{QUIET, RECOVERY_LIMIT, plant, plants};
 use crate::support::{Cluster, Engine, Server, Site, Stopwatch, wait_for};
 
 #[test]
@@ -11,7 +11,7 @@ fn ten_nodes_start_concurrently_on_an_empty_database() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let nodes: Vec<Server> = std::thread::scope(|scope| {
-        let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| site.serve(LONG_TIMEOUT))).collect();
+        let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| site.serve(QUIET))).collect();
         starting.into_iter().map(|node| node.join().expect("the node starts")).collect()
     });
     assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
@@ -29,7 +29,7 @@ fn reads_use_several_connections() {
     const USED_BY_READS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
                                query LIKE 'SELECT (SELECT version%'";
     let site = Site::new(Engine::Postgres);
-    let node = site.serve(LONG_TIMEOUT);
+    let node = site.serve(QUIET);
     let ada = node.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
     wait_for("two connections that were used by reads", || {
@@ -54,7 +54,7 @@ fn wait_until_rejected(nodes: &[Server], token: &str) {
 #[test]
 fn tokens_and_users_are_shared_by_all_nodes() {
     let site = Site::new(Engine::Postgres);
-    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let [first, second] = [site.token("ada", &[]), site.token("ada", &[])];
     for (node, id) in nodes.iter().zip(1..) {
         node.client(&first).plant(id, "at once");
@@ -76,7 +76,7 @@ fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
     const CLIENTS: i64 = 16;
     const ROUNDS: i64 = 100;
     let site = Site::new(Engine::Postgres);
-    let nodes = [site.serve(LONG_TIMEOUT), site.serve(LONG_TIMEOUT)];
+    let nodes = [site.serve(QUIET), site.serve(QUIET)];
     let token = site.token("ada", &[]);
     let barrier = Barrier::new(usize::try_from(2 * CLIENTS).unwrap());
     // For each request: the id, the name, and true if the plant was created.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{LONG_TIMEOUT, QUIET, disturb_under_load, plant, wait_for_writes, wait_until_ready};
+use super::{QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
 use crate::support::{Client, Cluster, Response, Server, Site, Stage, TcpProxy, wait_for};
 
 /// The statements of the two phases that the coordinator sends to a worker.
@@ -46,10 +46,10 @@ fn users_of_workers(site: &Site, node: &Server, workers: usize) -> Vec<Client> {
 
 #[test]
 fn only_users_of_a_lost_worker_get_503() {
-    let cluster = Cluster::start(&["fsync=off"]);
+    let cluster = Cluster::start(&[]);
     let [_, lost] = cluster.workers() else { panic!("two workers") };
     let site = Site::on(&cluster);
-    let node = site.serve(QUIET);
+    let node = site.serve(SHORT_TIMEOUT);
     let clients = users_of_workers(&site, &node, 2);
     for client in &clients {
         client.plant(1, "before");
@@ -71,7 +71,7 @@ fn only_users_of_a_lost_worker_get_503() {
 fn loss_of_a_worker_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
     disturb_under_load(&site, &nodes, 2, |round, history| {
         let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
         worker.kill();
@@ -87,7 +87,7 @@ fn loss_of_a_worker_under_load_is_linearizable() {
 fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
     let cluster = Cluster::start(&[]);
     let (site, proxies) = behind_proxies(&cluster);
-    let node = site.serve(LONG_TIMEOUT);
+    let node = site.serve(QUIET);
     let ada = &users_of_workers(&site, &node, 2)[0];
     ada.plant(0, "before");
     let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
@@ -123,7 +123,7 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
 fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let (site, proxies) = behind_proxies(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
     disturb_under_load(&site, &nodes, 6, |round, history| {
         let round = usize::try_from(round).expect("small");
         let ((needle, stage), number) = (STEPS[round], round % 2);
@@ -145,7 +145,7 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
 fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let (site, proxies) = behind_proxies(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
     let summary = disturb_under_load(&site, &nodes, 4, |round, history| {
         let round = usize::try_from(round).expect("small");
         let proxy = &proxies[round / 2];
