@@ -196,12 +196,10 @@ fn every_option_is_also_in_the_environment(#[values(Engine::Sqlite, Engine::Post
 #[rstest]
 fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    for user in 0..50 {
-        site.token(&format!("user-{user}"), &[]);
-    }
-    let mut child = site.command(&["token", "list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    site.token("ada", &[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = site.command(&["token", "list"]).stdin(Stdio::null()).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
 }
 

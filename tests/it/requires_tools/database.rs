@@ -152,7 +152,7 @@ fn everything_works(node: &Operator, cluster: &Cluster, database: &str, argument
 
 #[test]
 fn documented_roles_have_exactly_the_privileges_needed() {
-    let cluster = Cluster::start(&["fsync=off"]);
+    let cluster = Cluster::start(&[]);
     cluster.psql("postgres", "CREATE DATABASE plants");
     cluster.psql("plants", &statements_of_the_document());
     for role in ["owner", "service"] {

@@ -47,7 +47,7 @@ fn list_of_one_owner_is_one_task_on_one_worker() {
 /// The workers know all tables, so that each of them can execute all requests.
 #[test]
 fn nodes_may_connect_to_any_worker() {
-    let cluster = Cluster::start(&["fsync=off"]);
+    let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
     let [first, second] = cluster.workers() else { panic!("two workers") };
     let entries = [&site, &site.at(first.address()), &site.at(second.address())];
@@ -84,7 +84,7 @@ fn nodes_may_connect_to_any_worker() {
 
 #[test]
 fn rebalancing_to_a_new_worker_under_load_loses_nothing() {
-    let cluster = Cluster::start(&["fsync=off"]);
+    let cluster = Cluster::start(&[]);
     let [first, second] = cluster.workers() else { panic!("two workers") };
     let site = Site::with_workers(&cluster, &[first.address()]);
     let nodes = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];

@@ -125,7 +125,7 @@ impl Connection {
     fn until(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
         loop {
             if let Some(at) = self.unread.windows(end.len()).position(|window| window == end) {
-                return Ok(self.unread.drain(..at + end.len()).collect());
+                return self.exactly(at + end.len());
             }
             self.fill()?;
         }
@@ -135,7 +135,8 @@ impl Connection {
         while self.unread.len() < length {
             self.fill()?;
         }
-        Ok(self.unread.drain(..length).collect())
+        let rest = self.unread.split_off(length);
+        Ok(std::mem::replace(&mut self.unread, rest))
     }
 
     fn fill(&mut self) -> io::Result<()> {

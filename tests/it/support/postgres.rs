@@ -34,11 +34,10 @@ impl Cluster {
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         assert_declared("postgres");
-        // No test simulates a power failure, so writes need not wait for the disk.
-        SHARED.get_or_init(|| Self::start(&["fsync=off"]))
+        SHARED.get_or_init(|| Self::start(&[]))
     }
 
-    /// Starts a server for one test, with settings such as `fsync=off`. With `ssl=on` it has a certificate for
+    /// Starts a server for one test, with settings such as `fsync=on`. With `ssl=on` it has a certificate for
     /// 127.0.0.1; the certificate of its authority is `root.crt` in the data directory.
     pub(crate) fn start(settings: &[&str]) -> Self {
         assert_declared("postgres");

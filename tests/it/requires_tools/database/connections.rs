@@ -76,7 +76,7 @@ fn another_authority(directory: &Path) -> String {
 
 #[test]
 fn sslmode_of_the_url_is_enforced() {
-    let cluster = Cluster::start(&["ssl=on", "fsync=off", "listen_addresses=127.0.0.1,127.0.0.2"]);
+    let cluster = Cluster::start(&["ssl=on", "listen_addresses=127.0.0.1,127.0.0.2"]);
     let database = cluster.create_database();
     let directory = tempfile::tempdir().unwrap();
     let other = another_authority(directory.path());
@@ -124,7 +124,7 @@ fn sslmode_of_the_url_is_enforced() {
 
 #[test]
 fn writable_host_of_several_is_used() {
-    let (primary, standby) = (Cluster::shared(), Cluster::start(&["fsync=off"]));
+    let (primary, standby) = (Cluster::shared(), Cluster::start(&[]));
     let name = "on_several_hosts";
     for cluster in [primary, &standby] {
         cluster.psql("postgres", &format!("CREATE DATABASE {name} OWNER plantstore"));
