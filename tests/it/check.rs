@@ -216,7 +216,7 @@ fn check_ends_when_the_server_hangs() {
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
-    let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "5s"]);
+    let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
     // The server responds to the first three requests, which determine the scopes of the token, and then to none.

@@ -8,8 +8,12 @@ use super::Response;
 /// Longest wait for an expected event before the test fails. Long, because a virtual machine may get a small part of its
 /// processors for minutes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
+/// Shortest and longest pause between two checks of a condition.
+const INTERVAL_MIN: Duration = Duration::from_millis(5);
+const INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// Polls `condition` until it returns a value. `what` completes "timed out waiting for …".
+/// Polls `condition` until it returns a value. `what` completes "timed out waiting for …". A pause is a hundredth of the wait
+/// so far: a condition may send requests or start processes, and other tests need the processor.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -19,7 +23,7 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
         }
         assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         #[expect(clippy::disallowed_methods, reason = "the pause between two checks of a condition")]
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep((start.elapsed() / 100).clamp(INTERVAL_MIN, INTERVAL_MAX));
     }
 }
 
