@@ -14,3 +14,10 @@ pub(super) fn listen_address(text: &str) -> Result<String, String> {
                   up to 65535";
     if complete { Ok(text.to_owned()) } else { Err(advice.to_owned()) }
 }
+
+pub(super) const SHARE_ADVICE: &str = "write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty";
+
+/// Parses a share from 0 to 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| SHARE_ADVICE.to_owned())
+}

@@ -75,7 +75,7 @@ impl HttpUrl {
         is_loopback(&self.uri)
     }
 
-    pub(crate) fn uri(&self) -> &Uri {
+    pub fn uri(&self) -> &Uri {
         &self.uri
     }
 }

@@ -20,10 +20,7 @@ mod web;
 pub use self::api::{ApiLimits, Cors, OriginError};
 pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlError, Rate, RateError};
 pub use self::metrics_listener::serve_metrics;
-pub use self::observe::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
-    SampleRatio, SampleRatioError, Sampler, SamplerError,
-};
+pub use self::observe::{Collector, CollectorSettings, Endpoint, EndpointError};
 pub use self::options::value_parser;
 pub use self::routes::openapi;
 pub use self::server::{Server, ServerSettings};

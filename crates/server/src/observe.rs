@@ -17,7 +17,4 @@ pub(crate) use self::hex::write_hex;
 pub(crate) use self::readiness::Readiness;
 pub(crate) use self::state::Observe;
 pub(crate) use self::traces::Trace;
-pub use self::traces::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
-    SampleRatio, SampleRatioError, Sampler, SamplerError,
-};
+pub use self::traces::{Collector, CollectorSettings, Endpoint, EndpointError};

@@ -92,7 +92,7 @@ impl Handler for RequestHandler {
         let arrived = in_flight.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.options.label_of)(parts.uri.path());
-        let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers);
+        let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers, arrived);
         let method = Some(parts.method.clone());
         let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
         let context = Arc::new(context.with_trace(trace));

@@ -14,8 +14,8 @@ use super::otel;
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
 use crate::cli::proxies::proxies;
-use crate::cli::value_parser::listen_address;
-use plantstore_server::{Collector, CollectorSettings, Endpoint, SampleRatio, Sampler, Server, Tls, serve_metrics};
+use crate::cli::value_parser::{listen_address, share};
+use plantstore_server::{Collector, CollectorSettings, Endpoint, Server, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Exposition, Process};
 
 #[derive(Args)]
@@ -30,8 +30,8 @@ pub(super) struct MonitoringOptions {
     #[arg(long, value_name = "URL", env = "PLANTSTORE_OTLP_ENDPOINT")]
     otlp_endpoint: Option<Endpoint>,
     /// Sampling ratio of requests without a trace context, from 0 (none) to 1 (all, the default)
-    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE")]
-    otlp_sample: Option<SampleRatio>,
+    #[arg(long, value_name = "SHARE", env = "PLANTSTORE_OTLP_SAMPLE", value_parser = share)]
+    otlp_sample: Option<f64>,
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_OTLP_CA")]
     otlp_ca: Option<PathBuf>,
@@ -72,11 +72,7 @@ impl MonitoringOptions {
     }
 
     fn collector_at(&self, endpoint: Endpoint) -> Result<Collector, UsageError> {
-        otel::check_protocol()?;
-        let sampler = match self.otlp_sample {
-            Some(ratio) => Sampler::parent_based(ratio),
-            None => otel::sampler()?,
-        };
+        otel::check()?;
         let certificate = if self.otlp_ca.is_none() { otel::certificate()? } else { None };
         let (authorities, named_by) = match certificate {
             Some(variable) => (Some(PathBuf::from(variable.value)), variable.name),
@@ -85,11 +81,10 @@ impl MonitoringOptions {
         let settings = CollectorSettings {
             endpoint,
             authorities: authorities.as_deref(),
-            headers: otel::headers()?,
-            compression: otel::compression()?,
+            gzip: otel::gzip()?,
             timeout: otel::timeout()?,
-            resource: otel::resource()?,
-            sampler,
+            service_name: otel::service_name()?,
+            sample_ratio: self.otlp_sample,
             proxies: proxies()?,
         };
         Collector::new(settings).map_err(|fault| UsageError(format!("{named_by}: {fault}")))

@@ -1,17 +1,17 @@
-//! The environment variables of OpenTelemetry that configure the export of traces.
+//! The environment variables of OpenTelemetry that configure the export of traces. Options of the command line win over them.
 //!
-//! Options of the command line win over them. An empty variable counts as not set, as OpenTelemetry specifies; one that is
-//! not UTF-8 is invalid. The values of header fields may be secret: no message quotes them.
+//! The SDK reads most of them itself and ignores invalid values, so they are checked here. An empty variable counts as not set,
+//! as OpenTelemetry specifies; one that is not UTF-8 is invalid. Header fields may be secret: no message quotes a value.
 
 use std::env::{self, VarError};
 use std::fmt::Display;
-use std::str::FromStr;
 use std::time::Duration;
 
-use plantstore_server::{Compression, Endpoint, ExportHeaders, Resource, SampleRatio, Sampler};
+use plantstore_server::Endpoint;
 
 use crate::cli::environment::ignored;
 use crate::cli::exit::UsageError;
+use crate::cli::value_parser::{SHARE_ADVICE, share};
 
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,6 +25,35 @@ const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
 const COMPRESSION: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
 /// Exporters of other things than traces, whose variables have the same prefix.
 const OTHER_SIGNALS: [&str; 3] = ["METRICS_", "LOGS_", "PROFILES_"];
+const SAMPLERS: [&str; 3] = ["always_on", "always_off", "traceidratio"];
+const LIST_ADVICE: &str = "write NAME=VALUE,NAME=VALUE, with special characters percent-encoded";
+
+/// Checks the value of a variable.
+type Check = fn(&str) -> bool;
+
+/// Variables that the SDK reads, with a check of their values and the advice for an invalid one.
+const CHECKED: [(&str, Check, &str); 5] = [
+    (
+        PROTOCOL,
+        |value| value == "http/protobuf",
+        "write http/protobuf, the only supported protocol; collectors accept it on port 4318",
+    ),
+    (HEADERS, is_list, LIST_ADVICE),
+    ("OTEL_RESOURCE_ATTRIBUTES", is_list, LIST_ADVICE),
+    (
+        "OTEL_TRACES_SAMPLER",
+        |value| SAMPLERS.contains(&value.strip_prefix("parentbased_").unwrap_or(value)),
+        "write always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off or \
+         parentbased_traceidratio",
+    ),
+    ("OTEL_TRACES_SAMPLER_ARG", |value| share(value).is_ok(), SHARE_ADVICE),
+];
+
+/// Checks the form of a list of names and values.
+fn is_list(text: &str) -> bool {
+    let mut entries = text.split(',').filter(|entry| !entry.trim().is_empty());
+    entries.all(|entry| entry.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty()))
+}
 
 /// A variable that is set, and its value.
 pub(super) struct Variable {
@@ -50,10 +79,6 @@ impl Variable {
             Some(variable) => Ok(Some(variable)),
             None => Self::read(name),
         }
-    }
-
-    fn parse<T: FromStr<Err: Display>>(&self) -> Result<T, UsageError> {
-        self.value.parse().map_err(|fault| self.wrong(fault))
     }
 
     fn wrong(&self, fault: impl Display) -> UsageError {
@@ -85,38 +110,35 @@ pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
         return Endpoint::for_traces(&variable.value).map(Some).map_err(|fault| variable.wrong(fault));
     }
     match Variable::read(ENDPOINT)? {
-        Some(variable) => variable.parse().map(Some),
+        Some(variable) => variable.value.parse().map(Some).map_err(|fault| variable.wrong(fault)),
         None if exporter.is_some() => Ok(DEFAULT_ENDPOINT.parse().ok()),
         None => Ok(None),
     }
 }
 
-/// Rejects protocols that are not supported.
-pub(super) fn check_protocol() -> Result<(), UsageError> {
-    match Variable::of_exporter(PROTOCOL)? {
-        Some(variable) if variable.value != "http/protobuf" => {
-            Err(variable.wrong("write http/protobuf, the only supported protocol; collectors accept it on port 4318"))
+/// Checks the variables that the SDK reads.
+pub(super) fn check() -> Result<(), UsageError> {
+    for (name, is_valid, advice) in CHECKED {
+        match Variable::of_exporter(name)? {
+            Some(variable) if !is_valid(&variable.value) => return Err(variable.wrong(advice)),
+            _ => {}
         }
-        _ => Ok(()),
+    }
+    Ok(())
+}
+
+/// Returns true if spans are to be compressed with gzip.
+pub(super) fn gzip() -> Result<bool, UsageError> {
+    let compression = Variable::of_exporter(COMPRESSION)?;
+    match compression.as_ref().map(|variable| (variable, variable.value.as_str())) {
+        None | Some((_, "none")) => Ok(false),
+        Some((_, "gzip")) => Ok(true),
+        Some((variable, _)) => Err(variable.wrong("write gzip or none")),
     }
 }
 
-pub(super) fn headers() -> Result<ExportHeaders, UsageError> {
-    match Variable::of_exporter(HEADERS)? {
-        Some(variable) => variable.parse(),
-        None => Ok(ExportHeaders::default()),
-    }
-}
-
-pub(super) fn compression() -> Result<Compression, UsageError> {
-    let Some(variable) = Variable::of_exporter(COMPRESSION)? else {
-        return Ok(Compression::None);
-    };
-    match variable.value.as_str() {
-        "none" => Ok(Compression::None),
-        "gzip" => Ok(Compression::Gzip),
-        _ => Err(variable.wrong("write gzip or none")),
-    }
+pub(super) fn service_name() -> Result<Option<String>, UsageError> {
+    Ok(Variable::read("OTEL_SERVICE_NAME")?.map(|variable| variable.value))
 }
 
 pub(super) fn timeout() -> Result<Duration, UsageError> {
@@ -132,24 +154,6 @@ pub(super) fn timeout() -> Result<Duration, UsageError> {
 /// Returns the variable that names a file of certificates.
 pub(super) fn certificate() -> Result<Option<Variable>, UsageError> {
     Variable::of_exporter(CERTIFICATE)
-}
-
-pub(super) fn sampler() -> Result<Sampler, UsageError> {
-    let Some(variable) = Variable::read("OTEL_TRACES_SAMPLER")? else {
-        return Ok(Sampler::default());
-    };
-    let has_ratio = variable.value.ends_with("traceidratio");
-    let ratio = if has_ratio { Variable::read("OTEL_TRACES_SAMPLER_ARG")? } else { None };
-    let ratio = ratio.map(|ratio| ratio.parse::<SampleRatio>()).transpose()?;
-    Sampler::named(&variable.value, ratio).map_err(|fault| variable.wrong(fault))
-}
-
-pub(super) fn resource() -> Result<Resource, UsageError> {
-    let attributes = Variable::read("OTEL_RESOURCE_ATTRIBUTES")?;
-    let service_name = Variable::read("OTEL_SERVICE_NAME")?.map(|variable| variable.value);
-    let text = attributes.as_ref().map_or("", |variable| &variable.value);
-    let malformed = |fault| UsageError(format!("OTEL_RESOURCE_ATTRIBUTES: {fault}"));
-    Resource::new(text, service_name.as_deref()).map_err(malformed)
 }
 
 /// Returns a warning for each variable of an exporter of traces that is not read, for example because it is misspelled.

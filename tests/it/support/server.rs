@@ -257,6 +257,8 @@ impl<'a> Site<'a> {
                 command.env_remove(name);
             });
         command.env("PLANTSTORE_STORE", self.url());
+        // Spans are exported this many milliseconds after a request, instead of 5 seconds.
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
         if arguments.contains(&"serve") {
             command.env("PLANTSTORE_STORE_TIMEOUT", STORE_TIMEOUT);
         }

@@ -111,8 +111,8 @@ impl Context {
         let identity = self.identity.get();
         if let (Some(tracer), Some(trace)) = (&observe.tracer, &self.trace) {
             let user = identity.map(|identity| identity.user_id);
-            let (id, arrived) = (self.id(), self.arrived);
-            tracer.record(trace, &TracedRequest { id, method, route, status, error, user, bytes, complete, arrived });
+            let id = self.id();
+            tracer.record(trace, &TracedRequest { id, method, route, status, error, user, bytes, complete });
         }
         tracing::info!(
             request_id = self.id(),

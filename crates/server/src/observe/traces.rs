@@ -1,33 +1,38 @@
 //! Traces of requests: the trace that a request belongs to (W3C Trace Context), and its spans for a collector.
 //!
-//! [`parent`] reads the client's trace context, and [`sampler`] decides if the request is recorded. Its spans are recorded while
-//! it is in flight; at its end, [`export`] queues them for the collector of [`config`]. [`otlp`] encodes them, in the wire
-//! format of [`protobuf`].
+//! The SDK of OpenTelemetry samples and batches; [`export`] connects it to the collector. The steps of a request are recorded
+//! while it is in flight, and become child spans at its end. No path, query or body is exported, no header field but
+//! `tracestate` and the request id, and of the user only the numeric id.
 
-mod config;
 mod export;
-mod id;
-mod otlp;
-mod parent;
-mod protobuf;
-mod sampler;
-mod span;
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use hyper::{HeaderMap, Method, StatusCode, Version};
-
-pub use self::config::{
-    Collector, CollectorSettings, Compression, Endpoint, EndpointError, ExportHeaders, KeyValueListError, Resource,
+use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
 };
-use self::export::Exporter;
-use self::id::{SpanId, TraceId};
-use self::parent::Parent;
-pub use self::sampler::{SampleRatio, SampleRatioError, Sampler, SamplerError};
-use self::span::{Child, Interval, RequestSpans};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+
+use self::export::ExportMetrics;
+pub use self::export::{Collector, CollectorSettings, Endpoint, EndpointError};
+use plantstore_model::token::{TOKEN_PREFIX, is_jwt_shaped};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::{Exemplar, Exposition};
-use plantstore_telemetry::spans::{RecordedSpan, SpanRecorder};
+use plantstore_telemetry::spans::SpanRecorder;
+
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+/// Characters of a `traceparent` of version 00; later versions may be longer.
+const PARENT_LENGTH: usize = 55;
+/// Characters of a `tracestate` that is propagated: the least that the specification demands.
+const STATE_MAX: usize = 512;
+/// Methods that appear in names of spans. All others share one name, so that clients cannot choose the names.
+const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS];
 
 /// The trace that a request belongs to.
 pub(crate) struct Trace {
@@ -35,44 +40,90 @@ pub(crate) struct Trace {
     recording: Option<Recording>,
 }
 
-/// The part of a request's span that is known when the request arrives.
+/// The part of a request's spans that is known when the request arrives.
 struct Recording {
-    span: SpanId,
-    parent: Option<SpanId>,
-    /// The client's `tracestate`.
-    state: Option<String>,
+    /// Holds the span of the request, which is the parent of the others.
+    context: Context,
+    clock: Clock,
     version: Version,
     recorder: SpanRecorder,
 }
 
 impl Trace {
     /// Returns the client's trace, or a new one if the request is sampled. Without either, returns `None`.
-    pub(crate) fn of(tracer: Option<&Tracer>, version: Version, headers: &HeaderMap) -> Option<Self> {
-        let record = |id, parent, state| {
-            let recorder = SpanRecorder::default();
-            let recording = SpanId::random().map(|span| Recording { span, parent, state, version, recorder });
-            Self { id, recording }
-        };
-        let Some(parent) = Parent::of(headers) else {
-            let sampler = tracer?.sampler;
-            let id = TraceId::random().filter(|id| sampler.samples_root(*id))?;
-            return Some(record(id, None, None));
-        };
-        if tracer.is_some_and(|tracer| tracer.sampler.samples_child_of(parent)) {
-            return Some(record(parent.trace, Some(parent.span), parent::state(headers)));
+    pub(crate) fn of(
+        tracer: Option<&Tracer>,
+        version: Version,
+        headers: &HeaderMap,
+        arrived: Instant,
+    ) -> Option<Self> {
+        if tracer.is_none() && !headers.contains_key(TRACEPARENT) {
+            return None;
         }
-        Some(Self { id: parent.trace, recording: None })
+        let client = TraceContextPropagator::new().extract_with_context(&Context::new(), &ClientContext::of(headers));
+        let recording = tracer.and_then(|tracer| tracer.begin(&client, version, arrived));
+        let context = recording.as_ref().map_or(&client, |recording| &recording.context);
+        let id = context.span().span_context().trace_id();
+        (id != TraceId::INVALID).then_some(Self { id, recording })
     }
 
-    /// Returns the recorder of the request's spans, if it is recorded.
+    /// Returns the recorder of the request's steps, if it is recorded.
     pub(crate) fn recorder(&self) -> Option<&SpanRecorder> {
         self.recording.as_ref().map(|recording| &recording.recorder)
     }
 
     /// Returns the ids for an exemplar, if the request is recorded.
     pub(crate) fn exemplar(&self) -> Option<Exemplar> {
-        self.recording.as_ref().map(|recording| Exemplar { trace_id: self.id.0, span_id: recording.span.0 })
+        let span_id = self.recording.as_ref()?.context.span().span_context().span_id().to_bytes();
+        Some(Exemplar { trace_id: self.id.to_bytes(), span_id })
     }
+}
+
+/// The client's trace context, as far as it is well-formed. A request is never rejected for it.
+struct ClientContext<'a> {
+    parent: Option<&'a str>,
+    state: Option<String>,
+}
+
+impl<'a> ClientContext<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut parents = headers.get_all(TRACEPARENT).iter();
+        let parent = parents.next().filter(|_| parents.next().is_none()).and_then(|parent| parent.to_str().ok());
+        let states: Option<Vec<&str>> = headers.get_all(TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
+        let state = states.map(|states| states.join(",")).filter(|state| is_forwardable(state));
+        Self { parent: parent.filter(|parent| is_well_formed(parent.as_bytes())), state }
+    }
+}
+
+impl Extractor for ClientContext<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        match key {
+            TRACEPARENT => self.parent,
+            TRACESTATE => self.state.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT, TRACESTATE]
+    }
+}
+
+/// Checks the form of a `traceparent`, which the SDK does less strictly than the specification.
+fn is_well_formed(parent: &[u8]) -> bool {
+    let Some((known, rest)) = parent.split_at_checked(PARENT_LENGTH) else { return false };
+    let is_valid = |(place, byte): (usize, &u8)| match place {
+        2 | 35 | 52 => *byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    let valid_end = rest.is_empty() || (rest[0] == b'-' && !known.starts_with(b"00"));
+    valid_end && known.iter().enumerate().all(is_valid)
+}
+
+/// Checks that a `tracestate` is short and holds nothing that may be a token.
+fn is_forwardable(state: &str) -> bool {
+    let values = state.split(',').filter_map(|member| member.trim().split_once('='));
+    state.len() <= STATE_MAX && !state.contains(TOKEN_PREFIX) && !values.into_iter().any(|(_, it)| is_jwt_shaped(it))
 }
 
 /// A request that has ended.
@@ -85,72 +136,101 @@ pub(crate) struct TracedRequest<'a> {
     pub(crate) user: Option<UserId>,
     pub(crate) bytes: u64,
     pub(crate) complete: bool,
-    pub(crate) arrived: Instant,
 }
 
 /// Converts times of the monotonic clock to wall-clock time.
 struct Clock {
     now: Instant,
-    wall: Duration,
+    wall: SystemTime,
 }
 
 impl Clock {
     fn read() -> Self {
-        Self { now: Instant::now(), wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+        Self { now: Instant::now(), wall: SystemTime::now() }
     }
 
-    fn interval(&self, start: Instant, end: Instant) -> Interval {
-        let at = |time| self.wall.saturating_sub(self.now.saturating_duration_since(time));
-        let nanoseconds = |time| u64::try_from(at(time).as_nanos()).unwrap_or(u64::MAX);
-        Interval { start: nanoseconds(start), end: nanoseconds(end) }
+    fn wall_time(&self, time: Instant) -> SystemTime {
+        match time.checked_duration_since(self.now) {
+            Some(later) => self.wall + later,
+            None => self.wall - self.now.saturating_duration_since(time),
+        }
     }
 }
 
 /// Reports requests to a collector.
 pub(crate) struct Tracer {
-    sampler: Sampler,
-    exporter: Exporter,
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+    metrics: Arc<ExportMetrics>,
 }
 
 impl Tracer {
     /// Starts the export, which runs until [`Tracer::finish`].
     pub(crate) fn start(collector: Collector) -> Self {
-        Self { sampler: collector.sampler, exporter: Exporter::start(collector) }
+        let (provider, metrics) = collector.start();
+        let scope = InstrumentationScope::builder("plantstore").with_version(env!("CARGO_PKG_VERSION")).build();
+        Self { tracer: provider.tracer_with_scope(scope), provider, metrics }
+    }
+
+    /// Starts the span of a request, if it is sampled.
+    fn begin(&self, client: &Context, version: Version, arrived: Instant) -> Option<Recording> {
+        let clock = Clock::read();
+        let span = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
+        let span = self.tracer.build_with_context(span.with_start_time(clock.wall_time(arrived)), client);
+        let recorder = SpanRecorder::default();
+        span.is_recording().then(|| Recording { context: client.with_span(span), clock, version, recorder })
     }
 
     /// Queues the spans of a request that has ended, if it is recorded. Never waits.
     pub(crate) fn record(&self, trace: &Trace, request: &TracedRequest<'_>) {
-        let Some(recording) = &trace.recording else { return };
-        let clock = Clock::read();
-        let child = |recorded: RecordedSpan| {
-            let time = clock.interval(recorded.start, recorded.end);
-            SpanId::random().map(|span| Child { span, name: recorded.name, time })
-        };
-        self.exporter.enqueue(RequestSpans {
-            trace: trace.id,
-            span: recording.span,
-            parent: recording.parent,
-            state: recording.state.clone(),
-            version: recording.version,
-            method: request.method.cloned(),
-            route: request.route,
-            status: request.status,
-            error: request.error,
-            user: request.user,
-            request_id: request.id.to_owned(),
-            bytes: request.bytes,
-            complete: request.complete,
-            time: clock.interval(request.arrived, clock.now),
-            children: recording.recorder.take().into_iter().filter_map(child).collect(),
-        });
+        let Some(Recording { context, clock, version, recorder }) = &trace.recording else { return };
+        for step in recorder.take() {
+            let child = SpanBuilder::from_name(step.name).with_start_time(clock.wall_time(step.start));
+            let mut child = self.tracer.build_with_context(child.with_kind(SpanKind::Internal), context);
+            child.end_with_timestamp(clock.wall_time(step.end));
+        }
+        let method = request.method.filter(|method| METHODS.contains(method)).map_or("_OTHER", Method::as_str);
+        let route = Some(request.route).filter(|route| *route != "-");
+        // A mistake of the client is not a failure of the service.
+        let failed = request.status.is_none_or(|status| status.is_server_error()) || !request.complete;
+        let error_type = || request.error.map_or_else(|| "incomplete".to_owned(), |code| code.to_string());
+        let attributes = [
+            Some(KeyValue::new("http.request.method", method.to_owned())),
+            route.map(|route| KeyValue::new("http.route", route)),
+            request.status.map(|status| KeyValue::new("http.response.status_code", i64::from(status.as_u16()))),
+            failed.then(|| KeyValue::new("error.type", error_type())),
+            request.error.map(|error| KeyValue::new("plantstore.error_code", i64::from(error))),
+            request.user.map(|user| KeyValue::new("user.id", user.get().to_string())),
+            Some(KeyValue::new("plantstore.request_id", request.id.to_owned())),
+            Some(KeyValue::new("http.response.body.size", i64::try_from(request.bytes).unwrap_or(i64::MAX))),
+            protocol(*version).map(|version| KeyValue::new("network.protocol.version", version)),
+        ];
+        let span = context.span();
+        span.update_name(route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}")));
+        span.set_attributes(attributes.into_iter().flatten());
+        if failed {
+            span.set_status(Status::error(""));
+        }
+        span.end_with_timestamp(clock.wall_time(Instant::now()));
     }
 
     /// Sends the spans that are still queued.
     pub(crate) async fn finish(&self) {
-        self.exporter.finish().await;
+        let provider = self.provider.clone();
+        // Fails if the runtime ends meanwhile.
+        let _ = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(export::SHUTDOWN_TIMEOUT)).await;
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        self.exporter.write_metrics(exposition);
+        self.metrics.write(exposition);
+    }
+}
+
+fn protocol(version: Version) -> Option<&'static str> {
+    match version {
+        Version::HTTP_10 => Some("1.0"),
+        Version::HTTP_11 => Some("1.1"),
+        Version::HTTP_2 => Some("2"),
+        _ => None,
     }
 }

@@ -1,304 +1,344 @@
-//! Export of spans to a collector (OTLP over HTTP, in protobuf): a bounded queue, and one task that sends batches. A
+//! Export of spans to a collector (OTLP over HTTP, in protobuf) by the SDK of OpenTelemetry, through our own HTTP client. A
 //! collector that is slow or unreachable costs spans, which are counted, and never a request.
+//!
+//! The SDK reads the `OTEL_` variables of the sampler, the resource, the batches and the header fields.
 
+use std::fmt;
 use std::io::Write as _;
+use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use flate2::Compression as Level;
+use flate2::Compression;
 use flate2::write::GzEncoder;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, StatusCode};
-use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-
-use super::config::{Collector, Compression};
-use super::id::random;
-use super::otlp::{self, PartialSuccess};
-use super::span::RequestSpans;
-use plantstore_client::{ClientError, Response};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, StatusCode};
+use opentelemetry::KeyValue;
+use opentelemetry_http::{HttpClient, HttpError};
+use opentelemetry_otlp::{Protocol, SpanExporter as OtlpExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, IdGenerator as _, RandomIdGenerator, Sampler, SdkTracerProvider, Span,
+    SpanData, SpanExporter, SpanProcessor,
+};
+use plantstore_client::trust::{self, TrustError};
+use plantstore_client::{Cleartext, Client, HttpUrl, Proxies, Settings, UrlError};
 use plantstore_telemetry::metrics::{Counter, Exposition};
+use prost::Message as _;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
-/// Requests whose spans are queued at most; the spans of others are dropped.
-const QUEUE_MAX: usize = 2_048;
-/// Requests whose spans are sent together.
-const BATCH_MAX: usize = 512;
-/// Time for which the first request of a batch waits for others.
-const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// Time for which a batch is retried before it is dropped.
-const RETRY_FOR: Duration = Duration::from_secs(60);
-/// Shortest and longest pause between attempts.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Path for spans, relative to the collector's base URL.
+const TRACES: &str = "/v1/traces";
+/// Bytes of a response of the collector at most.
+const RESPONSE_MAX: usize = 1 << 20;
+/// Spans that wait for export at most; others are dropped.
+const QUEUE_MAX: usize = 8_192;
+/// Longest time for the last spans, unless the shutdown ends earlier.
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Sending end of the queue.
-pub(super) struct Exporter {
-    queue: mpsc::Sender<RequestSpans>,
-    stop: watch::Sender<bool>,
-    task: Mutex<Option<JoinHandle<()>>>,
-    metrics: Arc<ExportMetrics>,
+/// URL that spans are sent to, `http://` or `https://`.
+#[derive(Clone, Debug)]
+pub struct Endpoint(HttpUrl);
+
+/// A text is not the URL of a collector. The messages say what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    #[error(
+        "write it as http://HOST:PORT or https://HOST:PORT, without user name, password, query and fragment, for example \
+         http://127.0.0.1:4318; {TRACES} is added to it"
+    )]
+    Base,
+    #[error(
+        "write it as http://HOST:PORT/PATH or https://HOST:PORT/PATH, without user name, password and fragment, for example \
+         http://127.0.0.1:4318{TRACES}"
+    )]
+    Traces,
 }
 
-/// Spans by outcome.
-#[derive(Default)]
-struct ExportMetrics {
+/// Parses the collector's base URL, to which the path for spans is added.
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        if text.contains('?') {
+            return Err(EndpointError::Base);
+        }
+        let base = text.strip_suffix('/').unwrap_or(text);
+        let address = HttpUrl::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere);
+        address.map(Self).map_err(|_: UrlError| EndpointError::Base)
+    }
+}
+
+impl Endpoint {
+    /// Parses the URL for spans, to which nothing is added.
+    pub fn for_traces(text: &str) -> Result<Self, EndpointError> {
+        let address = HttpUrl::parse(text, Cleartext::Anywhere);
+        address.map(Self).map_err(|_: UrlError| EndpointError::Traces)
+    }
+}
+
+pub struct CollectorSettings<'a> {
+    pub endpoint: Endpoint,
+    /// File of the certificates of authorities to trust instead of the system's.
+    pub authorities: Option<&'a Path>,
+    /// Compresses the spans with gzip.
+    pub gzip: bool,
+    /// Timeout of an export, with its retries.
+    pub timeout: Duration,
+    /// Replaces the name of the service in `OTEL_RESOURCE_ATTRIBUTES`.
+    pub service_name: Option<String>,
+    /// Replaces the sampler of the variables by a parent-based one with this ratio.
+    pub sample_ratio: Option<f64>,
+    pub proxies: Proxies,
+}
+
+/// A collector of traces, and the requests that are reported to it.
+pub struct Collector {
+    target: Target,
+    resource: Resource,
+    sampler: Option<Sampler>,
+}
+
+impl Collector {
+    pub fn new(settings: CollectorSettings<'_>) -> Result<Self, TrustError> {
+        let CollectorSettings { endpoint, authorities, gzip, timeout, service_name, sample_ratio, proxies } = settings;
+        let ca_option = "--otlp-ca";
+        let roots = trust::authorities_for(&endpoint.0, authorities, ca_option)?;
+        let cleartext = Cleartext::Anywhere;
+        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max: RESPONSE_MAX });
+        let sampler = sample_ratio.map(|ratio| Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))));
+        let target = Target { client, address: endpoint.0, gzip, timeout };
+        Ok(Self { target, resource: resource(service_name), sampler })
+    }
+
+    /// Starts the export; to be called within the runtime that sends the requests.
+    pub(super) fn start(self) -> (SdkTracerProvider, Arc<ExportMetrics>) {
+        let metrics = Arc::<ExportMetrics>::default();
+        let (address, timeout) = (self.target.address.uri().to_string(), self.target.timeout);
+        let client = CollectorClient {
+            target: Arc::new(self.target),
+            runtime: Handle::current(),
+            failing: AtomicBool::new(false),
+            partial: AtomicBool::new(false),
+            metrics: Arc::clone(&metrics),
+        };
+        let exporter = OtlpExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_endpoint(address)
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(timeout)
+            .build()
+            .expect("the endpoint is a URL and the client is given");
+        let exporter = CountingExporter { exporter, metrics: Arc::clone(&metrics) };
+        let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE_MAX).build();
+        let queue = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+        let processor = BoundedProcessor { queue, metrics: Arc::clone(&metrics) };
+        let provider = SdkTracerProvider::builder().with_resource(self.resource).with_span_processor(processor);
+        let provider = match self.sampler {
+            Some(sampler) => provider.with_sampler(sampler),
+            None => provider,
+        };
+        (provider.build(), metrics)
+    }
+}
+
+/// Returns the attributes of this process; those of the variables take precedence.
+fn resource(service_name: Option<String>) -> Resource {
+    let instance = RandomIdGenerator::default().new_trace_id().to_string();
+    let resource = Resource::builder_empty()
+        .with_attributes([
+            KeyValue::new("service.name", "plantstore"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", instance),
+        ])
+        .with_detectors(&[Box::new(TelemetryResourceDetector), Box::new(EnvResourceDetector::new())]);
+    match service_name {
+        Some(name) => resource.with_service_name(name).build(),
+        None => resource.build(),
+    }
+}
+
+/// Spans by outcome, and the length of the queue.
+#[derive(Debug, Default)]
+pub(super) struct ExportMetrics {
+    waiting: AtomicUsize,
     exported: Counter,
     dropped: Counter,
     rejected: Counter,
+    /// Number of spans that the collector rejected with its last response; the largest number stands for all.
+    rejected_by_response: AtomicU64,
 }
 
-impl Exporter {
-    pub(super) fn start(collector: Collector) -> Self {
-        let (queue, waiting) = mpsc::channel(QUEUE_MAX);
-        let (stop, stopped) = watch::channel(false);
-        let metrics = Arc::<ExportMetrics>::default();
-        let (metrics_of_task, failing, partial) = (Arc::clone(&metrics), false, false);
-        let sender = Sender { collector, metrics: metrics_of_task, stopped, failing, partial };
-        let task = tokio::spawn(sender.run(waiting));
-        Self { queue, stop, task: Mutex::new(Some(task)), metrics }
-    }
-
-    /// Queues spans; drops them when the queue is full.
-    pub(super) fn enqueue(&self, spans: RequestSpans) {
-        let count = spans.count();
-        if self.queue.try_send(spans).is_err() {
-            self.metrics.dropped.add(count);
-        }
-    }
-
-    /// Sends the queued spans, without a pause, and ends the task.
-    pub(super) async fn finish(&self) {
-        self.stop.send_replace(true);
-        if let Some(task) = self.task.lock().await.take() {
-            let _ = task.await;
-        }
-    }
-
-    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
-        let ExportMetrics { exported, dropped, rejected } = &*self.metrics;
+impl ExportMetrics {
+    pub(super) fn write(&self, exposition: &mut Exposition) {
         exposition
             .counter("plantstore_trace_spans_total", "Spans, by outcome.")
-            .sample(&[("outcome", "exported".into())], exported.get())
-            .sample(&[("outcome", "dropped".into())], dropped.get())
-            .sample(&[("outcome", "rejected".into())], rejected.get());
-        let waiting = self.queue.max_capacity() - self.queue.capacity();
+            .sample(&[("outcome", "exported".into())], self.exported.get())
+            .sample(&[("outcome", "dropped".into())], self.dropped.get())
+            .sample(&[("outcome", "rejected".into())], self.rejected.get());
         exposition
-            .gauge("plantstore_trace_queue_depth", "Requests whose spans wait to be exported.")
-            .sample(&[], waiting);
+            .gauge("plantstore_trace_queue_depth", "Spans that wait to be exported.")
+            .sample(&[], self.waiting.load(Ordering::Relaxed));
     }
 }
 
-/// The task that sends batches.
-struct Sender {
-    collector: Collector,
+/// Drops and counts the spans for which the queue has no place.
+#[derive(Debug)]
+struct BoundedProcessor {
+    queue: BatchSpanProcessor,
     metrics: Arc<ExportMetrics>,
-    stopped: watch::Receiver<bool>,
+}
+
+impl SpanProcessor for BoundedProcessor {
+    fn on_start(&self, span: &mut Span, context: &opentelemetry::Context) {
+        self.queue.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if self.metrics.waiting.fetch_add(1, Ordering::Relaxed) < QUEUE_MAX {
+            return self.queue.on_end(span);
+        }
+        self.metrics.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.dropped.count();
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.queue.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.queue.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.queue.set_resource(resource);
+    }
+}
+
+/// Counts the spans of each export by its outcome.
+#[derive(Debug)]
+struct CountingExporter {
+    exporter: OtlpExporter,
+    metrics: Arc<ExportMetrics>,
+}
+
+impl SpanExporter for CountingExporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let metrics = &*self.metrics;
+        let count = batch.len();
+        metrics.waiting.fetch_sub(count, Ordering::Relaxed);
+        let result = self.exporter.export(batch).await;
+        let rejected = metrics.rejected_by_response.swap(0, Ordering::Relaxed).min(count as u64);
+        metrics.rejected.add(rejected);
+        let others = if result.is_ok() { &metrics.exported } else { &metrics.dropped };
+        others.add(count as u64 - rejected);
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// The collector as a target of requests.
+struct Target {
+    client: Client,
+    address: HttpUrl,
+    gzip: bool,
+    timeout: Duration,
+}
+
+/// The HTTP client that the SDK exports with.
+struct CollectorClient {
+    target: Arc<Target>,
+    runtime: Handle,
     /// The last attempt failed.
-    failing: bool,
+    failing: AtomicBool,
     /// The last batch was accepted in part only.
-    partial: bool,
+    partial: AtomicBool,
+    metrics: Arc<ExportMetrics>,
 }
 
-/// Outcome of an attempt to send a batch.
-enum ExportOutcome {
-    Accepted(PartialSuccess),
-    /// The batch will never be accepted.
-    Rejected(String),
-    /// The batch may be accepted later, after this time if the collector names one.
-    Retry(String, Option<Duration>),
+impl fmt::Debug for CollectorClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("CollectorClient").finish_non_exhaustive()
+    }
 }
 
-impl Sender {
-    async fn run(mut self, mut waiting: mpsc::Receiver<RequestSpans>) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        while self.gather(&mut waiting, &mut batch).await {
-            self.deliver(&batch).await;
-            batch.clear();
+#[async_trait::async_trait]
+impl HttpClient for CollectorClient {
+    /// Sends a batch once. If the connection breaks before the response, the collector may have received it already; the SDK
+    /// sends it again all the same, as OTLP allows. Duplicates have the same span ids.
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (mut head, mut body) = request.into_parts();
+        // The collector's message may quote configured header fields, and they may be secret.
+        let is_quotable = head.headers.keys().all(|name| [CONTENT_TYPE, CONTENT_ENCODING, USER_AGENT].contains(name));
+        let target = Arc::clone(&self.target);
+        if target.gzip {
+            // The SDK would do this with a second implementation of gzip.
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(&body)?;
+            body = encoder.finish()?.into();
+            head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-    }
-
-    /// Collects a batch; returns false when there are no more.
-    async fn gather(&mut self, waiting: &mut mpsc::Receiver<RequestSpans>, batch: &mut Vec<RequestSpans>) -> bool {
-        let stopped = self.stopped.wait_for(|stopped| *stopped);
-        let gathering = async {
-            waiting.recv_many(batch, BATCH_MAX).await;
-            let deadline = Instant::now() + BATCH_DELAY;
-            while batch.len() < BATCH_MAX
-                && let Ok(1..) = timeout_at(deadline, waiting.recv_many(batch, BATCH_MAX - batch.len())).await
-            {
-            }
+        let sending =
+            async move { timeout(target.timeout, target.client.post(&target.address, head.headers, body)).await };
+        // The SDK calls this on a thread of its own, which has no timers and sockets.
+        let response = match self.runtime.spawn(sending).await {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(Err(error))) => return Err(self.failed(error.to_string())),
+            Ok(Err(_)) => return Err(self.failed("the collector did not respond in time".to_owned())),
+            Err(_) => return Err(self.failed("the service stops".to_owned())),
         };
-        let is_over = tokio::select! {
-            biased;
-            _ = stopped => true,
-            () = gathering => false,
-        };
-        if is_over {
-            // The spans that are queued already are still sent.
-            waiting.close();
-            while batch.len() < BATCH_MAX
-                && let Ok(spans) = waiting.try_recv()
-            {
-                batch.push(spans);
-            }
-        }
-        !batch.is_empty()
-    }
-
-    /// Sends a batch, with retries for a while; without them when the service stops.
-    async fn deliver(&mut self, batch: &[RequestSpans]) {
-        let count = batch.iter().map(RequestSpans::count).sum();
-        let body = self.encode(batch);
-        let deadline = Instant::now() + RETRY_FOR;
-        // Jitter takes away half of it at most.
-        let mut pause = BACKOFF.0 * 2;
-        loop {
-            let is_last = *self.stopped.borrow();
-            let (reason, wanted) = match self.send(body.clone()).await {
-                ExportOutcome::Accepted(partial) => {
-                    self.succeeded(&partial);
-                    let rejected = partial.rejected.min(count);
-                    self.metrics.rejected.add(rejected);
-                    return self.metrics.exported.add(count - rejected);
-                }
-                ExportOutcome::Rejected(reason) => {
-                    self.failed(&reason);
-                    return self.metrics.rejected.add(count);
-                }
-                ExportOutcome::Retry(reason, wanted) => (reason, wanted),
-            };
-            self.failed(&reason);
-            let pausing = wanted.unwrap_or_else(|| with_jitter(pause)).clamp(BACKOFF.0, BACKOFF.1);
-            if is_last || Instant::now() + pausing > deadline {
-                return self.metrics.dropped.add(count);
-            }
-            tokio::select! {
-                () = sleep(pausing) => {}
-                _ = self.stopped.wait_for(|stopped| *stopped) => {}
-            }
-            pause = (pause * 2).min(BACKOFF.1);
-        }
-    }
-
-    fn encode(&self, batch: &[RequestSpans]) -> Bytes {
-        let body = otlp::request(&self.collector.resource, batch);
-        match self.collector.compression {
-            Compression::None => body.into(),
-            Compression::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
-                // Writing to memory does not fail.
-                let _ = encoder.write_all(&body);
-                encoder.finish().unwrap_or_default().into()
-            }
-        }
-    }
-
-    fn headers(&self) -> HeaderMap {
-        let mut headers = self.collector.headers.clone();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        if self.collector.compression == Compression::Gzip {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        headers
-    }
-
-    /// Sends a batch once. If the connection breaks before the response, the collector may have received it already; it is
-    /// sent again all the same, as OTLP allows. Duplicates have the same span ids.
-    async fn send(&self, body: Bytes) -> ExportOutcome {
-        let Collector { client, address, timeout: limit, .. } = &self.collector;
-        match timeout(*limit, client.post(address, self.headers(), body)).await {
-            Ok(Ok(response)) => self.outcome(&response),
-            Ok(Err(error @ ClientError::NoTrustRoots(..))) => ExportOutcome::Rejected(error.to_string()),
-            Ok(Err(
-                error @ (ClientError::Unreachable(..)
-                | ClientError::Broken { .. }
-                | ClientError::Truncated { .. }
-                | ClientError::TooLarge { .. }),
-            )) => ExportOutcome::Retry(error.to_string(), None),
-            Err(_) => ExportOutcome::Retry("the collector did not respond in time".to_owned(), None),
-        }
-    }
-
-    fn outcome(&self, response: &Response) -> ExportOutcome {
         let status = response.status;
-        let reason = || match self.loggable(&otlp::message(&response.body)) {
-            Some(message) => format!("it answers {status}: {message}"),
-            None => format!("it answers {status}"),
-        };
-        match status {
-            status if status.is_success() => ExportOutcome::Accepted(otlp::partial_success(&response.body)),
-            StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => ExportOutcome::Retry(reason(), retry_after(&response.headers)),
-            _ => ExportOutcome::Rejected(reason()),
+        if status.is_success() {
+            self.succeeded(&response.body, is_quotable);
+        } else {
+            self.failed(format!("it answers {status}"));
+            if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
+                self.metrics.rejected_by_response.store(u64::MAX, Ordering::Relaxed);
+            }
         }
+        let mut forwarded = Response::new(response.body);
+        *forwarded.status_mut() = status;
+        *forwarded.headers_mut() = response.headers;
+        Ok(forwarded)
     }
+}
 
-    /// Returns a message of the collector, unless header fields are configured: it may quote them, and they may be secret.
-    fn loggable<'a>(&self, message: &'a str) -> Option<&'a str> {
-        Some(message).filter(|message| !message.is_empty() && self.collector.headers.is_empty())
-    }
-
+impl CollectorClient {
     /// Logs the first failure after a success; [`Self::succeeded`] logs the first success after that.
-    fn failed(&mut self, error: &str) {
-        if !std::mem::replace(&mut self.failing, true) {
+    fn failed(&self, error: String) -> HttpError {
+        if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(error, "the collector does not accept spans: they are buffered for a while, then dropped");
         }
+        error.into()
     }
 
-    fn succeeded(&mut self, PartialSuccess { rejected, message }: &PartialSuccess) {
-        if std::mem::replace(&mut self.failing, false) {
+    fn succeeded(&self, body: &[u8], is_quotable: bool) {
+        if self.failing.swap(false, Ordering::Relaxed) {
             tracing::info!("the collector accepts spans again");
         }
-        let is_partial = *rejected > 0 || !message.is_empty();
-        if !std::mem::replace(&mut self.partial, is_partial) && is_partial {
-            let error = self.loggable(message);
+        let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
+        let partial = response.partial_success.unwrap_or_default();
+        let rejected = u64::try_from(partial.rejected_spans).unwrap_or(0);
+        self.metrics.rejected_by_response.store(rejected, Ordering::Relaxed);
+        let is_partial = rejected > 0 || !partial.error_message.is_empty();
+        if !self.partial.swap(is_partial, Ordering::Relaxed) && is_partial {
+            let error = is_quotable.then_some(partial.error_message);
             tracing::warn!(rejected, error, "the collector accepted spans only in part, or with a warning");
         }
-    }
-}
-
-/// Returns a random time between half of `pause` and all of it, so that processes that failed together retry at different
-/// times.
-fn with_jitter(pause: Duration) -> Duration {
-    // Without randomness, the whole pause.
-    let random = u32::from_be_bytes(random().unwrap_or([u8::MAX; 4]));
-    let half = pause / 2;
-    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
-}
-
-/// Returns the time that `Retry-After` asks to wait, which is a number of seconds or a date.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    let until = |date: SystemTime| date.duration_since(SystemTime::now()).unwrap_or_default();
-    text.parse().map(Duration::from_secs).ok().or_else(|| httpdate::parse_http_date(text).ok().map(until))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_keeps_at_least_half_of_the_pause() {
-        let pause = Duration::from_secs(4);
-        let pauses: Vec<Duration> = (0..100).map(|_| with_jitter(pause)).collect();
-        assert!(pauses.iter().all(|found| (pause / 2..=pause).contains(found)), "{pauses:?}");
-        assert!(pauses.iter().any(|found| *found != pauses[0]), "{pauses:?}");
-    }
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let parse = |text: &str| {
-            let value = HeaderValue::from_str(text).expect("a value");
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)]))
-        };
-        assert_eq!(parse("7"), Some(Duration::from_secs(7)));
-        assert_eq!(parse("Thu, 01 Jan 1970 00:00:00 GMT"), Some(Duration::ZERO));
-        let later = parse("Fri, 31 Dec 9999 23:59:59 GMT").expect("a date");
-        assert!(later > BACKOFF.1);
-        assert_eq!([parse("soon"), parse("-1"), parse("")], [None; 3]);
-        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }
