@@ -69,12 +69,10 @@ fn responses_to_anonymous(server: &Server) -> Vec<Response> {
         anonymous.get("/plants"),
         nonsense(),
         (0..100).map(|_| nonsense()).find(|response| response.status == 429).expect("too many failures"),
-        raw("nonsense\r\n\r\n"),
         raw("GET /livez HTTP/1.1\r\n\r\n"),
-        raw(&format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(20_000))),
         raw("GET /livez HTTP/1.1\r\nHo"),
     ];
-    let expected = [200, 200, 401, 401, 429, 400, 400, 431, 408];
+    let expected = [200, 200, 401, 401, 429, 400, 408];
     assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), expected);
     responses
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Connection, Engine, Response, Server, Site, wait_for};
+use crate::support::{Engine, Response, Server, Site, wait_for};
 
 /// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -44,13 +44,10 @@ fn is_dated(response: &Response, ahead: Duration) -> bool {
     date <= now + TOLERANCE && date + TOLERANCE >= now
 }
 
-/// Returns responses of each kind that has a `Date`: over HTTP/1.1, over HTTP/2, and to a malformed request.
+/// Returns responses over HTTP/1.1 and over HTTP/2.
 fn responses(server: &Server) -> Vec<Response> {
-    let mut malformed = Connection::open(server.address());
-    malformed.send("nonsense\r\n\r\n");
     // Several responses, because each thread of the server may cache its own date.
     let mut all: Vec<Response> = (0..12).map(|_| server.anonymous().get("/livez")).collect();
-    all.push(malformed.read_response(false));
     all.push(Http2::open(&server.anonymous()).get("/livez"));
     all
 }

@@ -77,10 +77,8 @@ impl Api {
     /// Maps a rejection by the transport.
     pub(crate) fn rejection(&self, rejection: Rejection) -> ApiError {
         match rejection {
-            Rejection::Malformed => ApiError::BadRequest("the request is not well-formed HTTP/1.1"),
             Rejection::HeadTimeout => ApiError::RequestTimeout,
             Rejection::HeadTooLarge => ApiError::HeadersTooLarge,
-            Rejection::BodyTooLarge => ApiError::BodyTooLarge { limit: self.limits.max_body_bytes, close: true },
             Rejection::TransferEncoding => ApiError::BadTransferEncoding,
             Rejection::Overloaded => ApiError::Overloaded,
             Rejection::NotEncrypted => {

@@ -13,7 +13,6 @@ pub(crate) struct ConnectionMetrics {
     silent: Counter,
     slow_head: Counter,
     large_head: Counter,
-    large_body: Counter,
     malformed: Counter,
     stalled: Counter,
     handshake: Counter,
@@ -40,7 +39,6 @@ impl ConnectionMetrics {
             CloseReason::Idle => self.silent.count(),
             CloseReason::HeadTimeout => self.slow_head.count(),
             CloseReason::HeadTooLarge => self.large_head.count(),
-            CloseReason::BodyTooLarge => self.large_body.count(),
             CloseReason::Malformed => self.malformed.count(),
             CloseReason::Stalled => self.stalled.count(),
             CloseReason::ProtocolViolation => self.misuse.count(),
@@ -68,7 +66,6 @@ impl ConnectionMetrics {
             .sample(&[("reason", "idle".into())], self.silent.get())
             .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
             .sample(&[("reason", "header_too_large".into())], self.large_head.get())
-            .sample(&[("reason", "body_too_large".into())], self.large_body.get())
             .sample(&[("reason", "malformed".into())], self.malformed.get())
             .sample(&[("reason", "stalled".into())], self.stalled.get())
             .sample(&[("reason", "tls_handshake".into())], self.handshake.get())

@@ -158,7 +158,7 @@ async fn serve_http1<H: Handler>(
         }
     };
     let parts = Pin::into_inner(connection).into_parts();
-    let mut reason = state.close_reason().map(|reason| reason.with_unparsed(&parts.read_buf, limits));
+    let mut reason = state.close_reason();
     let (stream, read) = parts.io.into_inner().into_parts();
     if let Some(CloseReason::SwitchToHttp2) = reason {
         return Some((stream, read));
@@ -171,6 +171,8 @@ async fn serve_http1<H: Handler>(
         handler.observe(ConnectionEvent::Aborted(reason));
         match reason.rejection() {
             Some(rejection) => stream.send_last(&handler.reject(rejection, client, state.since())).await,
+            // The client may still be sending what hyper has rejected.
+            None if matches!(reason, CloseReason::HeadTooLarge | CloseReason::Malformed) => stream.linger().await,
             None => stream.close().await,
         }
     } else if state.lingers() {
@@ -204,6 +206,8 @@ fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReas
     if stream.write_timed_out() {
         return Some(CloseReason::Stalled);
     }
-    // Hyper closes without a response for some errors, for example another version of HTTP.
+    if error.is_parse_too_large() {
+        return Some(CloseReason::HeadTooLarge);
+    }
     error.is_parse().then_some(CloseReason::Malformed)
 }

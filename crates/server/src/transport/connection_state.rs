@@ -4,7 +4,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::limits::TransportLimits;
 use super::rejection::Rejection;
 
 pub(super) struct ConnectionState(Mutex<Inner>);
@@ -34,9 +33,9 @@ pub(crate) enum CloseReason {
     /// No request arrived in time. The client expects no response.
     Idle,
     HeadTimeout,
+    /// Hyper cannot parse a head that is too large, or has too many lines.
     HeadTooLarge,
-    /// The announced body has more bytes than hyper can count.
-    BodyTooLarge,
+    /// Hyper cannot parse the bytes as a request.
     Malformed,
     /// The client did not read its response for too long.
     Stalled,
@@ -50,23 +49,14 @@ impl CloseReason {
     /// Returns the rejection to send, if the client expects a response.
     pub(super) fn rejection(self) -> Option<Rejection> {
         match self {
-            Self::Idle | Self::Stalled | Self::ProtocolViolation | Self::SwitchToHttp2 => None,
             Self::HeadTimeout => Some(Rejection::HeadTimeout),
-            Self::HeadTooLarge => Some(Rejection::HeadTooLarge),
-            Self::BodyTooLarge => Some(Rejection::BodyTooLarge),
-            Self::Malformed => Some(Rejection::Malformed),
-        }
-    }
-
-    /// Distinguishes the two causes of hyper's status 431 by the bytes left in its buffer. A head that is too large is
-    /// still there; a head that announces a body of more bytes than hyper can count was consumed.
-    pub(super) fn with_unparsed(self, unparsed: &[u8], limits: &TransportLimits) -> Self {
-        let is_method = unparsed.first().is_some_and(u8::is_ascii_alphabetic);
-        let lines = unparsed.split(|byte| *byte == b'\n').count();
-        let is_large_head = is_method && (unparsed.len() >= limits.max_header_bytes || lines > limits.max_headers);
-        match self {
-            Self::HeadTooLarge if !is_large_head => Self::BodyTooLarge,
-            reason => reason,
+            // Hyper has responded to the last two, as far as it does.
+            Self::Idle
+            | Self::Stalled
+            | Self::ProtocolViolation
+            | Self::SwitchToHttp2
+            | Self::HeadTooLarge
+            | Self::Malformed => None,
         }
     }
 }

@@ -15,8 +15,7 @@ use super::connection_state::CloseReason;
 use super::in_flight::InFlightRequest;
 use super::rejection::Rejection;
 
-/// Header field that every response of a handler has. Responses that hyper generates lack it, and are recognised by
-/// that.
+/// Header field that every response of a handler has.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Handles the requests of a listener.

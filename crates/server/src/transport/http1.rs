@@ -1,9 +1,9 @@
 //! HTTP/1.1: the bytes of a connection under deadlines.
 //!
 //! The HTTP library reads and writes through an [`Http1Stream`], which knows from the [`ConnectionState`] whether a request is
-//! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. It also holds back the
-//! responses that hyper would give on its own to requests it cannot parse: the handler renders those. And it detects
-//! the first bytes of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison.
+//! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. It also detects the first
+//! bytes of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison. Hyper itself responds to bytes that it cannot
+//! parse as a request, with a bare 400 or 431.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,6 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_state::{CloseReason, ConnectionState, Phase};
-use super::handler::REQUEST_ID;
 use super::http2::PREFACE;
 use super::socket::Timer;
 use super::state::Transport;
@@ -131,15 +130,6 @@ impl AsyncRead for Http1Stream {
 
 impl AsyncWrite for Http1Stream {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let bytes = match library_response(bytes) {
-            Some((0, reason)) => {
-                self.connection.close(reason);
-                return Poll::Ready(Ok(bytes.len()));
-            }
-            // First the handler's own; the rest is offered again.
-            Some((start, _)) => &bytes[..start],
-            None => bytes,
-        };
         Pin::new(&mut self.stream).poll_write(task, bytes)
     }
 
@@ -154,28 +144,4 @@ impl AsyncWrite for Http1Stream {
         }
         Pin::new(&mut self.stream).poll_shutdown(task)
     }
-}
-
-/// Finds a response of hyper's own in `bytes`: where it starts, and its cause. Hyper responds by itself only when it
-/// cannot parse a request; such a response is the last thing it writes, has no body, and lacks the header field that all of
-/// the handler's have. A text inside a body cannot look like one: JSON has no line breaks within strings.
-fn library_response(bytes: &[u8]) -> Option<(usize, CloseReason)> {
-    /// Hyper takes the minor version of the previous request.
-    const STATUSES: [&[u8]; 2] = [b"HTTP/1.1 4", b"HTTP/1.0 4"];
-    const NO_BODY: &[u8] = b"\r\ncontent-length: 0\r\n";
-    if !bytes.ends_with(b"\r\n\r\n") {
-        return None;
-    }
-    let starts = |(place, byte): &(usize, &u8)| {
-        // The first byte alone first: responses without a body are common, and those of hyper are not.
-        **byte == b'H' && STATUSES.iter().any(|status| bytes[*place..].starts_with(status))
-    };
-    let (start, _) = bytes.iter().enumerate().rev().find(starts)?;
-    let head = &bytes[start..];
-    let holds = |text: &[u8]| head.windows(text.len()).any(|window| window == text);
-    if holds(REQUEST_ID.as_str().as_bytes()) || !holds(NO_BODY) {
-        return None;
-    }
-    let too_large = head[b"HTTP/1.1 ".len()..].starts_with(b"431");
-    Some((start, if too_large { CloseReason::HeadTooLarge } else { CloseReason::Malformed }))
 }
