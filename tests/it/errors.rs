@@ -97,6 +97,7 @@ fn bytes_that_are_not_http_get_a_bare_400(#[values(Engine::Sqlite, Engine::Postg
         "GET /plants\r\n\r\n".to_owned(),
         "GET /plants HTTP/1.1\r\nno colon\r\n\r\n".to_owned(),
         "GET /plants HTTP/1.1\r\nHost: x\r\nbad name: x\r\n\r\n".to_owned(),
+        "GET /plants HTTP/3.0\r\nHost: x\r\n\r\n".to_owned(),
         "GET /pl ants HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
         "\u{16}\u{3}\u{1} a TLS client\r\n\r\n".to_owned(),
         format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: x\r\n\r\n"),
@@ -119,9 +120,6 @@ fn bytes_that_are_not_http_get_a_bare_400(#[values(Engine::Sqlite, Engine::Postg
     connection: close
     content-length: 0
     ");
-    let mut other_version = Connection::open(server.address());
-    other_version.send("GET /plants HTTP/3.0\r\nHost: x\r\n\r\n");
-    assert!(other_version.is_closed_by_server());
 }
 
 #[rstest]
