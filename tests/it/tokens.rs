@@ -170,6 +170,31 @@ fn token_never_gives_more_than_it_has(#[values(Engine::Sqlite, Engine::Postgres)
 }
 
 #[rstest]
+fn token_is_renewed_from_14_days_before_its_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let with_expiry = |expires: &str| server.client(&site.token("ada", &["--scope", ALL_SCOPES, "--expires", expires]));
+    let (ending, other) = (with_expiry("13d"), with_expiry("15d"));
+    let early = create(&other, &json!({"renew": true}));
+    assert_eq!(early.error(), 40008);
+    assert!(early.message().starts_with("an access token can be renewed from 14 days before its end on"), "{early:?}");
+    let weak = server.client(&site.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
+    assert_eq!(create(&weak, &json!({"renew": true, "scopes": ["plants:write"]})).error(), 40008);
+    assert_eq!(create(&ending, &json!({"renew": true, "expires_at": "2999-01-01T00:00:00Z"})).error(), 40008);
+    assert_eq!(create(&ending, &json!({"renew": 1})).error(), 40002);
+
+    let me = ending.get("/me").json();
+    let [old, scopes] = ["id", "scopes"].map(|field| &me["token"][field]);
+    let (_, renewed) = created(&ending, &json!({"renew": true, "label": "first token", "scopes": scopes}));
+    let token = renewed.get("/me").json()["token"].clone();
+    let expires: jiff::Timestamp = token["expires_at"].as_str().unwrap().parse().unwrap();
+    assert_eq!(expires.duration_since(jiff::Timestamp::now()).as_hours(), 90 * 24 - 1);
+    assert_eq!((&token["scopes"], &token["label"]), (scopes, &json!("first token")));
+    assert_eq!(ending.get("/me").status, 200, "its owner revokes the old token when the new one is stored");
+    assert_eq!(revoke(&renewed, old).status, 204);
+}
+
+#[rstest]
 fn body_of_a_token_request_is_validated(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);

@@ -9,6 +9,8 @@ use crate::user::Role;
 
 /// Lifetime of a token that is requested without an expiry time.
 const DEFAULT_LIFETIME: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// Time before its end from which a token can be renewed.
+const RENEWAL_PERIOD: SignedDuration = SignedDuration::from_hours(14 * 24);
 
 /// The body of a request for a new token. A field that is `null` counts as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct TokenRequest {
     label: TokenLabel,
     scopes: Option<Scopes>,
     expires: Option<Timestamp>,
+    /// The new token replaces the one that it is requested with, and may expire later.
+    renew: bool,
 }
 
 /// The credentials that a token is requested with. They limit what the new token can have.
@@ -36,20 +40,23 @@ pub enum TokenRequestError {
     NoDefaultScopes,
     #[error("an access token created with this one can expire at {0} at the latest")]
     Expiry(Timestamp),
+    #[error("an access token can be renewed from 14 days before its end on, and this one expires at {0}")]
+    RenewalTooEarly(Timestamp),
 }
 
 impl TokenRequest {
     /// Parses one JSON object and reports all errors together.
     pub fn from_json(bytes: &[u8], now: Timestamp) -> Result<Self, BodyError> {
-        let mut object = JsonObject::parse(bytes, ["label", "scopes", "expires_at"], "")?;
+        let mut object = JsonObject::parse(bytes, ["label", "scopes", "expires_at", "renew"], "")?;
         let label = object.optional(0, label).unwrap_or_default();
         let scopes = object.optional(1, scopes);
         let expires = object.optional(2, |raw| expiry(raw, now));
-        object.finish(Some(Self { label, scopes, expires }))
+        let renew = object.optional(3, boolean).unwrap_or_default();
+        object.finish(Some(Self { label, scopes, expires, renew }))
     }
 
     /// Returns the attributes of the new token: a subset of the scopes of the parent token, and an expiry time that is not
-    /// later. Without scopes in the request, the default scopes that the parent token has.
+    /// later unless it renews the parent token. Without scopes in the request, the default scopes that the parent token has.
     pub fn attributes(self, parent: ParentToken, now: Timestamp) -> Result<TokenAttributes, TokenRequestError> {
         let default = Scopes::DEFAULT.intersection(parent.scopes);
         let scopes = match self.scopes {
@@ -62,10 +69,14 @@ impl TokenRequest {
             return Err(TokenRequestError::Scopes(missing));
         }
         let default = whole_seconds(now.checked_add(DEFAULT_LIFETIME).unwrap_or(Timestamp::MAX));
-        let latest = match parent.creator {
-            TokenCreator::Operator | TokenCreator::Token(_) => parent.expires,
+        let latest = match (parent.creator, parent.expires) {
             // It is short-lived, and the new token must not end with it.
-            TokenCreator::Issuer => Some(default),
+            (TokenCreator::Issuer, _) => Some(default),
+            (_, Some(end)) if self.renew && end.duration_since(now) > RENEWAL_PERIOD => {
+                return Err(TokenRequestError::RenewalTooEarly(end));
+            }
+            (_, Some(_)) if self.renew => Some(default),
+            (TokenCreator::Operator | TokenCreator::Token(_), expires) => expires,
         };
         let expires = self.expires.unwrap_or_else(|| latest.map_or(default, |latest| latest.min(default)));
         match latest {
@@ -106,6 +117,10 @@ fn scopes(raw: &RawValue) -> Checked<Scopes> {
     let names: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
     let known = names.into_iter().map(|name| Scope::from_name(&string(name).ok()??)).collect::<Option<Vec<_>>>();
     known.filter(|known| !known.is_empty()).map(Scopes::of).ok_or_else(wrong)
+}
+
+fn boolean(raw: &RawValue) -> Checked<bool> {
+    serde_json::from_str(raw.get()).map_err(|_| (FieldErrorKind::Type, "must be `true` or `false`".to_owned()))
 }
 
 fn expiry(raw: &RawValue, now: Timestamp) -> Checked<Timestamp> {
@@ -188,6 +203,14 @@ mod tests {
         assert!(expiry(beyond, with(token, Scopes::ALL, None)).is_ok());
         assert_eq!(expiry(beyond, with(token, Scopes::ALL, Some(soon))), Err(TokenRequestError::Expiry(soon)));
         assert_eq!(expiry(beyond, with(TokenCreator::Issuer, Scopes::ALL, None)), Err(TokenRequestError::Expiry(late)));
+        let renew = r#"{"renew":true}"#;
+        let [early, due] =
+            ["2026-11-30T12:00:01Z", "2026-11-30T12:00:00Z"].map(|end| with(token, Scopes::ALL, Some(time(end))));
+        assert!(matches!(expiry(renew, early), Err(TokenRequestError::RenewalTooEarly(_))));
+        assert_eq!(expiry(renew, due), Ok(Some(late)));
+        assert_eq!(expiry(r#"{"renew":false}"#, due), Ok(due.expires));
+        assert_eq!(expiry(&beyond.replace('{', r#"{"renew":true,"#), due), Err(TokenRequestError::Expiry(late)));
+        assert_eq!(expiry(renew, with(token, Scopes::ALL, None)), Ok(Some(late)));
         let scopes =
             |body: &str, has| attributes(body, with(token, has, None)).map(|attributes| attributes.scopes.to_string());
         let some = Scopes::of([Scope::Read, Scope::ManageTokens]);

@@ -92,7 +92,8 @@ fn shown(id: TokenId, attributes: &TokenAttributes) -> ShownToken<'_> {
     tag = SELF_SERVICE,
     summary = "Create a token",
     description = "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the scopes \
-        of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 days.",
+        of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 days. \
+        From 14 days before its end, a token can be renewed with `renew`; revoke it afterwards.",
     params(ReadParameters),
     request_body(content = NewTokenSchema, description = "The token; fields that are not known are ignored"),
     responses(CreateTokenResponses),

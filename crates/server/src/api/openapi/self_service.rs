@@ -180,6 +180,9 @@ schema! {
             .property("label", label(nullable()))
             .property("scopes", scopes(scopes_type).min_items(Some(1)))
             .property("expires_at", time(nullable(), "Expiry time, at most that of the token that you send; 90 days unless given"))
+            .property("renew", ObjectBuilder::new().schema_type(SchemaType::from_iter([Type::Boolean, Type::Null])).description(Some(
+                "The new token replaces the one that you send, which expires within 14 days: it may last 90 days",
+            )))
             .examples([json!({"label": "balcony", "scopes": ["plants:read"]})])
     }
 }
