@@ -22,7 +22,22 @@ fn file(site: &Site) -> PathBuf {
 fn stored_token(site: &Site) -> String {
     let token = std::fs::read_to_string(file(site)).expect("the file with the token");
     assert_eq!(std::fs::metadata(file(site)).unwrap().permissions().mode() & 0o777, 0o600);
-    token.strip_suffix('\n').expect("one line").to_owned()
+    let note = std::fs::read_to_string(site.directory().join("plants.db.first-token.txt")).expect("the note beside it");
+    assert!(
+        note.starts_with(&format!("The first token of this store, for the user gardener, is {}.", validity(site))),
+        "{note}"
+    );
+    // As `$(cat …)` reads it.
+    let token = token.strip_suffix('\n').expect("one line");
+    assert!(!token.contains(char::is_whitespace), "{token}");
+    token.to_owned()
+}
+
+/// Returns the expiry time of the first token as the server announces it.
+#[track_caller]
+fn validity(site: &Site) -> String {
+    let expires: jiff::Timestamp = tokens(site)[0]["expires"].as_str().expect("a time").parse().unwrap();
+    expires.strftime("valid until %Y-%m-%d %H:%M UTC").to_string()
 }
 
 fn tokens(site: &Site) -> Vec<Value> {
@@ -98,6 +113,7 @@ fn first_token_is_shown_once_on_a_terminal() {
     assert_eq!(screen.matches("pst_").count(), 1, "the token is shown once: {screen}");
     assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
     assert_eq!(stored_token(&site), token);
+    assert!(screen.contains(&format!("It is {}.", validity(&site))), "{screen}");
     assert!(screen.contains("plants.db.first-token, which only its owner can read"), "{screen}");
     let server = site.serve(&[]);
     assert_eq!(server.client(token).get("/plants").status, 200);

@@ -36,9 +36,9 @@ pub(super) fn announce(
     let mut file_note = String::new();
     match first {
         Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
-        Some(FirstToken { user, file: Some(file), .. }) => {
+        Some(FirstToken { user, validity, file: Some(file), .. }) => {
             let file = file.display().to_string();
-            file_note = format!("\nThe first token, for the user {user}, is in {file}");
+            file_note = format!("\nThe first token, for the user {user} and {validity}, is in {file}");
             tracing::info!(user = user.as_str(), file, "new store created; its first token is in this file");
         }
         Some(FirstToken { file: None, .. }) | None => {}
@@ -62,7 +62,7 @@ pub(super) fn announce(
 fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
     let file_note = first.file.as_ref().map_or_else(String::new, |file| {
         format!(
-            "\nIt is also in the file {}, which only its owner can read.\n\
+            "It is also in the file {}, which only its owner can read.\n\
              Delete the file once the token is stored elsewhere.\n",
             file.display()
         )
@@ -72,6 +72,8 @@ fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {
 A new store was created, with the user {user} and this token, shown only this once:
 
   export TOKEN={token}
+
+It is {validity}.
 {file_note}
 Create, list and delete a plant:
 
@@ -82,6 +84,7 @@ Create, list and delete a plant:
 {hint}
 "#,
         user = first.user,
+        validity = first.validity,
         token = first.token.reveal(),
         hint = tls.trust_hint(),
     )

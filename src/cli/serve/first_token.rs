@@ -7,6 +7,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+
 use crate::cli::exit::UsageError;
 use crate::cli::token::default_attributes;
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenId, TokenLabel};
@@ -20,6 +22,8 @@ pub(super) struct FirstToken {
     pub(super) id: TokenId,
     pub(super) token: PlainToken,
     pub(super) user: UserName,
+    /// Its expiry time in words, such as "valid until 2030-01-31 12:00 UTC".
+    pub(super) validity: String,
     /// The file that holds it, for an embedded store.
     pub(super) file: Option<PathBuf>,
 }
@@ -37,8 +41,12 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
     }
     let user = UserName::parse(FIRST_USER).map_err(|error| UsageError(error.to_string()))?;
     let token = PlainToken::generate()?;
+    let label = TokenLabel::parse("first token").unwrap_or_default();
+    let attributes = TokenAttributes { scopes: Scopes::ALL, ..default_attributes(label) };
+    let end = attributes.expires.unwrap_or(Timestamp::MAX);
+    let validity = end.strftime("valid until %Y-%m-%d %H:%M UTC").to_string();
     if let Some(file) = &file {
-        write(file, &token).map_err(|error| {
+        write(file, &token, &user, &validity).map_err(|error| {
             anyhow::anyhow!(
                 "cannot write the first token to {}: {error}; remove what is there, or start with --no-first-token and \
                  issue one with `plantstore token create --user {user} --store {url}`",
@@ -46,16 +54,25 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
             )
         })?;
     }
-    let label = TokenLabel::parse("first token").unwrap_or_default();
-    let attributes = TokenAttributes { scopes: Scopes::ALL, ..default_attributes(label) };
     let id = store.create_token(&user, &token.hash(), &attributes).await?;
-    Ok(Some(FirstToken { id, token, user, file }))
+    Ok(Some(FirstToken { id, token, user, validity, file }))
 }
 
-fn write(path: &Path, token: &PlainToken) -> Result<(), NewFileError> {
+/// Writes the token to its file, which has nothing else in it so that a shell can read it with `cat`, and a note about the token
+/// beside it.
+fn write(path: &Path, token: &PlainToken, user: &UserName, validity: &str) -> Result<(), NewFileError> {
+    let note = format!(
+        "The first token of this store, for the user {user}, is {validity}.\nThe web console renews it from 14 days before its \
+         end; `plantstore token create --user {user}` issues another at any time.\n"
+    );
+    write_file(&beside(path, ".txt"), &note)?;
+    write_file(path, &format!("{}\n", token.reveal()))
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), NewFileError> {
     // Replaces the file of a deleted store or of an interrupted start, whose token is not valid.
     let mut file = NewFile::begin(path, true)?;
-    let written = writeln!(file.file(), "{}", token.reveal());
+    let written = file.file().write_all(text.as_bytes());
     written.map_err(|error| NewFileError::Failed(path.to_owned(), error))?;
     file.finish()
 }
