@@ -21,7 +21,7 @@ fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine:
     permissions-policy: camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()
     cross-origin-opener-policy: same-origin
     cross-origin-resource-policy: same-origin
-    content-length: 625
+    content-length: 1081
     x-request-id: (an id)
     x-content-type-options: nosniff
     date: (a date)
@@ -47,6 +47,12 @@ fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine:
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/docs/nothing").error(), 40401);
     assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);
+    assert!(page.text().contains(r#"<a href="/">"#), "a link to the console");
+    let without = site.serve(&["--no-console"]);
+    assert!(
+        !without.anonymous().get("/docs").text().contains(r#"href="/""#),
+        "no link to a console that is turned off"
+    );
 }
 
 #[rstest]

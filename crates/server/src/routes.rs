@@ -89,9 +89,10 @@ pub(crate) fn openapi_json() -> String {
 }
 
 pub(crate) fn router(state: AppState, console: bool) -> Router {
+    let docs = web::docs_routes(console);
     let console = if console { web::console_routes(state.web.sign_in.as_ref()) } else { Router::new() };
     Router::from(operations())
-        .merge(web::docs_routes())
+        .merge(docs)
         .merge(console)
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)

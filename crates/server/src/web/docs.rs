@@ -33,13 +33,18 @@ pub(crate) async fn openapi(State(web): State<&'static Web>, _: Public, request:
     web.openapi.respond(&request).await
 }
 
+/// The page's link to the console.
+const BACK: &str = r#"<a href="/">Back to the plants</a>"#;
+
 /// Returns the routes of the page and its files. They are for people, so the OpenAPI document does not describe them.
-pub(crate) fn routes<App: Clone + Send + Sync + 'static>() -> Router<App> {
-    let page = || StaticFile::new(include_str!("docs/index.html"), HTML);
+pub(crate) fn routes<App: Clone + Send + Sync + 'static>(console: bool) -> Router<App> {
+    let html = include_str!("docs/index.html").replace(BACK, if console { BACK } else { "" });
+    let page = || StaticFile::new(html.clone(), HTML);
     let files = [
         ("/docs", page()),
         ("/docs/", page()),
         ("/docs/page.css", StaticFile::new(include_str!("docs/page.css"), STYLE)),
+        ("/docs/theme.js", StaticFile::new(include_str!("console/theme.js"), SCRIPT)),
         ("/docs/start.js", StaticFile::new(include_str!("docs/start.js"), SCRIPT)),
         ("/docs/swagger-ui.css", swagger_file("swagger-ui.css", STYLE)),
         ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),

@@ -1,5 +1,5 @@
-// The theme that the user chose in this browser; without a choice, style.css follows the system's theme. A classic script, because
-// a module runs only after the page is painted.
+// The theme that the user chose in this browser, for all pages; without a choice, they follow the system's theme. A classic script,
+// because a module runs only after the page is painted.
 
 "use strict";
 
@@ -13,12 +13,14 @@
       return null;
     }
   };
-  const apply = (theme) => {
-    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  };
   const isDark = () => {
     const { theme } = document.documentElement.dataset;
     return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  };
+  const apply = (theme) => {
+    if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+    // The class that the documentation page knows.
+    document.documentElement.classList.toggle("dark-mode", isDark());
   };
 
   apply(chosen());
@@ -36,7 +38,10 @@
       }
     };
     tell();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      apply();
+      tell();
+    });
     buttons.forEach((button) => button.addEventListener("click", change));
   });
 })();
