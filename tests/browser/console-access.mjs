@@ -45,6 +45,7 @@ async function tokens(browser) {
   assert.equal(await page.evaluate("document.activeElement.id"), "access-title");
   await page.getByText("You are ada, signed in with the token “full”, until").waitFor();
   await entry(page, "full").getByText("In use here").waitFor();
+  await entry(page, "full").getByText(/^Created /).waitFor();
   await inspect(page, "tokens");
 
   const secret = await createToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
@@ -156,7 +157,7 @@ async function shares(browser) {
   await entry(page, "a-user-who-does-not-exist-yet").waitFor();
   await ask("share of bob");
   await until("a share of bob's", async () => {
-    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Refresh" }).click();
     return page.locator("#received .entry").isVisible();
   });
   await inspect(page, "shares");
@@ -283,4 +284,70 @@ async function drafts(browser) {
   other.check();
 }
 
-main(() => withBrowser({ tokens, shares, forbidden, drafts }[PART]));
+/// A token that ends within 14 days is replaced with one click, in this tab and on the server.
+async function renewal(browser) {
+  await plant(1, "Ivy", "wall");
+  const scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
+  const endingIn = async (days, given = scopes) => {
+    const expires_at = new Date(Date.now() + days * 86_400_000).toISOString();
+    return (await api("POST", "/tokens", FULL, { label: "kitchen", scopes: given, expires_at })).secret;
+  };
+  const later = await signedIn(browser, { token: await endingIn(15) });
+  await shown(later, "Ivy").waitFor();
+  assert.equal(await later.locator("#renewal").isVisible(), false, "it ends in 15 days");
+  later.check();
+  const powerless = await signedIn(browser, { token: await endingIn(13, ["plants:read"]) });
+  await powerless.getByText(/^Your token ends .* Ask the operator of this service for a new one\.$/).waitFor();
+  assert.equal(await powerless.getByRole("button", { name: "Renew" }).count(), 0);
+  powerless.check();
+
+  const old = await endingIn(13);
+  const page = await signedIn(browser, { token: old });
+  await page.getByText(/^Your token ends .* Renew it for 90 days: you get a new one, and this one is revoked\.$/).waitFor();
+  await inspect(page, "ending");
+  // A failure changes nothing.
+  page.tolerate(/status of 507/);
+  await page.route("**/tokens", (route) => route.fulfill({ status: 507, body: '{"error":50700,"message":"the disk is full"}' }));
+  await page.getByRole("button", { name: "Renew" }).click();
+  await toast(page, "The disk is full.").waitFor();
+  await page.unroute("**/tokens");
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), old);
+
+  await page.getByRole("button", { name: "Renew" }).click();
+  const dialog = page.getByRole("dialog", { name: "Copy your new token" });
+  await dialog.getByText("You stay signed in with it. Programs that used the old one need it.").waitFor();
+  const secret = await dialog.locator("#secret").textContent();
+  await inspect(page, "renewed");
+  await until("the old token to be revoked", async () => (await fetch(`${BASE_URL}/me`, { headers: { Authorization: `Bearer ${old}` } })).status === 401);
+  await dialog.getByRole("button", { name: "Done" }).click();
+  assert.equal(await page.locator("#renewal").isVisible(), false);
+  const { token } = await api("GET", "/me", secret);
+  assert.deepEqual([token.label, token.scopes], ["kitchen", scopes]);
+  assert.ok(new Date(token.expires_at) - Date.now() > 89.9 * 86_400_000);
+  assert.equal((await api("GET", "/tokens", secret)).filter(({ label, state }) => label === "kitchen" && state === "active").length, 3);
+  // The tab goes on with the new token.
+  await page.getByRole("button", { name: "Delete Ivy" }).click();
+  await toast(page, "“Ivy” deleted.").getByRole("button", { name: "Dismiss" }).click();
+  await until("the deletion", async () => (await stored()) === "[]");
+  await page.reload();
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), secret);
+
+  // Of the other tokens, those that end soon can be renewed, too.
+  const { secret: balcony } = await api("POST", "/tokens", FULL, { label: "balcony", scopes: ["plants:read"], expires_at: new Date(Date.now() + 86_400_000).toISOString() });
+  await openAccess(page);
+  assert.equal(await page.getByRole("button", { name: "Renew full" }).count(), 0);
+  await inspect(page, "renewable");
+  await page.getByRole("button", { name: "Renew balcony" }).click();
+  await dialog.getByText("It is shown only now. Programs that used the old one need it.", { exact: true }).waitFor();
+  const successor = await dialog.locator("#secret").textContent();
+  await dialog.getByRole("button", { name: "Done" }).click();
+  await until("the old token to be revoked", async () => (await fetch(`${BASE_URL}/me`, { headers: { Authorization: `Bearer ${balcony}` } })).status === 401);
+  const { token: renewed } = await api("GET", "/me", successor);
+  assert.deepEqual([renewed.label, renewed.scopes], ["balcony", ["plants:read"]]);
+  assert.ok(new Date(renewed.expires_at) - Date.now() > 89 * 86_400_000);
+  assert.equal(await page.evaluate("sessionStorage.getItem('plantstore-token')"), secret);
+  page.check();
+}
+
+main(() => withBrowser({ tokens, shares, forbidden, drafts, renewal }[PART]));

@@ -128,12 +128,15 @@ async function help(browser) {
   assert.equal(await page.getByRole("searchbox").inputValue(), "?");
   assert.equal(await page.locator("dialog[open]").count(), 0);
 
-  const [documentation] = await Promise.all([page.context().waitForEvent("page"), page.getByRole("link", { name: "API docs" }).click()]);
-  await documentation.waitForURL("**/docs");
-  await documentation.locator("#operations-plants-createPlant").waitFor();
+  await page.getByRole("link", { name: "API docs" }).click();
+  await page.waitForURL("**/docs");
+  await page.getByText("Requests use the token that you are signed in with.").waitFor();
+  await page.getByRole("link", { name: "Back to the plants" }).click();
+  await shown(page, "Ivy").waitFor();
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByRole("link", { name: "API documentation" }).click();
   await page.locator("#operations-plants-createPlant").waitFor();
+  assert.equal(await page.locator("#token-note").isVisible(), false, "signed out");
   page.check();
 }
 

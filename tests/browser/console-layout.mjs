@@ -84,4 +84,17 @@ async function adding(browser) {
   }
 }
 
-main(() => withBrowser({ tags, adding }[PART]));
+/// A species that the drawings do not know has leaves on a stem, and nothing that would be wrong: no flower and no spines.
+async function drawings(browser) {
+  const unknown = ["Tradescantia", "Bird of paradise", "Baobab", "Croton", "Hoya", "Begonia", "Bonsai", "Oak", "Plant 7", "日々草", "x"];
+  for (const [index, name] of ["Swiss cheese plant", "Golden barrel cactus", "Dahlia", ...unknown].entries()) await plant(index, name, "");
+  const page = await signedIn(browser);
+  const parts = (name) => shown(page, name).locator("path").evaluateAll((paths) => paths.map((path) => path.getAttribute("class")).join(" "));
+  for (const name of ["Swiss cheese plant", ...unknown]) assert.equal(await parts(name), "stem shade leaf vein pot", name);
+  assert.equal(await parts("Golden barrel cactus"), "shade leaf vein bloom pot");
+  assert.equal(await parts("Dahlia"), "stem shade leaf vein bloom heart pot");
+  await picture(page, "drawings");
+  page.check();
+}
+
+main(() => withBrowser({ tags, adding, drawings }[PART]));

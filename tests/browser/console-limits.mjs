@@ -8,7 +8,7 @@ main(() =>
   withBrowser(async (browser) => {
     const page = await signedIn(browser);
     page.tolerate(/status of 429/, /ERR_FAILED/);
-    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Refresh" }).click();
     await toast(page, "This may be out of date. This user has sent too many requests, nothing was done: try again in").waitFor();
     await shown(page, "Rose").waitFor();
 

@@ -52,7 +52,7 @@ async function states(browser, name, options) {
   await inspect(page, `${name}-8-no-match`);
   await page.getByRole("button", { name: "Show all plants" }).click();
   await page.context().setOffline(true);
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await page.getByText("You are offline.").waitFor();
   await inspect(page, `${name}-9-offline`);
   await page.context().close();

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { TOKEN, ask, main, openPage, picture, withBrowser } from "./browser.mjs";
-import { call, dismiss, signIn, until } from "./garden.mjs";
+import { call, dismiss, signIn, toast, until } from "./garden.mjs";
 
 const MANY = 5_000;
 /// Returns true if plants fill the visible part of the list.
@@ -111,7 +111,7 @@ main(() =>
       await held;
       await route.continue();
     });
-    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Refresh" }).click();
     await page.getByRole("button", { name: "Delete Plant number-5000" }).click();
     await page.getByText("4,999 plants", { exact: true }).waitFor();
     release();
@@ -123,11 +123,27 @@ main(() =>
 
     // The page reports that it has not loaded all plants.
     await ask("grow");
-    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Refresh" }).click();
     await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();
     await search.fill("one too many");
     await page.getByText("0 of 50,000 plants. 1 more is not searched.", { exact: true }).waitFor();
     await page.locator("#nothing").getByText("1 more is not searched.").waitFor();
+    // A number is searched for on the server, too.
+    page.tolerate(/status of 404/);
+    await search.fill("50004");
+    await page.waitForResponse("**/plants/50004?*");
+    await page.locator("#nothing").getByText("1 more is not searched.").waitFor();
+    await search.fill("50003");
+    await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
+    assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), ["One too many"]);
+    await page.reload();
+    await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
+    await search.fill("");
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await toast(page, "Nothing has changed.").waitFor();
+    await page.getByText("50,001 plants", { exact: true }).waitFor();
+    await page.reload();
+    await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();
     await search.fill("number-4998");
     await page.getByText("1 of 50,000 plants. 1 more is not searched.", { exact: true }).waitFor();
     await search.fill("");

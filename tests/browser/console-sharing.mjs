@@ -43,7 +43,15 @@ async function choosing(browser) {
 
   await addButton(page).click();
   assert.equal(await owners(page), "My own, ada");
+  // The suggested id is free for the chosen owner; one that was typed stays.
+  const id = form(page).getByLabel("Id", { exact: true });
+  assert.equal(await id.inputValue(), "1");
   await form(page).getByLabel("Whose plant").selectOption("ada");
+  assert.equal(await id.inputValue(), "3");
+  await form(page).getByLabel("Whose plant").selectOption("");
+  await id.fill("40");
+  await form(page).getByLabel("Whose plant").selectOption("ada");
+  assert.equal(await id.inputValue(), "40");
   await form(page).getByLabel("Name").fill("Oak");
   await form(page).getByRole("button", { name: "Add", exact: true }).click();
   await toast(page, "“Oak” added to ada’s plants.").waitFor();
@@ -72,7 +80,7 @@ async function rejected(browser) {
   const page = await shared(browser, "reader");
   page.tolerate(/status of 403/);
   await call("POST", "/plants", { token: BOB, body: '{"id":9,"name":"Sage"}' });
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await shown(page, "Sage").waitFor();
   await page.getByRole("button", { name: "Delete Ivy" }).click();
   await dismiss(page, "“Ivy” deleted.");

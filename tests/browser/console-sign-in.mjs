@@ -1,6 +1,7 @@
 // Signing in with pasted tokens, and the message for each kind of invalid token.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { TOKEN, ask, checkAccessibility, main, openPage, picture, withBrowser } from "./browser.mjs";
 import { signIn, signedIn, until } from "./garden.mjs";
 
@@ -104,4 +105,48 @@ async function failing(browser) {
   }
 }
 
-main(() => withBrowser({ pasting, failing }[PART]));
+/// Returns all text that the page shows, sorted, with what the browser itself adds to an element.
+async function visibleText(page) {
+  const session = await page.context().newCDPSession(page);
+  const { nodes } = await session.send("Accessibility.getFullAXTree");
+  return nodes.filter(({ ignored, role }) => !ignored && role.value === "StaticText").map(({ name }) => name.value).sort();
+}
+
+async function loading(browser) {
+  const page = await openPage(browser);
+  const requested = [];
+  page.on("request", (request) => requested.push(new URL(request.url()).pathname));
+  await page.goto("/", { waitUntil: "networkidle" });
+  assert.deepEqual(await visibleText(page), [
+    "API documentation",
+    "Access token",
+    "Come in and see your plants",
+    "For programs: ",
+    "Paste an access token of this service. It stays in this tab and is forgotten when you close it or sign out; on a computer that others use, sign out.",
+    "Sign in",
+    "plantstore",
+  ]);
+  await signIn(page, TOKEN);
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  const files = requested.filter((path) => path === "/" || /\.\w+$/.test(path));
+  assert.ok(files.length <= 6, files.join(" "));
+  page.check();
+
+  // The modules are joined by the server, and work without it as they are in the source.
+  const modules = await openPage(browser);
+  const sources = new URL("../../crates/server/src/web/console/", import.meta.url);
+  const loaded = [];
+  await modules.route("**/console/*.js", (route) => {
+    const [name] = new URL(route.request().url()).pathname.split("/").slice(-1);
+    loaded.push(name);
+    const body = name === "settings.js" ? "export const settings = null;" : readFileSync(new URL(name, sources), "utf8");
+    return route.fulfill({ body, contentType: "text/javascript" });
+  });
+  await modules.goto("/");
+  await signIn(modules, TOKEN);
+  await modules.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  assert.ok(loaded.length > 20, loaded.join(" "));
+  modules.check();
+}
+
+main(() => withBrowser({ pasting, failing, loading }[PART]));

@@ -38,7 +38,7 @@ async function undoingAll(page, all) {
   await leaveMessages(page);
   await page.clock.runFor(9_000);
   // A refresh does not send pending deletions.
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await toast(page, "Nothing has changed.").waitFor();
   assert.equal(requests, 0);
   await undo(page, "Undo all").click();
@@ -102,7 +102,7 @@ main(() =>
     for (const type of ["keydown", "keydown", "keydown"]) {
       await page.evaluate((name) => document.activeElement.dispatchEvent(new KeyboardEvent(name, { key: "Delete", repeat: true, bubbles: true })), type);
     }
-    for (let time = 0; time < 5; time += 1) await page.getByRole("button", { name: "Look again" }).click();
+    for (let time = 0; time < 5; time += 1) await page.getByRole("button", { name: "Refresh" }).click();
     await until("several messages", async () => (await page.locator(".toast").count()) > 1);
     assert.deepEqual(await names(page), ["Elm", "Fern"]);
     await undo(page, "Undo").click();

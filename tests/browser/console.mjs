@@ -111,7 +111,15 @@ async function suggestedIds(browser) {
   await add(page, { name: "Cedar" });
   await shown(page, "Cedar").waitFor();
   assert.equal(await stored(), '[{"id":1,"name":"Aloe","tag":"kitchen"},{"id":2,"name":"Cedar"}]');
-  for (const id of [1, 2]) await call("DELETE", `/plants/${id}`);
+
+  // Beyond the integers that a floating-point number holds, the smallest free id is suggested.
+  await add(page, { id: "9007199254740990", name: "Dill" });
+  await shown(page, "Dill").waitFor();
+  assert.equal(await suggested(), "9007199254740991");
+  await add(page, { name: "Elm" });
+  await shown(page, "Elm").waitFor();
+  assert.equal(await suggested(), "3");
+  for (const id of ["1", "2", "9007199254740990", "9007199254740991"]) await call("DELETE", `/plants/${id}`);
   page.check();
 }
 
@@ -129,7 +137,7 @@ async function signingOut(browser) {
   // A list, a deletion and an addition that get no response, and a deletion that can still be undone.
   await page.route("**/plants*", (route) => route.abort());
   await page.route("**/plants/1*", (route) => (isOut ? route.continue() : route.abort()));
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await page.getByText("The server cannot be reached. Trying again in").waitFor();
   await page.getByRole("button", { name: "Delete Oak" }).click();
   await dismiss(page, "“Oak” deleted.");
@@ -175,9 +183,9 @@ async function withoutStorage(browser) {
   await page.getByRole("button", { name: "Dark theme" }).click();
   await page.getByRole("row", { name: "Fern" }).waitFor();
   // The first list after the addition has a new entity tag.
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await toast(page, "Up to date.").waitFor();
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await toast(page, "Nothing has changed.").waitFor();
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Access token").waitFor();
@@ -198,6 +206,7 @@ async function rejections(browser) {
   const form = page.getByRole("dialog", { name: "Add a plant" });
   const faults = [
     [{ name: "" }, "Give it a name."],
+    [{ name: " \u00a0\u3000 " }, "Give it a name."],
     [{ name: "x".repeat(1_001) }, "Use at most 1,000 characters; these are 1,001."],
     [{ name: "a", tag: "😀".repeat(201) }, "Use at most 200 characters; these are 201."],
     [{ name: "a", id: "007" }, "Write a whole number"],
@@ -221,10 +230,10 @@ async function rejections(browser) {
   await form.getByLabel("Id").fill("8");
   await form.getByRole("button", { name: "Add", exact: true }).click();
   await shown(page, "Tulip").waitFor();
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await shown(page, "Rose").waitFor();
   assert.equal(await stored(), '[{"id":7,"name":"Rose","tag":"balcony"},{"id":8,"name":"Tulip"}]');
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await toast(page, "Nothing has changed.").waitFor();
   for (const id of [7, 8]) await call("DELETE", `/plants/${id}`);
   page.check();
@@ -259,7 +268,7 @@ async function strangeNames(browser) {
   }
   assert.equal(await page.locator("#plants script, #plants img, #plants b").count(), 0);
 
-  // If the largest id is taken, the smallest free id is suggested.
+  // The largest id is taken: the smallest free one is suggested.
   await page.getByRole("button", { name: "Add a plant" }).click();
   assert.equal(await page.getByLabel("Id", { exact: true }).inputValue(), "1");
   await page.keyboard.press("Escape");
@@ -290,6 +299,16 @@ async function keyboardOnly(browser) {
   await shown(page, "Cedar").waitFor();
   await page.keyboard.press("Tab");
   assert.equal(await focused(), "Skip to the plants");
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await focused(), "Aloe");
+  await page.locator("#skip").focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await focused(), "Aloe");
+  await page.evaluate("document.activeElement.blur()");
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await focused(), "Aloe");
+  await page.locator("#skip").focus();
   await page.keyboard.press("Enter");
   await page.keyboard.press("Tab");
   assert.equal(await focused(), "Aloe");
@@ -315,6 +334,9 @@ async function keyboardOnly(browser) {
   await page.keyboard.press("/");
   await page.keyboard.type("bas");
   await until("the search result", async () => (await page.locator("[data-key]").count()) === 1);
+  await page.keyboard.press("ArrowDown");
+  assert.equal(await focused(), "Basil");
+  await page.keyboard.press("/");
   await page.keyboard.press("Escape");
   await until("all plants to be listed again", async () => (await page.locator("[data-key]").count()) === 3);
   await page.keyboard.press("Shift+Tab");
@@ -334,7 +356,7 @@ async function serverDown(browser) {
   const page = await signedIn(browser);
   page.tolerate(/ERR_CONNECTION_REFUSED/, /ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED/);
   await ask("stop");
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await page.getByText("The server cannot be reached. Trying again in").waitFor();
   await shown(page, "Oak").waitFor();
   const attempt = page.waitForRequest("**/plants?**");
@@ -362,7 +384,7 @@ async function serverDown(browser) {
 
   page.tolerate(/ERR_INTERNET_DISCONNECTED/);
   await page.context().setOffline(true);
-  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("button", { name: "Refresh" }).click();
   await page.getByText("You are offline. Trying again in").waitFor();
   await page.context().setOffline(false);
   await page.locator("#trouble").waitFor({ state: "hidden" });
@@ -378,7 +400,7 @@ async function access(browser) {
   page.tolerate(/status of 40[13]/);
   await ask("share reader");
   await until("the grant to take effect", async () => {
-    await page.getByRole("button", { name: "Look again" }).click();
+    await page.getByRole("button", { name: "Refresh" }).click();
     return shown(page, "Ivy").isVisible();
   });
   await page.getByText("Owners: ada and bob").waitFor();
@@ -391,8 +413,8 @@ async function access(browser) {
   await shown(page, "Ivy").waitFor();
   await ask("share editor");
   await until("the role editor to take effect", async () => {
-    // A role may have changed, so "Look again" enables the button that was disabled.
-    await page.getByRole("button", { name: "Look again" }).click();
+    // A role may have changed, so "Refresh" enables the button that was disabled.
+    await page.getByRole("button", { name: "Refresh" }).click();
     await page.getByRole("button", { name: "Delete Ivy" }).click();
     await dismiss(page, "“Ivy” deleted.");
     await until("a response", async () => (await stored()) === "[]" || shown(page, "Ivy").isVisible());

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { TOKEN, main, openPage, picture, withBrowser } from "./browser.mjs";
+import { signedIn } from "./garden.mjs";
 
 /// Opens an operation, fills in its parameters, executes it and returns the response that the page shows.
 async function tryOut(page, operation, fill) {
@@ -18,6 +19,29 @@ async function tryOut(page, operation, fill) {
   await picture(page, operation);
   await block.locator(".opblock-summary-control").click();
   return { status: Number.parseInt(status, 10), response };
+}
+
+/// The page has the theme and the token of the console, and leads back to it.
+async function followsTheConsole(browser) {
+  const page = await signedIn(browser, { colorScheme: "dark" });
+  const background = () => page.evaluate("getComputedStyle(document.body).backgroundColor");
+  await page.getByRole("link", { name: "API docs" }).click();
+  await page.locator("button.authorize.locked").waitFor();
+  await page.getByText("Requests use the token that you are signed in with.").waitFor();
+  const dark = await background();
+  await picture(page, "dark");
+  const listed = await tryOut(page, "listPlants", async () => {});
+  assert.equal(listed.status, 200);
+  await picture(page, "dark-response");
+  await page.getByRole("button", { name: "Dark theme" }).click();
+  assert.notEqual(await background(), dark);
+  await page.getByRole("link", { name: "Back to the plants" }).click();
+  await page.getByRole("heading", { name: "Nothing planted yet" }).waitFor();
+  assert.equal(await page.evaluate("document.documentElement.dataset.theme"), "light");
+  await page.goto("/docs");
+  await page.locator("button.authorize.locked").waitFor();
+  assert.notEqual(await background(), dark);
+  page.check();
 }
 
 main(() =>
@@ -58,5 +82,7 @@ main(() =>
     assert.equal(await page.locator("button.authorize.locked").count(), 0);
     assert.equal(await page.locator("button.authorize.unlocked").count(), 1);
     page.check();
+
+    await followsTheConsole(browser);
   }),
 );

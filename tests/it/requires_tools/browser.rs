@@ -160,6 +160,11 @@ fn console_distinguishes_mistyped_rejected_and_expired_tokens() {
 }
 
 #[test]
+fn console_shows_only_its_own_text_and_loads_in_a_handful_of_requests() {
+    run_part("console-sign-in", "loading");
+}
+
+#[test]
 fn every_deletion_in_the_console_can_be_undone_for_10_seconds() {
     run_part("console-undo", "all");
 }
@@ -177,6 +182,11 @@ fn console_hides_what_the_token_or_role_does_not_allow() {
 #[test]
 fn console_user_makes_and_revokes_tokens() {
     run_part("console-access", "tokens");
+}
+
+#[test]
+fn console_renews_its_token_from_14_days_before_its_end() {
+    run_part("console-access", "renewal");
 }
 
 #[test]
@@ -217,6 +227,11 @@ fn a_long_tag_does_not_squeeze_the_id_in_the_console() {
 #[test]
 fn the_add_button_covers_no_delete_button_on_a_phone() {
     run_part("console-layout", "adding");
+}
+
+#[test]
+fn console_draws_an_unknown_species_with_neutral_foliage() {
+    run_part("console-layout", "drawings");
 }
 
 #[test]

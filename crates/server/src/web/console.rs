@@ -33,6 +33,17 @@ macro_rules! asset {
     };
 }
 
+/// Embeds modules of the console, in this order.
+macro_rules! modules {
+    ($($name:literal)*) => { [$(include_str!(concat!("console/", $name, ".js"))),*] };
+}
+
+/// The modules of the console. Each imports only from those before it, and from the settings.
+const MODULES: [&str; 23] = modules![
+    "dom" "text" "storage" "json" "rules" "scopes" "token" "drawing" "garden" "api" "permissions" "drafts" "oidc" "dialogs"
+    "toasts" "address" "controls" "list" "overview" "access-dialogs" "access" "sign-in" "app"
+];
+
 /// Returns the routes of the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
 pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn>) -> Router<App> {
     let assets = [
@@ -41,31 +52,16 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn
         asset!("icon.svg", PICTURE),
         asset!("favicon.ico", ICON, "/favicon.ico"),
         asset!("theme.js", SCRIPT),
-        asset!("app.js", SCRIPT),
-        asset!("address.js", SCRIPT),
-        asset!("access.js", SCRIPT),
-        asset!("access-dialogs.js", SCRIPT),
-        asset!("controls.js", SCRIPT),
-        asset!("drafts.js", SCRIPT),
-        asset!("scopes.js", SCRIPT),
-        asset!("sign-in.js", SCRIPT),
-        asset!("oidc.js", SCRIPT),
-        ("/console/settings.js", StaticFile::new(settings_module(sign_in), SCRIPT)),
-        asset!("token.js", SCRIPT),
-        asset!("permissions.js", SCRIPT),
-        asset!("overview.js", SCRIPT),
-        asset!("list.js", SCRIPT),
-        asset!("dialogs.js", SCRIPT),
-        asset!("toasts.js", SCRIPT),
-        asset!("text.js", SCRIPT),
-        asset!("storage.js", SCRIPT),
-        asset!("drawing.js", SCRIPT),
-        asset!("garden.js", SCRIPT),
-        asset!("rules.js", SCRIPT),
-        asset!("api.js", SCRIPT),
-        asset!("json.js", SCRIPT),
+        ("/console/app.js", StaticFile::new(join_modules(&settings_module(sign_in), &MODULES), SCRIPT)),
     ];
     static_files::routes(assets, &policy(sign_in))
+}
+
+/// Joins the modules into one, so that a browser loads them with one request. They share its scope, so imports are left out.
+fn join_modules(settings: &str, modules: &[&str]) -> String {
+    let lines = settings.lines().chain(modules.iter().flat_map(|module| module.lines()));
+    let statements = lines.filter(|line| !line.starts_with("import "));
+    statements.flat_map(|line| [line.strip_prefix("export ").unwrap_or(line), "\n"]).collect()
 }
 
 /// Returns a script module with the settings of the server that the console needs. None of them is secret.
@@ -73,7 +69,7 @@ fn settings_module(sign_in: Option<&SignIn>) -> String {
     let sign_in = sign_in.map(|SignIn { issuer, client_id, resource }| {
         serde_json::json!({ "issuer": issuer.as_str(), "clientId": client_id, "resource": resource })
     });
-    format!("// The settings of this server.\n\nexport const signIn = {};\n", serde_json::json!(sign_in))
+    format!("// The settings of this server.\n\nexport const settings = {};\n", serde_json::json!(sign_in))
 }
 
 fn policy(sign_in: Option<&SignIn>) -> HeaderValue {

@@ -1,6 +1,7 @@
 // The dialogs of the Access page: a new token, a share, and the confirmation of a revocation.
 
-import { closeOnDemand, showMessage } from "./dialogs.js";
+import { closeOnDemand } from "./dialogs.js";
+import { byId, showMessage } from "./dom.js";
 import { SCOPES, dateOf } from "./scopes.js";
 
 const DAY = 86_400_000;
@@ -9,8 +10,6 @@ const LIFETIMES = [[1, "1 day"], [7, "7 days"], [30, "30 days"], [90, "90 days"]
 const LIFETIME_DEFAULT = 90;
 /// The longest lifetime of a token that is created with an issuer's token, in days.
 const LIFETIME_OF_ISSUER = 90;
-
-const byId = (id) => document.getElementById(id);
 
 /// A dialog with one form whose request runs while the dialog stays open.
 class FormDialog {
@@ -80,7 +79,7 @@ export class TokenDialog {
   constructor({ open, onCreate, onUnseen }) {
     const onSubmit = async (isOpen) => {
       const created = await onCreate(this.#token());
-      if (isOpen()) this.#showSecret(created.secret);
+      if (isOpen()) this.#showSecret(created.secret, "Copy it to where it is used; if you lose it, revoke it and create another.");
       else onUnseen(created);
     };
     this.#form = new FormDialog("token", { open, onSubmit });
@@ -112,10 +111,17 @@ export class TokenDialog {
     return { ...(label && { label }), scopes, ...expiryOf(byId("token-expiry").value) };
   }
 
-  #showSecret(secret) {
+  /// Shows the secret of a token that was created without the form.
+  openSecret(secret, hint) {
+    this.#form.open();
+    this.#showSecret(secret, hint);
+  }
+
+  #showSecret(secret, hint) {
     byId("token-form").hidden = true;
     byId("secret-view").hidden = false;
     byId("token-title").textContent = "Copy your new token";
+    byId("secret-hint").textContent = `It is shown only now. ${hint}`;
     byId("secret").textContent = secret;
     byId("secret-copy").textContent = "Copy";
     byId("secret-status").textContent = "";

@@ -1,10 +1,9 @@
 // The Access page: the user's tokens, and the shares that the user has granted and received.
 
 import { ConfirmDialog, ShareDialog, TokenDialog } from "./access-dialogs.js";
+import { byId } from "./dom.js";
 import { RECEIVED_ROLES, ROLES, dateOf, dayOf, scopeWords } from "./scopes.js";
 import { called, count } from "./text.js";
-
-const byId = (id) => document.getElementById(id);
 
 export class AccessPage {
   #permissions;
@@ -13,9 +12,11 @@ export class AccessPage {
   #tokenDialog;
   #shareDialog;
   #confirmDialog;
+  #isRenewing = false;
 
   /// `actions` are `open` (opens a dialog), `say` (shows a message), `onFailure` (gets every failure of a request first), `onShares`
-  /// (gets the shares that were read), `onOwner` (shows the plants of an owner) and `onOwnTokenRevoked`.
+  /// (gets the shares that were read), `onOwner` (shows the plants of an owner), `onOwnTokenRevoked`, and `onRenewed` (gets the token
+  /// that replaces the one in use).
   constructor(permissions, actions) {
     this.#permissions = permissions;
     this.#actions = actions;
@@ -60,6 +61,28 @@ export class AccessPage {
   openForm(id) {
     if (id === "token-form" && this.#permissions.has("tokens:manage")) this.#tokenDialog.open(this.#permissions.token);
     if (id === "share-form" && this.#permissions.has("shares:manage")) this.#shareDialog.open();
+  }
+
+  /// Replaces a token by a new one with the same label and scopes, and then revokes it.
+  async renew(api, token) {
+    if (this.#isRenewing) return;
+    this.#isRenewing = true;
+    this.#api = api;
+    await this.#replace(token).catch(({ message }) => api === this.#api && this.#actions.say(message, { isError: true }));
+    this.#isRenewing = false;
+    if (api === this.#api) await this.show(api);
+  }
+
+  async #replace({ id, label, scopes, current }) {
+    const renewed = await this.#createToken({ label, scopes, ...(current && { renew: true }) });
+    // Signed out meanwhile.
+    if (!this.#api) return;
+    if (current) this.#actions.onRenewed(renewed);
+    const stays = current ? "You stay signed in with it. " : "";
+    this.#tokenDialog.openSecret(renewed.secret, `${stays}Programs that used the old one need it.`);
+    await this.#revoke((api) => api.revokeToken(id)).catch(({ message }) => {
+      throw new Error(`The old token was not revoked. ${message}`);
+    });
   }
 
   async #readTokens() {
@@ -136,10 +159,11 @@ export class AccessPage {
     const { id, label, scopes, created_at, expires_at, last_used_at, state, current } = token;
     const name = label || `Token ${id}`;
     const end = expires_at ? `${state === "active" ? "ends" : "ended"} ${dateOf(expires_at)}` : "never ends";
-    const facts = [`Made ${dateOf(created_at)}`, state === "revoked" ? "revoked" : end, last_used_at ? `last used ${dayOf(last_used_at)}` : "never used"];
+    const facts = [`Created ${dateOf(created_at)}`, state === "revoked" ? "revoked" : end, last_used_at ? `last used ${dayOf(last_used_at)}` : "never used"];
     const badge = current ? "In use here" : state === "active" ? "" : state;
     const entry = entryOf({ name, badge, chips: scopes, facts: facts.join(" · ") });
     if (state !== "active") return entry;
+    if (this.#permissions.canRenew(token)) entry.append(buttonOf("Renew", `Renew ${name}`, () => this.renew(this.#api, token)));
     const warning = current ? " It is the one that you are signed in with: you will be signed out." : "";
     const onConfirm = async () => {
       await this.#revoke((api) => api.revokeToken(id));
@@ -166,22 +190,13 @@ export class AccessPage {
 
   #receivedEntry({ owner, role }) {
     const entry = entryOf({ name: owner, badge: role, facts: RECEIVED_ROLES[role] ?? role });
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "See plants";
-    button.setAttribute("aria-label", `See plants of ${owner}`);
-    button.addEventListener("click", () => this.#actions.onOwner(owner));
-    entry.append(button);
+    entry.append(buttonOf("See plants", `See plants of ${owner}`, () => this.#actions.onOwner(owner)));
     return entry;
   }
 
   #revokeButton(name, question) {
-    const button = document.createElement("button");
-    button.type = "button";
+    const button = buttonOf("Revoke", `Revoke ${name}`, () => this.#confirmDialog.open(question));
     button.className = "danger";
-    button.textContent = "Revoke";
-    button.setAttribute("aria-label", `Revoke ${name}`);
-    button.addEventListener("click", () => this.#confirmDialog.open(question));
     return button;
   }
 
@@ -208,6 +223,16 @@ function entryOf({ name, badge, chips = [], facts }) {
   entry.querySelector(".scopes").replaceChildren(...chips.map(chipOf));
   entry.querySelector(".hint").textContent = facts;
   return entry;
+}
+
+/// Returns a button; its label, for screen readers, also says what it acts on.
+function buttonOf(text, label, onClick) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = text;
+  button.setAttribute("aria-label", label);
+  button.addEventListener("click", onClick);
+  return button;
 }
 
 function chipOf(scope) {

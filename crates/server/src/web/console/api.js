@@ -51,6 +51,11 @@ export class Api {
     this.#onRetry = onRetry;
   }
 
+  /// Uses another token from now on, also for requests that wait for a retry.
+  useToken(token) {
+    this.#token = token;
+  }
+
   /// Aborts all requests, also those that wait for a retry.
   end() {
     this.#ended.abort();
@@ -86,6 +91,17 @@ export class Api {
       const { text, next } = await this.#sendWithRetries("GET", `${path}?${fields}`, { headers: {}, attempts: Infinity });
       yield { number: JSON.parse(text).length, hasNext: next !== null };
       address = next;
+    }
+  }
+
+  /// Returns the plant with this id; `null` if the owner has none.
+  async plant(plant) {
+    try {
+      const { text } = await this.#sendWithRetries("GET", `${plantPath(plant)}&include=id,owner`, { headers: {} });
+      return parseExactly(text);
+    } catch (failure) {
+      if (failure.status === 404) return null;
+      throw failure;
     }
   }
 

@@ -5,12 +5,15 @@ import { Address } from "./address.js";
 import { Api } from "./api.js";
 import { listen, showPage } from "./controls.js";
 import { AddDialog, KeysDialog, PlantDialog, newKey } from "./dialogs.js";
+import { byId } from "./dom.js";
 import { forgetDraft, restoreDraft, storeDraft, takeDraft } from "./drafts.js";
 import { Garden, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
 import { takeResponse } from "./oidc.js";
 import { Overview } from "./overview.js";
 import { Permissions } from "./permissions.js";
+import { isId } from "./rules.js";
+import { dateOf } from "./scopes.js";
 import { SignIn } from "./sign-in.js";
 import { load, store } from "./storage.js";
 import { called, count } from "./text.js";
@@ -22,9 +25,10 @@ const LOADED_MAX = 50_000;
 const COUNTED_MAX = 200_000;
 /// Age in milliseconds at which the list is read again when the user returns to the tab.
 const STALE_AFTER = 15_000;
+/// Pause in milliseconds before a number that is typed is searched for on the server, and the most owners to ask for.
+const SEARCH_DELAY = 300;
+const SEARCHED_OWNERS_MAX = 10;
 const VIEW_KEY = "plantstore-view";
-
-const byId = (id) => document.getElementById(id);
 
 class Console {
   #api = null;
@@ -47,6 +51,7 @@ class Console {
   #page = "plants";
   /// The token is being checked.
   #isEntering = false;
+  #searchTimer;
   #permissions = new Permissions();
 
   #address = new Address((place) => this.#navigate(place));
@@ -70,11 +75,12 @@ class Console {
   #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
   #access = new AccessPage(this.#permissions, {
     open: (dialog) => this.#address.open(dialog),
-    say: (text) => this.#toasts.show(text),
+    say: (text, options) => this.#toasts.show(text, options),
     onFailure: (failure) => this.#isRejected(failure),
     onShares: (received) => this.#learnRoles(received),
     onOwner: (owner) => this.#address.go({ query: "", tag: null, owner }),
     onOwnTokenRevoked: () => this.#signOut("You have revoked the token that you were signed in with."),
+    onRenewed: (token) => this.#useRenewed(token),
   });
 
   start() {
@@ -93,12 +99,14 @@ class Console {
       keys: () => this.#keysDialog.open(),
       signOut: () => this.#signOut(),
       tryNow: () => this.#api?.tryNow(),
+      renew: () => this.#access.renew(this.#api, { ...this.#permissions.token, current: true }),
       view: (view) => this.#setView(view),
       filter: (change) => this.#changeFilter(change),
       clearSearch: () => this.#clearSearch(),
       undo: () => this.#toasts.undoLast(),
       go: (page) => this.#address.go(page === "access" ? null : this.#filter),
       focusContent: () => this.#focusContent(),
+      focusFirst: () => !byId("plants").hidden && this.#list.focusAt(0),
       return: () => this.#refreshIfStale(),
       // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
       leave: () => this.#sendDeletions(),
@@ -145,6 +153,14 @@ class Console {
     if (this.#page === "access") this.#access.show(this.#api);
     await this.#read();
     if (api === this.#api) this.#resumeDraft();
+  }
+
+  /// Goes on with the token that replaces the one in use.
+  #useRenewed({ id, label, scopes, expires_at, secret }) {
+    this.#api.useToken(secret);
+    this.#signIn.replace(secret);
+    this.#permissions.learn({ user: this.#permissions.user, token: { id, label, scopes, expires_at } });
+    this.#render();
   }
 
   /// Opens the dialog that was open when the same user's last token ended.
@@ -242,16 +258,46 @@ class Console {
     this.#show();
   }
 
+  /// Asks the server for the plants with the id that is searched for, if they may be among those that are not loaded.
+  async #searchId() {
+    const [api, query] = [this.#api, this.#filter.query.trim()];
+    if (this.#notLoaded === null || !isId(query)) return;
+    const { owner: chosen } = this.#filter;
+    const owners = chosen === null ? [this.#permissions.user, ...this.#otherOwners()].slice(0, SEARCHED_OWNERS_MAX) : [chosen];
+    const wanted = owners.map((owner) => plantOf({ id: String(BigInt(query)), name: "", owner }));
+    const missing = wanted.filter(({ key }) => !this.#garden.get(key) && !this.#pendingDeletions.has(key));
+    const found = await Promise.all(missing.map((plant) => api.plant(plant).catch((failure) => this.#isRejected(failure) && null)));
+    if (api !== this.#api) return;
+    for (const plant of found.filter(Boolean).map(plantOf)) {
+      if (!this.#garden.get(plant.key)) this.#countNotLoaded(-1);
+      this.#garden.add(plant);
+    }
+    this.#render();
+  }
+
+  #searchIdSoon() {
+    clearTimeout(this.#searchTimer);
+    this.#searchTimer = setTimeout(() => this.#searchId(), SEARCH_DELAY);
+  }
+
   /// Counts the plants that are not loaded, starting with this page of the list.
   async #countRest(api, page) {
     this.#notLoaded = { number: 0, isExact: false };
+    this.#searchIdSoon();
     this.#show();
     for await (const { number, hasNext } of api.counts(page)) {
       if (api !== this.#api) return;
-      this.#notLoaded = { number: this.#notLoaded.number + number, isExact: !hasNext };
+      this.#countNotLoaded(number, !hasNext);
       this.#show();
-      if (this.#notLoaded.number >= COUNTED_MAX) return;
+      if (this.#notLoaded?.number >= COUNTED_MAX) return;
     }
+  }
+
+  /// Adds to the number of plants that are not loaded.
+  #countNotLoaded(number, isExact = this.#notLoaded?.isExact) {
+    if (this.#notLoaded === null) return;
+    const sum = this.#notLoaded.number + number;
+    this.#notLoaded = isExact && sum <= 0 ? null : { number: sum, isExact };
   }
 
   /// Reads the user's roles, if the token may. Without them, rejected writes show what is not allowed.
@@ -312,15 +358,21 @@ class Console {
   #openAdd() {
     const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
     const leaving = [...this.#pendingDeletions.values()].map(({ plant }) => plant);
-    const owners = new Set([...this.#garden.owners(), ...this.#permissions.owners]);
-    owners.delete(this.#permissions.user);
+    const { user } = this.#permissions;
     this.#addDialog.open({
-      id: this.#garden.freeId(leaving),
+      freeId: (owner = user) => this.#garden.freeId(owner, leaving),
       tag: this.#filter.tag,
       tags,
-      owners: [...owners].sort().map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
+      owners: this.#otherOwners().map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
       owner: this.#filter.owner,
     });
+  }
+
+  /// Returns the other owners that are known.
+  #otherOwners() {
+    const owners = new Set([...this.#garden.owners(), ...this.#permissions.owners]);
+    owners.delete(this.#permissions.user);
+    return [...owners].sort();
   }
 
   async #add(plant, key, close) {
@@ -436,6 +488,7 @@ class Console {
     this.#page = page;
     Object.assign(this.#filter, filter);
     byId("query").value = this.#filter.query;
+    this.#searchIdSoon();
     this.#render();
     if (isEntered && this.#api && !this.#isEntering) this.#access.show(this.#api);
   }
@@ -443,6 +496,7 @@ class Console {
   #changeFilter(change) {
     Object.assign(this.#filter, change);
     this.#address.write(this.#filter);
+    this.#searchIdSoon();
     this.#storeView();
     this.#render();
   }
@@ -473,6 +527,7 @@ class Console {
     const found = this.#garden.select(this.#filter);
     const [isReading, isFirst, permissions] = [this.#reader !== null || this.#isEntering, this.#etag === null, this.#permissions];
     showPage(this.#page, permissions.user ?? "");
+    this.#renderRenewal();
     byId("plants").hidden = found.length === 0;
     const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#notLoaded };
     this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });
@@ -480,6 +535,17 @@ class Console {
     if (byId("garden").hidden) return;
     const owners = this.#garden.owners().length > 1;
     this.#list.show(found, { view: this.#view, owners, canDelete: (plant) => permissions.canDelete(plant) });
+  }
+
+  #renderRenewal() {
+    const { isEnding, token } = this.#permissions;
+    const canRenew = this.#permissions.has("tokens:manage");
+    const advice = canRenew ? "Renew it for 90 days: you get a new one, and this one is revoked." : "Ask the operator of this service for a new one.";
+    const text = isEnding ? `Your token ends ${dateOf(token.expires_at)}. ${advice}` : "";
+    // Only a changed message is read out.
+    if (byId("renewal-text").textContent !== text) byId("renewal-text").textContent = text;
+    byId("renewal").hidden = text === "";
+    byId("renew").hidden = !canRenew;
   }
 
   #showRetry(retry) {

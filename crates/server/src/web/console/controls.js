@@ -1,8 +1,8 @@
 // The controls of the page: their events, the keyboard shortcuts, and the choice between the plants and the Access page.
 
-const PAGES = ["plants", "access"];
+import { byId } from "./dom.js";
 
-const byId = (id) => document.getElementById(id);
+const PAGES = ["plants", "access"];
 
 /// Shows one of the pages, for the user with this name.
 export function showPage(page, user) {
@@ -16,10 +16,10 @@ export function showPage(page, user) {
   else byId("to-access").removeAttribute("aria-current");
 }
 
-/// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant.
+/// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant, and `focusFirst` returns false without plants.
 export function listen(actions) {
   const onClick = (id, action) => byId(id).addEventListener("click", action);
-  for (const [id, action] of Object.entries({ add: "add", refresh: "refresh", keys: "keys", "sign-out": "signOut", "try-now": "tryNow" })) {
+  for (const [id, action] of Object.entries({ add: "add", refresh: "refresh", keys: "keys", "sign-out": "signOut", "try-now": "tryNow", renew: "renew" })) {
     onClick(id, () => actions[action]());
   }
   for (const view of ["cards", "table"]) onClick(`as-${view}`, () => actions.view(view));
@@ -62,6 +62,7 @@ function onKey(event, actions) {
   const typing = event.target.closest("input, select, textarea, dialog");
   if (byId("garden").hidden || event.altKey) return;
   if (event.key === "Escape" && event.target === byId("query")) return actions.clearSearch();
+  if (event.key === "ArrowDown" && leadsToPlants(event.target) && actions.focusFirst()) return event.preventDefault();
   if (typing) return;
   const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);
   if (isUndo ? !actions.undo() : event.ctrlKey || event.metaKey) return;
@@ -71,4 +72,10 @@ function onKey(event, actions) {
   else if (event.key === "n" && isPlants && actions.canAdd()) actions.add();
   else if (!isUndo) return;
   event.preventDefault();
+}
+
+/// Returns true if the arrow key leads from here to the first plant. On a page that is scrolled, it scrolls.
+function leadsToPlants(target) {
+  if (byId("plants-page").hidden || document.querySelector("dialog[open]")) return false;
+  return ["query", "skip", "plants"].some((id) => target === byId(id)) || ([document.body, byId("garden")].includes(target) && scrollY === 0);
 }

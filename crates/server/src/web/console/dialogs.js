@@ -1,19 +1,12 @@
 // The dialogs: add a plant, details of a plant, and keyboard shortcuts.
 
+import { byId, showMessage } from "./dom.js";
 import { drawingOf, hueOf } from "./drawing.js";
 import { fieldErrors, parseFieldErrors } from "./rules.js";
 
 const FIELDS = ["name", "tag", "id"];
 /// Maximum number of tags suggested while one is typed.
 const SUGGESTED_TAGS_MAX = 50;
-
-const byId = (id) => document.getElementById(id);
-
-/// Shows a message in an element; "" hides the element.
-export function showMessage(element, message) {
-  element.textContent = message;
-  element.hidden = message === "";
-}
 
 /// Returns a new idempotency key. `randomUUID` cannot be used: browsers offer it only with HTTPS or on this machine.
 export function newKey() {
@@ -38,6 +31,9 @@ export class AddDialog {
   #onFailedUnseen;
   /// Number of times the dialog was opened: a response may arrive when the form is open for another plant.
   #openCount = 0;
+  #freeId;
+  /// The id that was filled in; another one was typed by the user.
+  #suggested = "";
   /// The last request with an unknown outcome. If the same plant is sent again, the key is the same.
   #unknownOutcome = null;
 
@@ -53,25 +49,28 @@ export class AddDialog {
       event.preventDefault();
       this.#submit();
     });
+    byId("add-owner").addEventListener("change", () => this.#suggestId());
     this.#form.addEventListener("input", ({ target }) => {
       if (target.getAttribute("aria-invalid")) this.#mark(this.#errors(), [target.name]);
     });
   }
 
-  /// `owners` are the other owners in the list, each with `name` and `isReadOnly`; `owner` is the one to preselect, if it can be
-  /// chosen.
-  open({ id, tag, tags, owners, owner }) {
+  /// `freeId` returns an id to suggest for a plant of an owner; `owners` are the other owners in the list, each with `name` and
+  /// `isReadOnly`; `owner` is the one to preselect, if it can be chosen.
+  open({ freeId, tag, tags, owners, owner }) {
     this.#openCount += 1;
     this.#wait(false);
     this.#form.reset();
     this.#mark({});
     showMessage(byId("add-error"), "");
-    this.#field("id").value = id;
+    this.#freeId = freeId;
+    this.#suggested = "";
     this.#field("tag").value = tag ?? "";
     byId("known-tags").replaceChildren(...tags.slice(0, SUGGESTED_TAGS_MAX).map((known) => new Option("", known)));
     byId("add-owner-choice").hidden = owners.length === 0;
     byId("add-owner").replaceChildren(new Option("My own", ""), ...owners.map(ownerOption));
     byId("add-owner").value = owners.some(({ name, isReadOnly }) => name === owner && !isReadOnly) ? owner : "";
+    this.#suggestId();
     this.#open(this.#dialog);
     this.#field("name").focus();
   }
@@ -81,6 +80,12 @@ export class AddDialog {
     const isWaiting = byId("add-button").getAttribute("aria-disabled") === "true";
     byId("add-trouble-text").textContent = isWaiting ? words : "";
     byId("add-trouble").hidden = !isWaiting || words === "";
+  }
+
+  /// Fills in an id that is free for the chosen owner, unless the user has typed another.
+  #suggestId() {
+    if (this.#field("id").value !== this.#suggested) return;
+    this.#field("id").value = this.#suggested = this.#freeId(this.#plant().owner);
   }
 
   #field(name) {

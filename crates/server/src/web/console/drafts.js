@@ -2,7 +2,7 @@
 
 import { load, remove, store } from "./storage.js";
 
-const KEY = "plantstore-draft";
+const DRAFT_KEY = "plantstore-draft";
 const FORMS = ["add-form", "token-form", "share-form"];
 
 /// Stores the fields of the open form.
@@ -10,22 +10,22 @@ export function storeDraft(user) {
   const form = document.querySelector("dialog[open] form:not([hidden])");
   // Not the property `id`, which a field of that name hides.
   const id = form?.getAttribute("id");
-  if (FORMS.includes(id)) store(KEY, JSON.stringify({ user, form: id, fields: [...new FormData(form)] }));
+  if (FORMS.includes(id)) store(DRAFT_KEY, JSON.stringify({ user, form: id, fields: [...new FormData(form)] }));
 }
 
 /// Returns the stored form (`form`, `fields`) of this user, and removes it; `null` if there is none.
 export function takeDraft(user) {
-  const draft = JSON.parse(load(KEY) ?? "null");
+  const draft = JSON.parse(load(DRAFT_KEY) ?? "null");
   forgetDraft();
   return draft?.user === user ? draft : null;
 }
 
 export function hasDraft() {
-  return load(KEY) !== null;
+  return load(DRAFT_KEY) !== null;
 }
 
 export function forgetDraft() {
-  remove(KEY);
+  remove(DRAFT_KEY);
 }
 
 /// Fills in the form again.

@@ -183,7 +183,8 @@ const POT = "M44 91h32l-4 20a5 5 0 0 1-5 4H53a5 5 0 0 1-5-4z";
 const twig = (pen) => sprig(pen, 3, 30, 14);
 const branch = (pen) => sprig(pen, 4, 25, 11);
 const fern = (pen) => sprig(pen, 8, 21, 6);
-const KINDS = [twig, branch, fern, blades, coins, rosette, flower, cactus, hearts];
+/// Foliage that suits any plant.
+const NEUTRAL = [twig, branch];
 
 /// Names of plants of a known kind.
 const KNOWN = [
@@ -193,14 +194,14 @@ const KNOWN = [
   [/pilea|money|pearls|nasturtium|clover/, coins],
   [/echeveria|sempervivum|succulent|houseleek|haworthia/, rosette],
   [/rose\b|dahlia|tulip|orchid|violet|dais|lily|sunflower|aster|peony|poppy|pansy|geranium|camellia/, flower],
-  [/monstera|pothos|philodendron|ivy|calathea|anthurium|fig\b|hosta/, hearts],
+  [/monstera|swiss cheese|pothos|philodendron|ivy|calathea|anthurium|fig\b|hosta/, hearts],
   [/basil|mint|jade|laurel|citrus|lemon|rubber/, twig],
   [/olive|rosemary|thyme|lavender|sage|willow|jasmine/, branch],
 ];
 
 function kindOf(name, seed) {
   const known = KNOWN.find(([words]) => words.test(name.toLowerCase()));
-  return known ? known[1] : KINDS[seed % KINDS.length];
+  return known ? known[1] : NEUTRAL[seed % NEUTRAL.length];
 }
 
 function element(name, attributes) {

@@ -1,6 +1,7 @@
 // The loaded plants, in the order of the server: filtered, sorted and counted.
 
-const LARGEST_ID = 2n ** 63n - 1n;
+/// The largest id to suggest: clients that read ids as floating-point numbers change larger ones.
+const LARGEST_SUGGESTED = BigInt(Number.MAX_SAFE_INTEGER);
 const byName = new Intl.Collator(undefined, { sensitivity: "base", numeric: true });
 
 /// Returns a plant with a key and a search text.
@@ -82,16 +83,17 @@ export class Garden {
     return [...owners].sort(byName.compare);
   }
 
-  /// Returns an id that no loaded plant of any owner has, and none with a pending deletion: one more than the largest, if
-  /// possible.
-  freeId(pending) {
+  /// Returns an id that no loaded plant of the owner has, and none with a pending deletion: one more than the largest, or the
+  /// smallest that is free.
+  freeId(wanted, pending) {
     let largest = 0n;
     const taken = new Set();
-    for (const { number } of [...this.#plants.values(), ...pending]) {
+    for (const { number, owner } of [...this.#plants.values(), ...pending]) {
+      if (owner !== wanted) continue;
       if (number > largest) largest = number;
       taken.add(number);
     }
-    if (largest < LARGEST_ID) return String(largest + 1n);
+    if (largest < LARGEST_SUGGESTED) return String(largest + 1n);
     let free = 1n;
     while (taken.has(free)) free += 1n;
     return String(free);

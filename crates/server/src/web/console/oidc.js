@@ -2,7 +2,7 @@
 // token, the claims that tie it to this sign-in are checked; its signature need not be, because it comes from the issuer itself over
 // TLS (OpenID Connect Core 1.0, section 3.1.3.7).
 
-import { signIn as settings } from "./settings.js";
+import { settings } from "./settings.js";
 import { load, remove, store } from "./storage.js";
 
 /// Storage of the request that the issuer has not responded to yet.
@@ -12,7 +12,7 @@ const SIGNED_IN_KEY = "plantstore-signed-in";
 const DISCOVERY = "/.well-known/openid-configuration";
 const SCOPE = "openid plants:read plants:write plants:delete tokens:manage shares:manage";
 /// Time limit of a request to the issuer in milliseconds.
-const TIMEOUT = 20_000;
+const ISSUER_TIMEOUT = 20_000;
 
 /// The host of the issuer that users can sign in with; `null` if there is none.
 export const issuerHost = settings && new URL(settings.issuer).host;
@@ -21,7 +21,7 @@ export const issuerHost = settings && new URL(settings.issuer).host;
 export class SignInError extends Error {}
 
 /// Goes to the issuer's sign-in page.
-export async function begin() {
+export async function beginSignIn() {
   // Browsers offer hash functions only with HTTPS or on this machine.
   if (!crypto.subtle) throw new SignInError(`Signing in with ${issuerHost} needs a console that is served over HTTPS.`);
   const { authorization_endpoint, token_endpoint, end_session_endpoint } = await discover();
@@ -55,7 +55,7 @@ export function takeResponse() {
 }
 
 /// Exchanges the response for an access token.
-export async function finish({ response, request }) {
+export async function finishSignIn({ response, request }) {
   if (request === null) throw new SignInError("This sign-in has expired or was not started in this tab. Start again.");
   if (response.iss !== undefined && response.iss !== settings.issuer) throw new SignInError(`The response is not from ${issuerHost}. Start again.`);
   if (response.error === "access_denied") throw new SignInError(`The sign-in at ${issuerHost} was cancelled.`);
@@ -126,7 +126,7 @@ function claimsOf(token) {
 async function fetchJson(url, options = {}) {
   let response, body;
   try {
-    const signal = AbortSignal.timeout(TIMEOUT);
+    const signal = AbortSignal.timeout(ISSUER_TIMEOUT);
     response = await fetch(url, { cache: "no-store", credentials: "omit", redirect: "error", signal, ...options });
     body = await response.json();
   } catch {

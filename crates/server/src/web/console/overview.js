@@ -1,5 +1,6 @@
 // The controls around the plants: counts, owners, filters, and the message if no plant is shown.
 
+import { byId } from "./dom.js";
 import { drawingOf } from "./drawing.js";
 import { count, listed } from "./text.js";
 
@@ -8,8 +9,6 @@ const FEW_TAGS = 12;
 const MANY_TAGS = 100;
 /// Owners named above the list.
 const OWNERS_NAMED = 3;
-
-const byId = (id) => document.getElementById(id);
 
 export class Overview {
   #onFilter;
@@ -141,7 +140,7 @@ function ownersOf(owners) {
 function unsearchedOf(unsearched, state) {
   if (unsearched === null) return "";
   const { number, isExact } = unsearched;
-  if (number === 0) return `There are more: they are ${state}.`;
+  if (number <= 0) return `There are more: they are ${state}.`;
   const amount = `${number.toLocaleString("en")} more ${number === 1 ? "is" : "are"} ${state}.`;
   return isExact ? amount : `At least ${amount}`;
 }

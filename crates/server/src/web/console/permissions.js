@@ -3,17 +3,19 @@
 import { load, remove, store } from "./storage.js";
 import { listed } from "./text.js";
 
-const KEY = "plantstore-me";
+const ME_KEY = "plantstore-me";
+/// Time before the end of a token, in milliseconds, from which the service renews it.
+const RENEWAL_PERIOD = 14 * 86_400_000;
 
 export class Permissions {
   /// The response of `GET /me`. It is stored with the token, so that a reload shows it at once.
-  #me = JSON.parse(load(KEY) ?? "null");
+  #me = JSON.parse(load(ME_KEY) ?? "null");
   /// Roles by owner, as far as they are known: from `GET /shares` if the token may read that, and from rejected writes.
   #roles = new Map();
 
   learn(me) {
     this.#me = me;
-    store(KEY, JSON.stringify(me));
+    store(ME_KEY, JSON.stringify(me));
   }
 
   /// Replaces the roles by those of `GET /shares`.
@@ -34,7 +36,7 @@ export class Permissions {
   forget() {
     this.#me = null;
     this.#roles.clear();
-    remove(KEY);
+    remove(ME_KEY);
   }
 
   /// The name of the user; `null` before `learn`.
@@ -53,6 +55,18 @@ export class Permissions {
 
   has(scope) {
     return this.token.scopes.includes(scope);
+  }
+
+  /// True if the token ends soon. One of the issuer always does, and is replaced by signing in again.
+  get isEnding() {
+    return this.token.issuer === undefined && endsSoon(this.token);
+  }
+
+  /// Returns true if a token of the user ends soon, and its successor can have the same scopes and a later end.
+  canRenew(token) {
+    const { expires_at, issuer } = this.token;
+    const isLonger = token.current || issuer !== undefined || !expires_at || new Date(expires_at) > new Date(token.expires_at);
+    return endsSoon(token) && isLonger && token.scopes.every((scope) => this.has(scope));
   }
 
   get canAdd() {
@@ -76,4 +90,8 @@ export class Permissions {
     const roles = owners.length > 0 ? `You can read the plants of ${listed(owners)}, not change them.` : "";
     return [scopes, roles].filter(Boolean).join(" ");
   }
+}
+
+function endsSoon({ expires_at }) {
+  return Boolean(expires_at) && new Date(expires_at) - Date.now() <= RENEWAL_PERIOD;
 }

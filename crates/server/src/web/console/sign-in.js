@@ -1,9 +1,9 @@
 // Signing in, with the issuer's sign-in page or with a pasted token. The token is stored for this tab and nowhere else.
 
-import { showMessage } from "./dialogs.js";
+import { byId, showMessage } from "./dom.js";
 import { hasDraft } from "./drafts.js";
 import { drawingOf } from "./drawing.js";
-import * as oidc from "./oidc.js";
+import { SignInError, beginSignIn, finishSignIn, forgetSignIn, isSignedInWithIssuer, issuerHost, logoutUrl } from "./oidc.js";
 import { load, remove, store } from "./storage.js";
 import { tokenError, tokenIn } from "./token.js";
 
@@ -15,9 +15,7 @@ const REJECTED = "The server rejected this token: it is unknown there, or it has
 const NO_LONGER_VALID = "Your token worked in this tab and no longer does: it has expired or was revoked. Ask the operator of this service for a new one.";
 const SIGN_IN_EXPIRED = "Your sign-in has expired. Sign in again to go on.";
 const DRAFT_KEPT = "What you had typed is kept until then.";
-const SIGN_IN_REJECTED = `${oidc.issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
-
-const byId = (id) => document.getElementById(id);
+const SIGN_IN_REJECTED = `${issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
 
 export class SignIn {
   #onToken;
@@ -34,7 +32,9 @@ export class SignIn {
       event.preventDefault();
       this.#submit();
     });
-    if (oidc.issuerHost === null) return byId("paste").querySelector("summary").remove();
+    // Not removed: a browser supplies a summary of its own to an element without one.
+    byId("paste").querySelector("summary").hidden = issuerHost === null;
+    if (issuerHost === null) return;
     byId("issuer").hidden = false;
     byId("paste").open = false;
     byId("sign-in-button").classList.remove("primary");
@@ -56,7 +56,7 @@ export class SignIn {
   show(reason = "") {
     this.#submitted = null;
     remove(TOKEN_KEY);
-    oidc.forgetSignIn();
+    forgetSignIn();
     byId("token").value = "";
     this.#mark("");
     this.#reveal(false);
@@ -65,14 +65,14 @@ export class SignIn {
 
   /// Signs out: removes the stored token, and goes to the issuer if that has a session to end.
   leave(reason) {
-    const logout = oidc.logoutUrl();
+    const logout = logoutUrl();
     this.show(reason);
     if (logout) location.assign(logout);
   }
 
   /// Asks again after the server has rejected the token. A token that was just pasted stays in the field.
   reject() {
-    const [isWithIssuer, isNew] = [oidc.isSignedInWithIssuer(), this.#submitted !== null];
+    const [isWithIssuer, isNew] = [isSignedInWithIssuer(), this.#submitted !== null];
     if (isWithIssuer) return this.show(isNew ? SIGN_IN_REJECTED : withDraft(SIGN_IN_EXPIRED));
     if (!isNew) return this.show(withDraft(NO_LONGER_VALID));
     this.#submitted = null;
@@ -87,6 +87,11 @@ export class SignIn {
     byId("sign-in").hidden = true;
     byId("token").value = "";
     this.#wait(false);
+  }
+
+  /// Stores a token that replaces the one in use.
+  replace(token) {
+    store(TOKEN_KEY, token);
   }
 
   /// Shows the failure that is being retried while the token is checked.
@@ -115,7 +120,7 @@ export class SignIn {
   #wait(waits) {
     for (const id of ["sign-in-button", "issuer-button"]) byId(id).setAttribute("aria-disabled", String(waits));
     byId("sign-in-button").textContent = waits ? "Looking for your plants…" : "Sign in";
-    byId("issuer-button").textContent = waits ? "Signing in…" : `Sign in with ${oidc.issuerHost}`;
+    byId("issuer-button").textContent = waits ? "Signing in…" : `Sign in with ${issuerHost}`;
   }
 
   get #isWaiting() {
@@ -139,7 +144,7 @@ export class SignIn {
     if (this.#isWaiting) return;
     showMessage(byId("sign-in-reason"), "");
     this.#wait(true);
-    await oidc.begin().catch((error) => this.#showError(error));
+    await beginSignIn().catch((error) => this.#showError(error));
   }
 
   /// Signs in with the issuer's response.
@@ -147,7 +152,7 @@ export class SignIn {
     this.show();
     this.#wait(true);
     try {
-      this.#submitted = await oidc.finish(response);
+      this.#submitted = await finishSignIn(response);
     } catch (error) {
       return this.#showError(error);
     }
@@ -155,7 +160,7 @@ export class SignIn {
   }
 
   #showError(error) {
-    if (!(error instanceof oidc.SignInError)) throw error;
+    if (!(error instanceof SignInError)) throw error;
     this.show(error.message);
   }
 }
