@@ -21,6 +21,7 @@ use super::style::{Style, Styler};
 use super::value_parser::duration;
 use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
 use plantstore_client::Proxies;
+use plantstore_model::text::Escaped;
 use plantstore_model::token::TOKEN_PREFIX;
 
 /// The error message about a token that is passed as an argument.
@@ -215,7 +216,8 @@ fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
             let word = styler.apply(style, &format!("{word:verdicts$}"));
             writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.description)?;
             if let Some(detail) = detail {
-                writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", strip_os_error_codes(detail))?;
+                let detail = strip_os_error_codes(detail);
+                writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", Escaped(&detail))?;
             }
         }
         Ok(())

@@ -10,7 +10,10 @@ use super::runtime::{block_on, start_log};
 use super::signals::discard_partial_files_on_end_signal;
 use super::store_options::STORE_TIMEOUT;
 use super::store_url::{parse_store_url, warn_of_visible_password};
-use super::table;
+use super::table::{
+    self,
+    Column::{Number, Text},
+};
 use plantstore_store::archive::{self, ContentDigest};
 use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 
@@ -80,5 +83,5 @@ fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
         row("idempotency keys", counts.keys, copied.keys),
         row("plants", counts.plants, copied.plants),
     ];
-    table::print(["", "COPIED", "SHA-256"], &rows, &[])
+    table::print([Text(""), Number("COPIED"), Text("SHA-256")], &rows)
 }

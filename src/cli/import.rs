@@ -15,6 +15,7 @@ use super::signals::{EndSignal, Interrupted, first_end_signal};
 use super::stdio::is_dash;
 use super::store_options::{CreateOption, StoreOption};
 use super::value_parser::number;
+use plantstore_model::text::Escaped;
 use plantstore_store::archive::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
 use plantstore_store::{Importer, StoreError};
 
@@ -209,6 +210,6 @@ impl Reporter {
 
     fn print(&mut self, text: &str) {
         self.bar.clear();
-        let _ = writeln!(io::stderr(), "{text}");
+        let _ = writeln!(io::stderr(), "{}", Escaped(text));
     }
 }

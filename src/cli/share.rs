@@ -11,7 +11,10 @@ use super::exit::UsageError;
 use super::format::format_date_time;
 use super::stdio::print_json;
 use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
-use super::table;
+use super::table::{
+    self,
+    Column::{Text, Wrapped},
+};
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
 use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, StoredShare};
@@ -140,7 +143,8 @@ impl ListShares {
                 format_date_time(share.created),
             ]
         };
-        table::print(["OWNER", "TO", "ROLE", "SINCE (UTC)"], &shares.iter().map(row).collect::<Vec<_>>(), &[0, 1])
+        let columns = [Wrapped("OWNER"), Wrapped("TO"), Text("ROLE"), Text("SINCE (UTC)")];
+        table::print(columns, &shares.iter().map(row).collect::<Vec<_>>())
     }
 }
 

@@ -3,38 +3,56 @@
 use std::io::Write;
 
 use super::stdio;
+use plantstore_model::text::Escaped;
 
 /// Columns of a terminal.
 const LINE_MAX: usize = 80;
 const GAP: &str = "  ";
 
-/// Prints rows under their headings. Cells of the columns in `wrapped` are broken into several lines if a line would be too long
-/// for a terminal.
-pub(super) fn print<const N: usize>(
-    headings: [&str; N],
-    rows: &[[String; N]],
-    wrapped: &[usize],
-) -> anyhow::Result<()> {
-    let widths = widths(&headings, rows, wrapped);
+/// A column, with its heading.
+#[derive(Clone, Copy)]
+pub(super) enum Column {
+    Text(&'static str),
+    /// Text that is broken into several lines if a line would be too long for a terminal.
+    Wrapped(&'static str),
+    /// Aligned to the right.
+    Number(&'static str),
+}
+
+impl Column {
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Text(heading) | Self::Wrapped(heading) | Self::Number(heading) => heading,
+        }
+    }
+}
+
+/// Prints rows under their headings.
+pub(super) fn print<const N: usize>(columns: [Column; N], rows: &[[String; N]]) -> anyhow::Result<()> {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| Escaped(cell).to_string())).collect();
+    let widths = widths(&columns, &rows);
     stdio::print(|output| {
         let mut write = |cells: &[String; N]| {
             let cells: Vec<Vec<&str>> = cells.iter().zip(widths).map(|(cell, width)| wrap(cell, width)).collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or_default();
             (0..height).try_for_each(|line| {
                 let pieces = cells.iter().map(|cell| cell.get(line).copied().unwrap_or_default());
-                let padded = pieces.zip(widths).map(|(piece, width)| format!("{piece:width$}"));
+                let padded = pieces.zip(widths).zip(columns).map(|((piece, width), column)| match column {
+                    Column::Number(_) => format!("{piece:>width$}"),
+                    Column::Text(_) | Column::Wrapped(_) => format!("{piece:width$}"),
+                });
                 writeln!(output, "{}", padded.collect::<Vec<_>>().join(GAP).trim_end())
             })
         };
-        write(&headings.map(str::to_owned))?;
+        write(&columns.map(|column| column.heading().to_owned()))?;
         rows.iter().try_for_each(write)
     })
 }
 
 /// Returns the widths of the columns. The widest of those that may be wrapped is narrowed until a line fits: first until they are
 /// as wide as their longest words, and then, if that is not enough, as their headings.
-fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &[usize]) -> [usize; N] {
-    let heading_widths = headings.map(|heading| heading.chars().count());
+fn widths<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> [usize; N] {
+    let heading_widths = columns.map(|column| column.heading().chars().count());
     let (mut widths, mut word_widths) = (heading_widths, heading_widths);
     for row in rows {
         for (column, cell) in row.iter().enumerate() {
@@ -46,7 +64,8 @@ fn widths<const N: usize>(headings: &[&str; N], rows: &[[String; N]], wrapped: &
     let gaps = GAP.len() * N.saturating_sub(1);
     for min in [word_widths, heading_widths] {
         while widths.iter().sum::<usize>() + gaps > LINE_MAX {
-            let narrower = wrapped.iter().copied().filter(|column| widths[*column] > min[*column]);
+            let wrapped = (0..N).filter(|column| matches!(columns[*column], Column::Wrapped(_)));
+            let narrower = wrapped.filter(|column| widths[*column] > min[*column]);
             let Some(column) = narrower.max_by_key(|column| widths[*column]) else { break };
             widths[column] -= 1;
         }
@@ -71,6 +90,7 @@ fn wrap(cell: &str, width: usize) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use super::Column::{Text, Wrapped};
     use super::*;
 
     #[test]
@@ -85,15 +105,17 @@ mod tests {
     #[test]
     fn words_are_broken_only_if_a_line_would_be_too_long_otherwise() {
         let cells = |label: &str| ["1".to_owned(), "gardener".to_owned(), label.to_owned(), "x".repeat(55)];
-        let headings = ["ID", "USER", "LABEL", "REST"];
-        assert_eq!(widths(&headings, &[cells("a label of some words")], &[1, 2]), [2, 8, 9, 55]);
-        assert_eq!(widths(&headings, &[cells("Schneckenhaus")], &[1, 2]), [2, 8, 9, 55], "the longer word");
+        let columns = [Text("ID"), Wrapped("USER"), Wrapped("LABEL"), Text("REST")];
+        assert_eq!(widths(&columns, &[cells("a label of some words")]), [2, 8, 9, 55]);
+        assert_eq!(widths(&columns, &[cells("Schneckenhaus")]), [2, 8, 9, 55], "the longer word");
     }
 
     #[test]
     fn the_widest_column_is_narrowed_first() {
         let rows = [["1".to_owned(), "u".repeat(60), "l".repeat(70), "2026-11-16".to_owned()]];
-        assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[1, 2]), [2, 31, 31, 10]);
-        assert_eq!(widths(&["ID", "USER", "LABEL", "CREATED"], &rows, &[]), [2, 60, 70, 10], "only where it may");
+        let columns = [Text("ID"), Wrapped("USER"), Wrapped("LABEL"), Text("CREATED")];
+        assert_eq!(widths(&columns, &rows), [2, 31, 31, 10]);
+        let columns = columns.map(|column| Text(column.heading()));
+        assert_eq!(widths(&columns, &rows), [2, 60, 70, 10], "only where it may");
     }
 }

@@ -11,7 +11,10 @@ use serde::Serialize;
 use super::format::{format_date, format_date_time};
 use super::stdio::print_json;
 use super::store_options::{CreateOption, ListCommandOptions, SchemaChange, StoreOption};
-use super::table;
+use super::table::{
+    self,
+    Column::{Number, Text, Wrapped},
+};
 use super::value_parser::duration;
 use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
@@ -202,8 +205,17 @@ impl ListTokens {
                 ]
             })
             .collect();
-        let headings = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"];
-        table::print(headings, &rows, &[1, 2, 3, 4])
+        let columns = [
+            Number("ID"),
+            Wrapped("USER"),
+            Wrapped("LABEL"),
+            Wrapped("SCOPES"),
+            Wrapped("CREATED"),
+            Text("EXPIRES"),
+            Text("LAST USED"),
+            Text("STATE"),
+        ];
+        table::print(columns, &rows)
     }
 }
 

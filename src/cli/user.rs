@@ -10,7 +10,11 @@ use serde::Serialize;
 use super::format::{count, format_date_time, group_digits};
 use super::stdio::print_json;
 use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
-use super::table;
+use super::table::{
+    self,
+    Column::{Number, Text, Wrapped},
+};
+use plantstore_model::text::Escaped;
 use plantstore_model::user::UserName;
 use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
 
@@ -88,7 +92,7 @@ impl ListUsers {
                 ]
             })
             .collect();
-        table::print(["USER", "TOKENS", "PLANTS", "CREATED (UTC)"], &rows, &[0])
+        table::print([Wrapped("USER"), Number("TOKENS"), Number("PLANTS"), Text("CREATED (UTC)")], &rows)
     }
 }
 
@@ -115,6 +119,8 @@ impl DeleteUser {
         // The plants are inaccessible already; if they cannot be removed yet, the deletion has still succeeded.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {
+            let error = error.to_string();
+            let error = Escaped(&error);
             writeln!(io::stderr(), "a server on this store will free the disk space within minutes: {error}")?;
         }
         Ok(())

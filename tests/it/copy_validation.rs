@@ -8,6 +8,9 @@ use rstest::rstest;
 use crate::support::transfer::stderr;
 use crate::support::{Engine, Site, wait_for};
 
+/// Characters that control a terminal or change the direction of text.
+const HOSTILE: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
+
 /// Returns a valid file with a row in every table.
 fn valid_file() -> &'static [u8] {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -84,6 +87,14 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ("UPDATE tokens SET hash = x'00' WHERE token_id = 2", "table tokens, token_id 2: "),
         ("UPDATE tokens SET user_id = 99 WHERE token_id = 2", "table tokens, token_id 2: "),
         ("UPDATE shares SET role = 'owner'", "table shares, grantee_id 2, owner_id 1: "),
+        (
+            "UPDATE shares SET role = char(27, 155, 8238)",
+            r"table shares, grantee_id 2, owner_id 1: `role` is `\u001b\u009b\u202e`, which",
+        ),
+        (
+            "INSERT INTO shares_by_name VALUES ('a' || char(27, 7, 155, 8238), 1, 'reader', 0)",
+            r"table shares_by_name, grantee_name a\u001b\u0007\u009b\u202e, owner_id 1: a user name",
+        ),
         ("UPDATE shares SET owner_id = 99", "table shares, grantee_id 2, owner_id 99: "),
         ("UPDATE shares SET owner_id = 2", "table shares, grantee_id 2, owner_id 2: "),
         ("UPDATE idempotency_keys SET fingerprint = x'00'", "table idempotency_keys, user_id 1, key "),
@@ -109,7 +120,7 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
     for (statements, expected) in cases {
         let reported = error_of(&changed_file(statements), site);
         assert!(reported.contains(expected), "{statements}: {reported}");
-        assert!(!reported.contains(['\u{1b}', '\u{7}']), "{reported:?}");
+        assert!(!reported.contains(HOSTILE), "{reported:?}");
     }
     let sound = changed_file("");
     assert!(site.run(&["restore", sound.file().to_str().unwrap()]).status.success());
@@ -177,9 +188,36 @@ fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres
         assert_eq!(names.filter(|name| **name == "b\nob").count(), 1, "{json}");
     }
     let tokens = String::from_utf8(site.run(&["token", "list"]).stdout).unwrap();
-    assert!(tokens.contains("red") && tokens.contains("\\u{1b}[31m"), "{tokens}");
+    assert!(tokens.contains("red") && tokens.contains("\\u001b[31m"), "{tokens}");
     let of_ada = site.run(&["token", "list", "--user", "ada"]);
     assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
+}
+
+/// A share in a file with a role that no release wrote.
+#[test]
+fn unknown_role_is_escaped_in_the_error_of_a_list() {
+    let site = changed_file("UPDATE shares SET role = 'x' || char(27, 7, 155, 8238)");
+    let reported = stderr(&site.run(&["share", "list"]));
+    assert!(reported.contains(r"x\u001b\u0007\u009b\u202e") && !reported.contains(HOSTILE), "{reported:?}");
+}
+
+/// Earlier releases accepted labels with invisible characters: they are shown escaped, and copied as they are.
+#[rstest]
+fn label_of_an_earlier_release_is_shown_escaped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let label = "a\u{202e}b\u{200b}c\u{e0061}";
+    let ada = site.token("ada", &["--scope", "tokens:manage"]);
+    site.execute(&format!("UPDATE tokens SET label = '{label}'"));
+    let [table, json] = [&["token", "list"][..], &["token", "list", "--json"]]
+        .map(|command| String::from_utf8(site.run(command).stdout).unwrap());
+    assert!(table.split_whitespace().collect::<String>().contains(r"a\u202eb\u200b"), "{table}");
+    assert!(![table, json.clone()].iter().any(|shown| shown.contains(['\u{202e}', '\u{200b}', '\u{e0061}'])));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["label"], label);
+    assert_eq!(site.serve(&[]).client(&ada).get("/tokens").json()[0]["label"], label);
+    let copy = Site::new(Engine::Sqlite);
+    assert!(copy.run(&["copy", "--from", &site.url(), "--to", &copy.url()]).status.success());
+    assert_eq!(copy.texts("SELECT label FROM tokens"), [label]);
 }
 
 /// Triggers in the file cannot use virtual tables.

@@ -3,5 +3,6 @@
 pub mod body;
 pub mod plant;
 pub mod self_service;
+pub mod text;
 pub mod token;
 pub mod user;

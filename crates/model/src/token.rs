@@ -8,6 +8,8 @@ use std::fmt;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use crate::text::{Escaped, is_invisible};
+
 pub const TOKEN_PREFIX: &str = "pst_";
 /// Maximum length of a JWT in bytes.
 const JWT_MAX: usize = 16 * 1024;
@@ -211,12 +213,22 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// Description of a token's purpose: up to [`LABEL_MAX_CHARS`] characters, no control characters.
+/// Description of a token's purpose: up to [`LABEL_MAX_CHARS`] characters. Apart from blanks, none is invisible or changes the
+/// direction of text, as in user names; labels of earlier releases may hold such characters, but no control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenLabel(String);
 
 impl TokenLabel {
+    /// Parses the label of a new token.
     pub fn parse(text: &str) -> Result<Self, TokenLabelError> {
+        if text.chars().any(|character| character != ' ' && is_invisible(character)) {
+            return Err(TokenLabelError);
+        }
+        Self::parse_stored(text)
+    }
+
+    /// Parses a label by the rules of earlier releases.
+    pub fn parse_stored(text: &str) -> Result<Self, TokenLabelError> {
         if text.chars().count() > LABEL_MAX_CHARS || text.chars().any(char::is_control) {
             return Err(TokenLabelError);
         }
@@ -225,8 +237,8 @@ impl TokenLabel {
 
     /// Reads a label from the store. One that another program wrote and that is not valid is escaped and shortened.
     pub fn from_stored(text: &str) -> Self {
-        let escaped = || Self(text.escape_debug().take(LABEL_MAX_CHARS).collect());
-        Self::parse(text).unwrap_or_else(|_| escaped())
+        let escaped = || Self(Escaped(text).to_string().chars().take(LABEL_MAX_CHARS).collect());
+        Self::parse_stored(text).unwrap_or_else(|_| escaped())
     }
 
     pub fn as_str(&self) -> &str {
@@ -236,7 +248,7 @@ impl TokenLabel {
 
 /// A text is not a valid [`TokenLabel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a label has at most {LABEL_MAX_CHARS} characters and no control characters")]
+#[error("a label has at most {LABEL_MAX_CHARS} characters, and no invisible ones except blanks")]
 pub struct TokenLabelError;
 
 /// Creator of a token.

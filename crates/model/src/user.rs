@@ -1,10 +1,8 @@
 //! Users: their names, their ids, and their roles for the plants of other users.
 
-mod invisible;
-
 use std::fmt;
 
-use self::invisible::is_invisible;
+use crate::text::is_invisible;
 
 /// Maximum length of a user name, in characters.
 pub const USER_NAME_MAX_CHARS: usize = 255;

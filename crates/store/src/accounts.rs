@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::row::RowSource;
+use plantstore_model::text::Escaped;
 use plantstore_model::token::{Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
 use plantstore_model::user::{Role, UserId, UserName};
 
@@ -36,7 +37,7 @@ impl StoredName {
     pub fn into_valid(self) -> Result<UserName, StoreError> {
         match self {
             Self::Valid(name) => Ok(name),
-            Self::Invalid(text) => Err(StoreError::Internal(format!("`{}` is no user name", text.escape_debug()))),
+            Self::Invalid(text) => Err(StoreError::Internal(format!("`{}` is no user name", Escaped(&text)))),
         }
     }
 }
@@ -46,7 +47,7 @@ impl fmt::Display for StoredName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Valid(name) => name.fmt(formatter),
-            Self::Invalid(text) => write!(formatter, "{} (invalid)", text.escape_debug()),
+            Self::Invalid(text) => write!(formatter, "{} (invalid)", Escaped(text)),
         }
     }
 }
@@ -59,7 +60,7 @@ pub struct StoredToken {
     pub user_id: UserId,
     pub attributes: TokenAttributes,
     pub revoked: Option<Timestamp>,
-    /// The day of its last use.
+    /// The day of its last use: its start, or the time of creation if that is later.
     pub last_used: Option<Timestamp>,
     /// True if another user shares their plants with this user.
     pub shared_with: bool,
@@ -77,6 +78,9 @@ impl StoredToken {
 
     pub(crate) fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
         let time = |column| Ok(row.field::<Option<i64>>(column)?.map(timestamp));
+        let created = timestamp(row.field(5)?);
+        // The store has the start of the day, which may be before the creation.
+        let last_used = time(8)?.map(|day| day.max(created));
         Ok(Self {
             id: TokenId::new(row.field(0)?),
             user_id: UserId::new(row.field(1)?),
@@ -85,11 +89,11 @@ impl StoredToken {
                 label: TokenLabel::from_stored(&row.lossy_text(3)?),
                 scopes: Scopes::from_names(&row.field::<String>(4)?),
                 creator: creator(row, 10)?,
-                created: timestamp(row.field(5)?),
+                created,
                 expires: time(6)?,
             },
             revoked: time(7)?,
-            last_used: time(8)?,
+            last_used,
             shared_with: row.field(9)?,
         })
     }

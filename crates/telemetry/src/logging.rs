@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use plantstore_model::text::{Escaped, write_escaped};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -26,11 +27,18 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a line waits for others, to be written together.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
 
+/// Target of the event of every request. On a terminal it is a short line.
+pub const ACCESS_LOG: &str = "plantstore::access";
+/// Target of the events about changes of tokens and shares. They are logged at every level.
+pub const AUDIT_LOG: &str = "plantstore::audit";
+
 /// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Text for people.
     Human,
+    /// Text for people on a terminal: the time without the date, and of a request only what fits on a line.
+    Terminal { colours: bool },
     /// One JSON object a line.
     Json,
 }
@@ -166,7 +174,7 @@ impl Sink {
     fn dropped_line(&self, count: u64) -> String {
         match self.format {
             Format::Json => format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{count}}}\n"),
-            Format::Human => format!("WARN log lines dropped count={count}\n"),
+            Format::Human | Format::Terminal { .. } => format!("WARN log lines dropped count={count}\n"),
         }
     }
 }
@@ -180,7 +188,7 @@ struct LogLayer {
 impl<S: Subscriber> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _context: Context<'_, S>) -> bool {
         let ours = metadata.target().starts_with("plantstore");
-        *metadata.level() <= if ours { self.level } else { Level::WARN }
+        metadata.target() == AUDIT_LOG || *metadata.level() <= if ours { self.level } else { Level::WARN }
     }
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -191,10 +199,20 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         let write = |buffer: &mut LineBuffer| {
             let LineBuffer { line, time } = buffer;
             line.clear();
-            let mut fields = FieldWriter { format: self.sink.format, line };
-            fields.begin(time.format(Timestamp::now()), level);
-            event.record(&mut fields);
-            fields.end();
+            let time = time.format(Timestamp::now());
+            match self.sink.format {
+                Format::Terminal { colours } if event.metadata().target() == ACCESS_LOG => {
+                    let mut request = RequestLine::default();
+                    event.record(&mut request);
+                    request.write(time_of_day(time), colours, self.level >= Level::DEBUG, line);
+                }
+                format => {
+                    let mut fields = FieldWriter { format, line };
+                    fields.begin(time, level);
+                    event.record(&mut fields);
+                    fields.end();
+                }
+            }
             self.sink.push(line);
         };
         LINE.with(|buffer| match buffer.try_borrow_mut() {
@@ -242,6 +260,79 @@ impl TimeFormatter {
     }
 }
 
+/// Returns hours, minutes and seconds of a formatted time.
+fn time_of_day(time: &str) -> &str {
+    time.split(['T', '.']).nth(1).unwrap_or(time)
+}
+
+/// A request as a terminal shows it: `21:02:11 POST /plants 200 7.8ms gardener`.
+#[derive(Default)]
+struct RequestLine {
+    method: Option<String>,
+    route: String,
+    status: Option<u64>,
+    duration_us: u64,
+    user: String,
+    /// The other fields.
+    details: String,
+}
+
+impl RequestLine {
+    fn write(&self, time: &str, colours: bool, with_details: bool, line: &mut String) {
+        let status = self.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
+        let colour = match self.status {
+            Some(..300) => 32,
+            Some(..400) => 36,
+            Some(..500) => 33,
+            _ => 31,
+        };
+        let status = if colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
+        let method = self.method.as_deref().unwrap_or("-");
+        let (whole, tenths) = (self.duration_us / 1_000, self.duration_us % 1_000 / 100);
+        let _ = write!(line, "{time} {method} {} {status} {whole}.{tenths}ms {}", self.route, Escaped(&self.user));
+        line.truncate(line.trim_end().len());
+        line.push_str(if with_details { &self.details } else { "" });
+        line.push('\n');
+    }
+
+    fn details(&mut self) -> FieldWriter<'_> {
+        FieldWriter { format: Format::Human, line: &mut self.details }
+    }
+}
+
+impl Visit for RequestLine {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() != "message" {
+            self.details().record_debug(field, value);
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "method" => self.method = Some(value.to_owned()),
+            "route" => value.clone_into(&mut self.route),
+            "user" => value.clone_into(&mut self.user),
+            _ => self.details().record_str(field, value),
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "status" => self.status = Some(value),
+            "duration_us" => self.duration_us = value,
+            _ => self.details().record_u64(field, value),
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.details().record_i64(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.details().record_bool(field, value);
+    }
+}
+
 /// Writes the fields of an event. `tracing` passes the message first.
 struct FieldWriter<'a> {
     format: Format,
@@ -257,6 +348,7 @@ impl FieldWriter<'_> {
                 }
             }
             Format::Human => self.write(format_args!("{time} {level:>5}")),
+            Format::Terminal { .. } => self.write(format_args!("{} {level:>5}", time_of_day(time))),
         }
     }
 
@@ -267,7 +359,7 @@ impl FieldWriter<'_> {
     fn name(&mut self, field: &Field) {
         match self.format {
             Format::Json => self.line.push_str(",\""),
-            Format::Human => self.line.push(' '),
+            Format::Human | Format::Terminal { .. } => self.line.push(' '),
         }
         self.line.push_str(field.name());
         self.line.push_str(if self.format == Format::Json { "\":" } else { "=" });
@@ -281,8 +373,8 @@ impl FieldWriter<'_> {
 
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" && self.format == Format::Human {
-            self.write(format_args!(" {value:?}"));
+        if field.name() == "message" && self.format != Format::Json {
+            self.write(format_args!(" {}", Escaped(&format!("{value:?}"))));
             return;
         }
         self.name(field);
@@ -314,7 +406,7 @@ impl Visit for FieldWriter<'_> {
     }
 }
 
-/// Escapes text for a JSON string. Human-readable lines use it, too, so that no control character reaches a terminal.
+/// Escapes text for a JSON string. Human-readable lines use it, too, so that no invisible character reaches a terminal.
 struct EscapingWriter<'a>(&'a mut String);
 
 impl fmt::Write for EscapingWriter<'_> {
@@ -329,9 +421,7 @@ impl fmt::Write for EscapingWriter<'_> {
             match character {
                 '"' => self.0.push_str("\\\""),
                 '\\' => self.0.push_str("\\\\"),
-                '\n' => self.0.push_str("\\n"),
-                control if control.is_control() => write!(self.0, "\\u{:04x}", u32::from(control))?,
-                plain => self.0.push(plain),
+                other => write_escaped(other, self.0)?,
             }
         }
         Ok(())
@@ -354,7 +444,7 @@ mod tests {
     #[test]
     fn quotes_backslashes_and_control_characters_are_escaped() {
         for (text, escaped) in
-            [("Grün ~!", "Grün ~!"), ("a\"b\\c", "a\\\"b\\\\c"), ("\n\u{7f}\u{85}", "\\n\\u007f\\u0085")]
+            [("Grün ~!", "Grün ~!"), ("a\"b\\c", "a\\\"b\\\\c"), ("\n\u{7f}\u{85}\u{202e}", "\\n\\u007f\\u0085\\u202e")]
         {
             let mut line = String::new();
             EscapingWriter(&mut line).write_str(text).expect("a string accepts everything");

@@ -57,7 +57,7 @@ fn user(row: &UserRecord) -> Result<(), String> {
 fn token(row: &TokenRecord) -> Result<(), String> {
     id("token_id", row.id)?;
     digest("hash", &row.hash)?;
-    TokenLabel::parse(&row.label).map_err(|fault| fault.to_string())?;
+    TokenLabel::parse_stored(&row.label).map_err(|fault| fault.to_string())?;
     if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
         return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
     }

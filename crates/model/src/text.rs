@@ -1,5 +1,6 @@
-//! Characters that are invisible or look like a blank.
+//! Characters that are invisible or look like a blank, and how they are shown.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 /// The property `Default_Ignorable_Code_Point` of Unicode 16.0 (DerivedCoreProperties.txt), with the code points that are
@@ -36,10 +37,31 @@ const BLANK: [RangeInclusive<char>; 5] = [
 ];
 
 /// Checks that a character is white space, a control character, or in one of the tables above.
-pub(super) fn is_invisible(character: char) -> bool {
+pub(crate) fn is_invisible(character: char) -> bool {
     let tables = || DEFAULT_IGNORABLE.iter().chain(&BLANK);
     !character.is_ascii_graphic()
         && (character.is_whitespace() || character.is_control() || tables().any(|range| range.contains(&character)))
+}
+
+/// Text that others wrote, in the form in which it is shown on a terminal and in the log: invisible characters, except blanks,
+/// are escaped as in JSON. So a name can neither control the terminal nor look like another. Escaping twice changes nothing.
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| write_escaped(character, formatter))
+    }
+}
+
+/// Writes a character in the form of [`Escaped`].
+pub fn write_escaped(character: char, output: &mut impl fmt::Write) -> fmt::Result {
+    if character == ' ' || !is_invisible(character) {
+        return output.write_char(character);
+    }
+    if character == '\n' {
+        return output.write_str("\\n");
+    }
+    character.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(output, "\\u{unit:04x}"))
 }
 
 #[cfg(test)]
@@ -52,6 +74,13 @@ mod tests {
             assert!(table.iter().all(|range| range.start() <= range.end()));
             assert!(table.windows(2).all(|pair| pair[0].end() < pair[1].start()));
         }
+    }
+
+    #[test]
+    fn invisible_characters_are_escaped_once() {
+        let escaped = Escaped("a b\u{1b}[31m\u{7}\u{9b}\u{202e}\u{e0061}\n🌵\\").to_string();
+        assert_eq!(escaped, r"a b\u001b[31m\u0007\u009b\u202e\udb40\udc61\n🌵\");
+        assert_eq!(Escaped(&escaped).to_string(), escaped);
     }
 
     #[test]
