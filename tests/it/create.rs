@@ -267,6 +267,8 @@ fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, En
         "application/json; charset=utf-8",
         "application/json;charset=UTF-8",
         "application/json ; x=y",
+        "application/json;x=y;Charset=\"utf-8\"",
+        "application/json; charset=us-ascii",
     ] {
         assert_eq!(post(&[("Content-Type", accepted)]).status, 200, "{accepted}");
     }
@@ -281,6 +283,9 @@ fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, En
         "json",
         "text/json",
         "application/json, text/plain",
+        "application/json; charset=latin1",
+        "application/json;charset=\"utf-16\"",
+        "application/json; x=y; CHARSET=ISO-8859-1",
         "\u{e9}",
     ] {
         assert_eq!(post(&[("Content-Type", rejected)]).error(), 41500, "{rejected}");
@@ -292,12 +297,12 @@ fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, En
     415 Unsupported Media Type
     content-type: application/json
     cache-control: no-store
-    content-length: 107
+    content-length: 120
     x-request-id: (an id)
     x-content-type-options: nosniff
     date: (a date)
 
-    {"error":41500,"message":"send the body as `Content-Type: application/json`, without a `Content-Encoding`"}
+    {"error":41500,"message":"send the body as `Content-Type: application/json`, in UTF-8 and without a `Content-Encoding`"}
     "#);
 }
 

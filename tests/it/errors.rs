@@ -22,6 +22,9 @@ fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)]
 
     {"error":40401,"message":"there is nothing at this address: /openapi.json lists what there is"}
     "#);
+    for path in ["/plants/", "/plants/1/", "/tokens/", "/readyz/"] {
+        assert!(ada.get(path).message().ends_with("without the slash at the end"), "{path}");
+    }
     for path in ["/plants/", "/plants/1/2", "/Plants", "//plants", "/plantsx", "/livez/", "/%"] {
         for method in ["GET", "POST", "DELETE", "BREW"] {
             assert_eq!(ada.call(method, path, &[], None).error(), 40401, "{method} {path}");

@@ -33,17 +33,25 @@ fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engi
 #[rstest]
 fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let server = site.serve(&[]);
+    let mut server = site.serve(&["--log-level", "debug", "--metrics-listen", "0"]);
     let ada = server.client(&site.token("ada", &[]));
+    let scraped = server.metrics();
+    // Successful probes, scrapes and files of the console are details; their errors are not.
     let cases = [
-        ("GET", "/plants?limit=1", "/plants", 200_u16, true),
-        ("DELETE", "/plants/5", "/plants/{id}", 404, true),
-        ("GET", "/livez", "/livez", 200, false),
-        ("PUT", "/somewhere/else", "-", 404, true),
+        ("GET", "/plants?limit=1", "/plants", 200_u16, true, "INFO"),
+        ("DELETE", "/plants/5", "/plants/{id}", 404, true, "INFO"),
+        ("GET", "/livez", "/livez", 200, false, "DEBUG"),
+        ("GET", "/", "/", 200, false, "DEBUG"),
+        ("GET", "/console/app.js", "/console/{file}", 200, false, "DEBUG"),
+        ("GET", "/console/nothing.js", "/console/{file}", 404, true, "INFO"),
+        ("GET", "/openapi.json", "/openapi.json", 200, false, "INFO"),
+        ("PUT", "/somewhere/else", "-", 404, true, "INFO"),
+        ("GET", "/metrics", "/metrics", 200, false, "DEBUG"),
     ];
-    for (number, (method, path, route, status, known)) in cases.into_iter().enumerate() {
+    for (number, (method, path, route, status, known, level)) in cases.into_iter().enumerate() {
+        let client = if path == "/metrics" { scraped.client() } else { &ada };
         let id = format!("case-{number}");
-        assert_eq!(ada.call(method, path, &[("X-Request-Id", &id)], None).status, status);
+        assert_eq!(client.call(method, path, &[("X-Request-Id", &id)], None).status, status);
         let line = wait_for("the log line of the request", || {
             server
                 .log()
@@ -55,7 +63,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
             (&line["message"], &line["request_id"], &line["method"], &line["route"], &line["status"]),
             (&"request".into(), &id.clone().into(), &method.into(), &route.into(), &status.into())
         );
-        assert!(line["duration_us"].is_u64() && line["time"].is_string() && line["level"] == "INFO", "{line}");
+        assert!(line["duration_us"].is_u64() && line["time"].is_string() && line["level"] == level, "{line}");
         assert_eq!(
             line["error"].as_i64().map(|number| number / 100),
             (status >= 400).then_some(status.into()),
@@ -103,11 +111,11 @@ fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Pos
 fn log_level_and_format_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let mut quiet = site.serve(&["--log-level", "warn"]);
-    quiet.anonymous().get("/livez");
+    quiet.anonymous().get("/openapi.json");
     quiet.stop();
     assert_eq!(quiet.log(), "");
     let mut human = site.serve(&["--log-format", "human"]);
-    human.anonymous().call("GET", "/livez", &[("X-Request-Id", "seen-by-people")], None);
+    human.anonymous().call("GET", "/openapi.json", &[("X-Request-Id", "seen-by-people")], None);
     human.stop();
     let log = human.log();
     let line = log.lines().find(|line| line.contains("seen-by-people")).expect("the log line of the request");

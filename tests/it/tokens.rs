@@ -121,6 +121,19 @@ fn user_creates_lists_and_revokes_tokens(#[values(Engine::Sqlite, Engine::Postgr
 }
 
 #[rstest]
+fn last_use_is_never_before_the_creation(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let ada = manager(site, &server, "ada");
+    let token = wait_for("the last use", || {
+        let token = ada.get("/tokens").json()[0].clone();
+        (!token["last_used_at"].is_null()).then_some(token)
+    });
+    let [created, used] = ["created_at", "last_used_at"].map(|field| token[field].as_str().unwrap().to_owned());
+    assert!(created <= used, "{token}");
+}
+
+#[rstest]
 fn unknown_foreign_and_revoked_tokens_are_the_same_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
@@ -210,6 +223,10 @@ fn body_of_a_token_request_is_validated(#[values(Engine::Sqlite, Engine::Postgre
         (r#"{"x":1,"x":1}"#, 40002),
         (r#"{"label":"\u0000"}"#, 40003),
         (r#"{"label":"\ud800"}"#, 40003),
+        (r#"{"label":"a\u202eb"}"#, 40003),
+        (r#"{"label":"a\u200bb"}"#, 40003),
+        (r#"{"label":"a\u2800"}"#, 40003),
+        (r#"{"label":"a\u00a0b"}"#, 40003),
         (&long, 40003),
         (r#"{"scopes":[]}"#, 40002),
         (r#"{"scopes":"plants:read"}"#, 40002),
@@ -417,7 +434,7 @@ fn store_timeout_applies_to_requests_about_tokens_and_shares(
 #[rstest]
 fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-format", "json"]);
+    let mut server = site.serve(&["--log-format", "json", "--log-level", "error"]);
     let ada = manager(site, &server, "ada");
     let with_id = |method: &str, path: &str, id: &str, body: Option<&[u8]>| {
         ada.call(method, path, &[JSON, ("X-Request-Id", id)], body).status

@@ -37,8 +37,8 @@ fn logged_client(server: &Server, protocol: Protocol, id: &str, headers: &[(&str
     let headers = [headers, &[("X-Request-Id", id)]].concat();
     let client = server.anonymous();
     let response = match protocol {
-        Protocol::Http1 => client.call("GET", "/livez", &headers, None),
-        Protocol::Http2 => Http2::open(&client).call("GET", "/livez", &headers, None),
+        Protocol::Http1 => client.call("GET", "/openapi.json", &headers, None),
+        Protocol::Http2 => Http2::open(&client).call("GET", "/openapi.json", &headers, None),
     };
     assert_eq!(response.status, 200);
     let field = format!(r#""request_id":"{id}""#);

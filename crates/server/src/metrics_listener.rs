@@ -23,9 +23,9 @@ use crate::transport::{self, Transport, TransportLimits, TrustedProxies};
 
 /// Time limit for a ping of the store. Prometheus waits for 10 seconds.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of connections: more than the few scrapers that are expected.
+/// Maximum number of connections: more than the few scrapers that are expected. Beyond it, the oldest is closed.
 const CONNECTIONS_MAX: usize = 16;
-/// Header, write and idle timeout. It is short, because idle connections count towards the maximum.
+/// Header and write timeout.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 const METRICS: &str = "/metrics";
@@ -38,14 +38,13 @@ pub async fn serve_metrics(
 ) {
     let limits = TransportLimits {
         header_timeout: TIMEOUT,
-        idle_timeout: TIMEOUT,
         write_timeout: TIMEOUT,
         max_connections: CONNECTIONS_MAX,
         ..TransportLimits::default()
     };
     let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
     let state = AppState {
-        transport: leak(Transport::new(limits, TrustedProxies::default())),
+        transport: leak(Transport::new(limits, TrustedProxies::default()).for_single_requests()),
         observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
         auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
         api: leak(Api::new(Arc::clone(server.store), api)),
@@ -58,7 +57,11 @@ pub async fn serve_metrics(
         .fallback(async |_: Public| ApiError::NoMetricsHere)
         .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
         .with_state(state);
-    let handler = RequestHandler::new(state, HandlerOptions { cors: None, console: false, label_of }, router);
+    let handler = RequestHandler::new(
+        state,
+        HandlerOptions { cors: None, console: false, hsts: false, label_of, is_routine: |route| route == METRICS },
+        router,
+    );
     transport::serve(listener, None, state.transport, Arc::new(handler), std::future::pending()).await;
 }
 

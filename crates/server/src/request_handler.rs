@@ -11,7 +11,9 @@ use axum::body::Body;
 use axum::extract::FromRef;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, Version};
 use tower_service::Service as _;
 
@@ -25,6 +27,8 @@ use crate::web::{self, Web};
 
 /// The label of paths without a route.
 pub(crate) const NO_ROUTE: &str = "-";
+/// A year, for this host alone: other hosts of the domain may have no TLS.
+const HSTS: &str = "max-age=31536000";
 
 /// The states of all top-level modules. They are leaked, not reference-counted: all threads
 /// would contend on the counter.
@@ -66,8 +70,12 @@ impl FromRef<AppState> for &'static Web {
 pub(crate) struct HandlerOptions {
     pub(crate) cors: Option<&'static Cors>,
     pub(crate) console: bool,
+    /// Tell browsers to use TLS only.
+    pub(crate) hsts: bool,
     /// Returns the label of a path's route.
     pub(crate) label_of: fn(&str) -> &'static str,
+    /// Returns true for the label of a route whose successful requests are logged at debug level.
+    pub(crate) is_routine: fn(&str) -> bool,
 }
 
 /// Handles the requests of one connection.
@@ -95,7 +103,7 @@ impl Handler for RequestHandler {
         let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers, arrived);
         let method = Some(parts.method.clone());
         let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
-        let context = Arc::new(context.with_trace(trace));
+        let context = Arc::new(context.with_trace(trace).with_routine((self.options.is_routine)(route)));
         let mut exchange = Exchange::new(Arc::clone(&context), self.state.observe, in_flight);
         parts.extensions.insert(Arc::clone(&context));
         let is_head = parts.method == Method::HEAD;
@@ -145,6 +153,10 @@ impl Handler for RequestHandler {
         let request = HeaderMap::new();
         let context = Context::new(&request, client, since, Version::HTTP_11, None, NO_ROUTE);
         self.add_common_headers(&mut headers, &context, self.allowed_origin(&request));
+        if rejection == Rejection::NotEncrypted {
+            // RFC 6797 forbids it in a response without encryption.
+            headers.remove(STRICT_TRANSPORT_SECURITY);
+        }
         let mut head = format!("HTTP/1.1 {status}\r\n");
         for (name, value) in headers.iter().filter(|(name, _)| *name != CONNECTION) {
             // Writing to a string does not fail, and our header values are text.
@@ -189,6 +201,9 @@ impl RequestHandler {
     fn add_common_headers(&self, headers: &mut HeaderMap, context: &Context, allowed_origin: Option<HeaderValue>) {
         headers.insert(REQUEST_ID, context.id.clone());
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if self.options.hsts {
+            headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
+        }
         if let Some(quota) = &self.state.auth.user_quota {
             quota.add_headers(headers, context);
         }
@@ -264,7 +279,13 @@ mod tests {
         let state = state(&store);
         let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
         let label_of = |path: &str| if path == "/livez" { "/livez" } else { NO_ROUTE };
-        let options = HandlerOptions { cors: Some(Box::leak(Box::new(cors))), console: true, label_of };
+        let options = HandlerOptions {
+            cors: Some(Box::leak(Box::new(cors))),
+            console: true,
+            hsts: true,
+            label_of,
+            is_routine: |_| false,
+        };
         let router =
             Router::new().route("/panic", get(panicking)).route("/livez", get(probes::livez)).with_state(state);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -285,6 +306,7 @@ mod tests {
         assert!(responses.contains("x-request-id: ") && responses.contains("content-type: application/json"));
         let panicked = responses.split("HTTP/1.").nth(1).expect("the first response");
         assert!(panicked.contains("ratelimit-policy: ") && panicked.contains("access-control-allow-origin: *"));
+        assert!(panicked.contains("strict-transport-security: max-age=31536000\r\n"));
         assert!(responses.ends_with(r#"{"status":"live"}"#), "{responses}");
         assert!(!responses.contains("secret"));
         // Before its file is deleted: a store whose file disappears ends the process.

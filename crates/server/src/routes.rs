@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use axum::Router;
+use hyper::Uri;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -64,6 +65,11 @@ pub(crate) fn label_of(path: &str) -> &'static str {
     LABELS.iter().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
 }
 
+/// Returns true for the labels of probes and static files.
+pub(crate) fn is_routine(label: &str) -> bool {
+    probes::PATHS.contains(&label) || PAGES.iter().any(|(page, _)| *page == label)
+}
+
 /// Returns the operations that the OpenAPI document describes.
 fn operations() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -100,8 +106,9 @@ pub(crate) fn router(state: AppState, console: bool) -> Router {
 }
 
 /// Requires a token, so that other clients do not learn which paths exist.
-async fn no_route(_: Caller<NoScopeRequired>) -> ApiError {
-    ApiError::NoRoute
+async fn no_route(_: Caller<NoScopeRequired>, uri: Uri) -> ApiError {
+    let without_slash = uri.path().strip_suffix('/').map_or(NO_ROUTE, label_of);
+    if without_slash == NO_ROUTE { ApiError::NoRoute } else { ApiError::SlashAtEnd }
 }
 
 /// Leaves the methods out: the router adds `Allow`, from which `name_allowed_methods` fills them in.

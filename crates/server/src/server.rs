@@ -27,6 +27,8 @@ pub struct ServerSettings {
     pub cors: Option<Cors>,
     /// Serve the web console.
     pub console: bool,
+    /// Tell browsers, with `Strict-Transport-Security`, to use TLS only.
+    pub hsts: bool,
     /// The issuer that users of the console can sign in with.
     pub sign_in: Option<SignIn>,
     /// The collector that traces are exported to.
@@ -44,7 +46,7 @@ pub struct Server {
 impl Server {
     /// Creates the server, whose state is never freed. Must be called in the runtime that serves the requests.
     pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
-        let ServerSettings { transport, trusted_proxies, auth, api, issuer, cors, console, sign_in, collector } =
+        let ServerSettings { transport, trusted_proxies, auth, api, issuer, cors, console, hsts, sign_in, collector } =
             settings;
         let state = AppState {
             transport: leak(Transport::new(transport, trusted_proxies)),
@@ -54,7 +56,8 @@ impl Server {
             web: leak(Web::new(routes::openapi_json, sign_in)),
         };
         let cors = cors.map(leak);
-        Self { state, store: leak(store), options: HandlerOptions { cors, console, label_of: routes::label_of } }
+        let (label_of, is_routine) = (routes::label_of, routes::is_routine);
+        Self { state, store: leak(store), options: HandlerOptions { cors, console, hsts, label_of, is_routine } }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes

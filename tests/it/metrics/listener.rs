@@ -93,7 +93,6 @@ fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engin
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Slow clients, silent clients and clients above the limit of connections block neither the service nor scrapes.
 #[test]
 fn slow_clients_are_disconnected() {
     let site = Site::new(Engine::Sqlite);
@@ -102,16 +101,9 @@ fn slow_clients_are_disconnected() {
     let address = metrics.client().address;
     let mut slow = Connection::open(address);
     slow.send("GET /metrics HTTP/1.1\r\nHost: x\r\n");
-    let mut others: Vec<Connection> = (0..15).map(|_| Connection::open(address)).collect();
-    let rejected = wait_for("a connection above the limit to be rejected", || {
-        let mut one_more = Connection::open(address);
-        one_more.stream().set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
-        one_more.try_read_response(false).ok()
-    });
-    assert_eq!(rejected.error(), 50300);
+    let mut silent = Connection::open(address);
     assert_eq!(slow.read_response(false).error(), 40800);
-    assert!(slow.is_closed_by_server());
-    assert!(others.iter_mut().all(Connection::is_closed_by_server));
+    assert!(slow.is_closed_by_server() && silent.is_closed_by_server());
     assert_eq!(
         metrics.value("plantstore_http_connections_accepted_total", &[]),
         0,
@@ -119,25 +111,27 @@ fn slow_clients_are_disconnected() {
     );
 }
 
+/// A connection carries one request, and the oldest is closed for a new one, so that clients cannot keep others out by
+/// holding all connections, however often they send something.
 #[test]
-fn idle_connections_do_not_block_scrapes() {
+fn held_connections_do_not_block_scrapes() {
     let site = Site::new(Engine::Sqlite);
     let mut server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let client = metrics.client();
-    let mut idle: Vec<Connection> = Vec::new();
-    for _ in 0..16 {
-        let mut connection = client.connect();
-        connection.send(client.bytes("GET", "/metrics", &[], None));
-        assert_eq!(connection.read_response(false).status, 200);
-        idle.push(connection);
+    let mut done = client.connect();
+    done.send(client.bytes("GET", "/metrics", &[], None));
+    let response = done.read_response(false);
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    assert!(done.is_closed_by_server());
+    let mut held: Vec<Connection> = Vec::new();
+    for _ in 0..3 {
+        held.extend((0..16).map(|_| client.connect()));
+        for connection in &mut held {
+            let _ = connection.try_send("GET /metrics HTTP/1.1\r\nHost: x\r\n");
+        }
+        assert_eq!(client.get("/metrics").status, 200);
     }
-    wait_for("a scrape on another connection", || {
-        let mut one_more = client.connect();
-        one_more.try_send(client.bytes("GET", "/metrics", &[], None)).ok()?;
-        one_more.try_read_response(false).is_ok_and(|response| response.status == 200).then_some(())
-    });
-    assert!(idle.iter_mut().all(Connection::is_closed_by_server));
 }
 
 #[test]

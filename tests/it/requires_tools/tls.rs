@@ -170,7 +170,11 @@ fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite
         assert_eq!(call(&[&plants]), format!(r#"[{{"name":"Rose"}}] {spoken}"#));
         assert_eq!(call(&["-X", "DELETE", &format!("{plants}/7")]), format!(" {spoken}"));
         assert!(call(&["-X", "DELETE", &format!("{plants}/7")]).contains("40400"));
+        assert!(call(&["-D", "-", &plants]).to_lowercase().contains("strict-transport-security: max-age=31536000\r\n"));
     }
+    let without = files.serve(site, &["--no-hsts"]);
+    let response = files.curl(&["-D", "-", &format!("https://{}/livez", without.address())]);
+    assert!(response.contains("live") && !response.to_lowercase().contains("strict-transport"), "{response}");
     assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
 }
 
@@ -495,11 +499,13 @@ fn plain_http_on_a_tls_port_gets_a_clear_error() {
         let response = connection.read_response(false);
         assert_eq!(response.error(), 40007);
         assert_eq!(response.message(), "this port is encrypted: write https:// in place of http://");
+        assert_eq!(response.header("strict-transport-security"), None);
         assert!(connection.is_closed_by_server());
     }
     let plain = site.serve(&[]);
     assert!(files.try_connect(plain.address(), "h2").is_err(), "a plain HTTP port has no handshakes");
-    assert_eq!(plain.anonymous().get("/livez").status, 200);
+    let response = plain.anonymous().get("/livez");
+    assert_eq!((response.status, response.header("strict-transport-security")), (200, None));
 }
 
 /// The server cannot send an error response, because that would need a TLS handshake.

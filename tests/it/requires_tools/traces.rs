@@ -243,7 +243,7 @@ fn trace_id_of_the_client_is_logged_without_a_collector() {
     let server = site.serve(&[]);
     let get = |id: &str, headers: &[(&str, &str)]| {
         let headers = [&[("X-Request-Id", id)], headers].concat();
-        assert_eq!(server.anonymous().call("GET", "/livez", &headers, None).status, 200);
+        assert_eq!(server.anonymous().call("GET", "/openapi.json", &headers, None).status, 200);
         line(&server, id)["trace_id"].clone()
     };
     assert_eq!(get("with", &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]), TRACE);

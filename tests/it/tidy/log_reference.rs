@@ -36,8 +36,10 @@ fn collect(tokens: TokenStream, events: &mut Events) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
         let TokenTree::Group(group) = token else { continue };
-        let before = tokens[at.saturating_sub(5)..at].iter().map(ToString::to_string).collect::<String>();
-        let level = before.strip_prefix("tracing::").and_then(|name| name.strip_suffix('!'));
+        let before = tokens[at.saturating_sub(6)..at].iter().map(ToString::to_string).collect::<String>();
+        let level = before.rsplit_once("tracing::").and_then(|(_, name)| name.strip_suffix('!'));
+        // The level of a request depends on it.
+        let level = level.map(|level| if level == "$level" { "info" } else { level });
         if let Some(level) = level.and_then(|level| LEVELS.iter().position(|known| *known == level)) {
             let (message, fields) = arguments(group.stream());
             events.entry((level, message)).or_default().extend(fields);
@@ -52,6 +54,10 @@ fn arguments(tokens: TokenStream) -> (String, Vec<String>) {
     let mut message = String::new();
     let mut fields = Vec::new();
     for argument in tokens.split(|token| token.to_string() == ",") {
+        if argument.get(1).is_some_and(|token| token.to_string() == ":") {
+            // `target: …`
+            continue;
+        }
         // `name`, `%name`, `?name` or `name = value`.
         let name = argument.iter().find(|token| !matches!(token, TokenTree::Punct(_)));
         match name {

@@ -10,6 +10,7 @@ use crate::auth::Session;
 use crate::observe::Context;
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{Role, UserName};
+use plantstore_telemetry::logging::AUDIT_LOG;
 
 /// A completed change.
 pub(super) enum Change<'a> {
@@ -46,17 +47,17 @@ impl AuditLog {
         let token_id = session.identity.token.map(TokenId::get);
         match change {
             Change::TokenCreated(target) => {
-                tracing::info!(request_id, actor, token_id, target = target.get(), "token created");
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.get(), "token created");
             }
             Change::TokenRevoked(target) => {
-                tracing::info!(request_id, actor, token_id, target = target.get(), "token revoked");
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.get(), "token revoked");
             }
             Change::ShareGranted(target, role) => {
                 let (target, role) = (target.as_str(), role.name());
-                tracing::info!(request_id, actor, token_id, target, role, "share granted");
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target, role, "share granted");
             }
             Change::ShareRevoked(target) => {
-                tracing::info!(request_id, actor, token_id, target = target.as_str(), "share revoked");
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.as_str(), "share revoked");
             }
         }
     }
@@ -72,7 +73,7 @@ impl AuditLog {
                 Attempt::GrantShare(to) => ("grant share", to.as_str().to_owned()),
                 Attempt::RevokeShare(to) => ("revoke share", to.as_str().to_owned()),
             };
-            tracing::warn!(request_id, actor, token_id, attempt, target, "change with unknown outcome");
+            tracing::warn!(target: AUDIT_LOG, request_id, actor, token_id, attempt, target, "change with unknown outcome");
         }
         error
     }

@@ -56,6 +56,8 @@ pub(crate) enum ApiError {
     UnknownShare,
     #[error("there is nothing at this address: /openapi.json lists what there is")]
     NoRoute,
+    #[error("there is nothing at this address: use it without the slash at the end")]
+    SlashAtEnd,
     #[error("there is nothing at this address: the metrics are at /metrics")]
     NoMetricsHere,
     /// With the allowed methods in the format of `Allow`.
@@ -83,7 +85,7 @@ pub(crate) enum ApiError {
     BodyUnreadable,
     #[error("`Transfer-Encoding` must be `chunked` alone: send the body without any other coding")]
     BadTransferEncoding,
-    #[error("send the body as `Content-Type: application/json`, without a `Content-Encoding`")]
+    #[error("send the body as `Content-Type: application/json`, in UTF-8 and without a `Content-Encoding`")]
     NotJsonType,
     #[error("this `Idempotency-Key` was sent with another request: send every new request with a new key")]
     KeyReused,
@@ -135,7 +137,7 @@ impl ApiError {
             Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
             Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
-            Self::NoRoute | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
+            Self::NoRoute | Self::SlashAtEnd | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
             Self::UnknownToken => (40402, StatusCode::NOT_FOUND),
             Self::UnknownShare => (40403, StatusCode::NOT_FOUND),
             Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),

@@ -99,14 +99,22 @@ async fn read(body: Body, limit: usize, discard: usize) -> Result<Bytes, ApiErro
 
 fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let essence = types.next().and_then(|value| value.to_str().ok()).map(|value| {
-        let essence = value.split_once(';').map_or(value, |(essence, _parameters)| essence);
-        essence.trim().eq_ignore_ascii_case("application/json")
+    let is_json = types.next().and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        let mut parts = value.split(';').map(str::trim);
+        parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) && parts.all(is_utf_8)
     });
     let mut codings =
         headers.get_all(CONTENT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     let encoded = codings.any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"identity"));
-    essence == Some(true) && types.next().is_none() && !encoded
+    is_json && types.next().is_none() && !encoded
+}
+
+/// Checks that a parameter of a media type names no character set other than that of JSON, or its subset ASCII.
+fn is_utf_8(parameter: &str) -> bool {
+    let Some((name, value)) = parameter.split_once('=') else { return true };
+    let charset = value.trim_matches('"');
+    !name.eq_ignore_ascii_case("charset")
+        || ["utf-8", "utf8", "us-ascii"].iter().any(|known| charset.eq_ignore_ascii_case(known))
 }
 
 /// The id in the path of a request, if it is valid.

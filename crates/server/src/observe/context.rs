@@ -10,6 +10,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
+use plantstore_telemetry::logging::ACCESS_LOG;
 use plantstore_telemetry::spans::SpanRecorder;
 
 use super::address_text::AddressText;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     /// The `RateLimit` header field, if the user has a quota.
     rate_limit: OnceLock<HeaderValue>,
     trace: Option<Trace>,
+    /// A probe, a scrape or a static file, of which only errors are of interest.
+    routine: bool,
 }
 
 impl Context {
@@ -52,12 +55,28 @@ impl Context {
         route: &'static str,
     ) -> Self {
         let (identity, rate_limit) = (OnceLock::new(), OnceLock::new());
-        Self { id: request_id(headers), arrived, client, method, version, route, identity, rate_limit, trace: None }
+        Self {
+            id: request_id(headers),
+            arrived,
+            client,
+            method,
+            version,
+            route,
+            identity,
+            rate_limit,
+            trace: None,
+            routine: false,
+        }
     }
 
     /// Makes the request part of a trace.
     pub(crate) fn with_trace(self, trace: Option<Trace>) -> Self {
         Self { trace, ..self }
+    }
+
+    /// Logs the request at debug level if it succeeds.
+    pub(crate) fn with_routine(self, routine: bool) -> Self {
+        Self { routine, ..self }
     }
 
     /// Returns the recorder of the request's spans, if its trace is recorded.
@@ -114,22 +133,32 @@ impl Context {
             let id = self.id();
             tracer.record(trace, &TracedRequest { id, method, route, status, error, user, bytes, complete });
         }
-        tracing::info!(
-            request_id = self.id(),
-            trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
-            client = AddressText::of(self.client).as_str(),
-            http_version = version_number(self.version),
-            method = method.map(Method::as_str),
-            route,
-            status = status.map(|status| status.as_u16()),
-            error,
-            user = identity.map(|identity| identity.user.as_str()),
-            token_id = identity.and_then(|identity| identity.token).map(TokenId::get),
-            duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            bytes,
-            complete,
-            "request"
-        );
+        macro_rules! log_request {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: ACCESS_LOG,
+                    request_id = self.id(),
+                    trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
+                    client = AddressText::of(self.client).as_str(),
+                    http_version = version_number(self.version),
+                    method = method.map(Method::as_str),
+                    route,
+                    status = status.map(|status| status.as_u16()),
+                    error,
+                    user = identity.map(|identity| identity.user.as_str()),
+                    token_id = identity.and_then(|identity| identity.token).map(TokenId::get),
+                    duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                    bytes,
+                    complete,
+                    "request"
+                )
+            };
+        }
+        if self.routine && status.is_some_and(|status| status.as_u16() < 400) {
+            log_request!(debug);
+        } else {
+            log_request!(info);
+        }
     }
 }
 

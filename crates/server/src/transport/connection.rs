@@ -53,7 +53,10 @@ pub(super) async fn serve_connection<H: Handler>(
     let _open = OpenConnectionGuard::new(&*handler);
     let socket = Socket::new(stream, transport.limits.write_timeout);
     let http2 = match tls {
-        None => serve_http1(Stream::Plain(socket), true, client, transport, &handler, phase.clone()).await,
+        None => {
+            serve_http1(Stream::Plain(socket), !transport.single_requests, client, transport, &handler, phase.clone())
+                .await
+        }
         // Boxed, because a plain connection does not need the memory.
         Some(tls) => match Box::pin(handshake(&tls, socket, client, transport, &*handler, phase.clone())).await {
             Some((stream, Protocol::Http1)) => {
@@ -141,6 +144,7 @@ async fn serve_http1<H: Handler>(
     http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
     // The service adds the field (see `date`).
     http.auto_date_header(false);
+    http.keep_alive(!transport.single_requests);
     http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
     if transport.has_custom_header_limit {
         // Only if configured, because hyper then allocates memory for every request.

@@ -1,5 +1,6 @@
 //! The accept loop of a listener, with connection limits and graceful shutdown.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
+use super::client_address::ClientAddress;
 use super::connection::serve_connection;
 use super::connection_limit::Exceeded;
 use super::handler::{ConnectionEvent, Handler};
@@ -37,6 +40,7 @@ pub(crate) async fn serve<H: Handler>(
     let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
     let (phase, phases) = watch::channel(ShutdownPhase::Running);
     let mut shutdown = pin!(shutdown);
+    let mut held = HeldConnections::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -45,15 +49,24 @@ pub(crate) async fn serve<H: Handler>(
         };
         match accepted {
             Ok((stream, client)) => {
-                match transport.connections.open(client.ip(), transport.connections_from(client.ip())) {
+                let open = || transport.connections.open(client.ip(), transport.connections_from(client.ip()));
+                let mut opened = open();
+                if let (Err(exceeded), true) = (&opened, transport.single_requests) {
+                    held.close_oldest(client.ip(), *exceeded).await;
+                    opened = open();
+                }
+                match opened {
                     Ok(open) => {
                         let handler = handler.for_connection();
                         let connection =
                             serve_connection(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
-                        tokio::spawn(async move {
+                        let task = tokio::spawn(async move {
                             connection.await;
                             drop(open);
                         });
+                        if transport.single_requests {
+                            held.add(client.ip(), task);
+                        }
                     }
                     // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
                     Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
@@ -75,6 +88,27 @@ pub(crate) async fn serve<H: Handler>(
     };
     let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
     ShutdownOutcome { unfinished: if finished { 0 } else { transport.connections.count() }, deadline }
+}
+
+/// The open connections of a listener for single requests, from the oldest to the newest.
+#[derive(Default)]
+struct HeldConnections(VecDeque<(ClientAddress, JoinHandle<()>)>);
+
+impl HeldConnections {
+    fn add(&mut self, client: IpAddr, task: JoinHandle<()>) {
+        self.0.retain(|(_, task)| !task.is_finished());
+        self.0.push_back((client.into(), task));
+    }
+
+    /// Closes the oldest connection that counts towards the limit that one more of this client would exceed.
+    async fn close_oldest(&mut self, client: IpAddr, exceeded: Exceeded) {
+        let counts = |address| exceeded == Exceeded::Total || address == ClientAddress::from(client);
+        let oldest = self.0.iter().position(|(address, task)| counts(*address) && !task.is_finished());
+        if let Some((_, task)) = oldest.and_then(|oldest| self.0.remove(oldest)) {
+            task.abort();
+            let _ = task.await;
+        }
+    }
 }
 
 /// Pauses after an error that is not caused by a single client.

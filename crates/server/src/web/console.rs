@@ -66,8 +66,8 @@ fn join_modules(settings: &str, modules: &[&str]) -> String {
 
 /// Returns a script module with the settings of the server that the console needs. None of them is secret.
 fn settings_module(sign_in: Option<&SignIn>) -> String {
-    let sign_in = sign_in.map(|SignIn { issuer, client_id, resource }| {
-        serde_json::json!({ "issuer": issuer.as_str(), "clientId": client_id, "resource": resource })
+    let sign_in = sign_in.map(|SignIn { issuer, client_id, resource, name }| {
+        serde_json::json!({ "issuer": issuer.as_str(), "clientId": client_id, "resource": resource, "name": name })
     });
     format!("// The settings of this server.\n\nexport const settings = {};\n", serde_json::json!(sign_in))
 }

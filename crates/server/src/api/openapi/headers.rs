@@ -14,22 +14,24 @@ enum HeaderExample {
 use HeaderExample::{Number, Text};
 
 /// Header fields that any response may have.
-const COMMON: [&str; 6] = [
+const COMMON: [&str; 7] = [
     "X-Request-Id",
     "X-Content-Type-Options",
+    "Strict-Transport-Security",
     "Access-Control-Allow-Origin",
     "Access-Control-Expose-Headers",
     "RateLimit-Policy",
     "Vary",
 ];
 
-const ALL: [HeaderEntry; 19] = [
+const ALL: [HeaderEntry; 20] = [
     (
         "X-Request-Id",
         "The id of the request: the one that was sent, if it is valid, or a new one",
         Text("4a1b6bfe6f3d4d0e"),
     ),
     ("X-Content-Type-Options", "Always `nosniff`", Text("nosniff")),
+    ("Strict-Transport-Security", "Over TLS: use this host over TLS only", Text("max-age=31536000")),
     (
         "Access-Control-Allow-Origin",
         "The origin whose pages may read the response, if the operator allows it",

@@ -16,6 +16,7 @@ const ISSUER_TIMEOUT = 20_000;
 
 /// The host of the issuer that users can sign in with; `null` if there is none.
 export const issuerHost = settings && new URL(settings.issuer).host;
+export const issuerName = settings && (settings.name ?? issuerHost);
 
 /// A failed sign-in. The message is for the user.
 export class SignInError extends Error {}

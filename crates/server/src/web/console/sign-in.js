@@ -3,7 +3,7 @@
 import { byId, showMessage } from "./dom.js";
 import { hasDraft } from "./drafts.js";
 import { drawingOf } from "./drawing.js";
-import { SignInError, beginSignIn, finishSignIn, forgetSignIn, isSignedInWithIssuer, issuerHost, logoutUrl } from "./oidc.js";
+import { SignInError, beginSignIn, finishSignIn, forgetSignIn, isSignedInWithIssuer, issuerName, logoutUrl } from "./oidc.js";
 import { load, remove, store } from "./storage.js";
 import { tokenError, tokenIn } from "./token.js";
 
@@ -15,7 +15,7 @@ const REJECTED = "The server rejected this token: it is unknown there, or it has
 const NO_LONGER_VALID = "Your token worked in this tab and no longer does: it has expired or was revoked. Ask the operator of this service for a new one.";
 const SIGN_IN_EXPIRED = "Your sign-in has expired. Sign in again to go on.";
 const DRAFT_KEPT = "What you had typed is kept until then.";
-const SIGN_IN_REJECTED = `${issuerHost} signed you in, but this service does not accept its token. Tell the operator of this service.`;
+const SIGN_IN_REJECTED = `${issuerName} signed you in, but this service does not accept its token. Tell the operator of this service.`;
 
 export class SignIn {
   #onToken;
@@ -33,8 +33,8 @@ export class SignIn {
       this.#submit();
     });
     // Not removed: a browser supplies a summary of its own to an element without one.
-    byId("paste").querySelector("summary").hidden = issuerHost === null;
-    if (issuerHost === null) return;
+    byId("paste").querySelector("summary").hidden = issuerName === null;
+    if (issuerName === null) return;
     byId("issuer").hidden = false;
     byId("paste").open = false;
     byId("sign-in-button").classList.remove("primary");
@@ -120,7 +120,7 @@ export class SignIn {
   #wait(waits) {
     for (const id of ["sign-in-button", "issuer-button"]) byId(id).setAttribute("aria-disabled", String(waits));
     byId("sign-in-button").textContent = waits ? "Looking for your plants…" : "Sign in";
-    byId("issuer-button").textContent = waits ? "Signing in…" : `Sign in with ${issuerHost}`;
+    byId("issuer-button").textContent = waits ? "Signing in…" : `Sign in with ${issuerName}`;
   }
 
   get #isWaiting() {
