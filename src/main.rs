@@ -11,6 +11,6 @@ use self::cli::{Cli, exit, parse_error};
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => exit::exit_code(cli.run()),
-        Err(error) => parse_error::report(&error, &Cli::command()),
+        Err(error) => parse_error::report(error, &Cli::command()),
     }
 }

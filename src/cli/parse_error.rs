@@ -11,7 +11,7 @@ use super::exit::USAGE_ERROR_CODE;
 use super::stdio::print_error;
 
 /// Prints the error and returns its exit code. The parser also reports help and the version as errors; they are printed unchanged.
-pub(crate) fn report(error: &clap::Error, program: &Command) -> ExitCode {
+pub(crate) fn report(mut error: clap::Error, program: &Command) -> ExitCode {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
@@ -19,9 +19,15 @@ pub(crate) fn report(error: &clap::Error, program: &Command) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR_CODE));
     }
-    match invalid_argument(error) {
+    // The parser sorts the names that are similar to a misspelled one by similarity.
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
+        && let Some(best) = names.last().cloned()
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(best));
+    }
+    match invalid_argument(&error) {
         Some(argument) if argument.starts_with("--token") => print_error(TOKEN_ARGUMENT_MESSAGE),
-        argument => print_error(&one_line(&message(error, argument, program))),
+        argument => print_error(&one_line(&message(&error, argument, program))),
     }
     ExitCode::from(USAGE_ERROR_CODE)
 }

@@ -18,11 +18,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use clap::builder::FalseyValueParser;
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use self::announcement::announce;
+use self::announcement::{ServiceAddress, announce};
 use self::cors::CorsOptions;
 use self::listener::bind;
 use self::log_options::LogOptions;
@@ -35,7 +34,7 @@ use self::tls::TlsOptions;
 use super::environment::origin;
 use super::exit::UsageError;
 use super::store_options::StoreOption;
-use super::value_parser::{duration, listen_address, number};
+use super::value_parser::{duration, listen_address, number, switch};
 use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits, TrustedProxies};
 use plantstore_store::{OpenOptions, Store, StoreUrl};
 
@@ -64,13 +63,13 @@ pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,
     /// Do not create the user `gardener` and a token in a new store
-    #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = switch)]
     no_first_token: bool,
     /// Exit with an error if the schema of the database is not up to date, instead of changing it
-    #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = switch)]
     no_migrate: bool,
     /// Do not serve the web console at `/`
-    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = switch)]
     no_console: bool,
     #[command(flatten)]
     log: LogOptions,
@@ -159,6 +158,7 @@ impl Options {
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
+            hsts: self.tls.sends_hsts(),
             sign_in: self.oidc.sign_in(),
             collector: None,
         })
@@ -194,7 +194,14 @@ impl Options {
         let shutdown = shutdown_signal()?;
         tls::start_reloading(tls.as_ref())?;
         let first = if self.no_first_token { None } else { first_token::issue(&store, url).await? };
-        if let Err(error) = announce(address, &self.tls, url, first.as_ref(), settings.console, metrics.as_ref()) {
+        if let Err(error) = announce(
+            ServiceAddress { listen: &self.listen, bound: address },
+            &self.tls,
+            url,
+            first.as_ref(),
+            settings.console,
+            metrics.as_ref(),
+        ) {
             // A token that is neither shown nor in a file must not stay valid.
             if let Some(first) = first.filter(|first| first.file.is_none()) {
                 store.revoke_token(first.id, Timestamp::now()).await?;

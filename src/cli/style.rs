@@ -43,6 +43,10 @@ impl Styler {
         Self { enabled }
     }
 
+    pub(super) fn is_enabled(self) -> bool {
+        self.enabled
+    }
+
     pub(super) fn apply(self, style: Style, text: &str) -> String {
         if self.enabled { format!("\x1b[{}m{text}\x1b[0m", style.parameters()) } else { text.to_owned() }
     }

@@ -4,6 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 pub(super) use plantstore_server::value_parser::{duration, number};
 
+/// Parses the variable of an option that has no value. Empty counts as not given.
+pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "" | "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err("write true or false"),
+    }
+}
+
 /// Parses an address to listen on; a port alone means the loopback address.
 pub(super) fn listen_address(text: &str) -> Result<String, String> {
     if let Ok(port) = text.parse::<u16>() {

@@ -141,7 +141,11 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
     let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
     assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
     assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
-    assert!(text(&site.run(&["user", "list"])).contains("ada   1       30"), "{}", text(&site.run(&["user", "list"])));
+    assert!(
+        text(&site.run(&["user", "list"])).contains("ada        1      30"),
+        "{}",
+        text(&site.run(&["user", "list"]))
+    );
 
     let unconfirmed = site.run(&["user", "delete", "ada"]);
     assert_eq!(unconfirmed.status.code(), Some(1), "without input, the deletion is not confirmed");
@@ -332,9 +336,11 @@ fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine
 fn a_port_alone_is_an_address_of_this_machine() {
     let site = Site::new(Engine::Sqlite);
     let port = free_port().to_string();
-    let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
+    let mut server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(server.rest_of_output(), "", "the log has the address, and a program that chose the port knows it");
 }
 
 #[test]
@@ -345,7 +351,7 @@ fn thousands_separators_are_the_same_everywhere() {
     site.token("bob", &[]);
     assert!(errors(&site.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
     assert!(errors(&site.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
-    assert!(text(&site.run(&["user", "list"])).contains("ada   0       1,234"));
+    assert!(text(&site.run(&["user", "list"])).contains("ada        0   1,234"));
     assert!(errors(&site.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
     assert!(text(&site.run(&["backup", "b.db"])).contains("  1,234 "));
     assert!(errors(&site.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));

@@ -49,14 +49,15 @@ fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
     let settings = |server: &Server| server.anonymous().get("/console/app.js").text()[..300].to_owned();
 
     let server = serve(&["plants", "--oidc-client-id", "a \"client\""]);
-    let expected = format!(r#"{{"clientId":"a \"client\"","issuer":"{issuer}","resource":null}}"#);
+    let expected = format!(r#"{{"clientId":"a \"client\"","issuer":"{issuer}","name":null,"resource":null}}"#);
     assert!(settings(&server).contains(&format!("const settings = {expected};")), "{}", settings(&server));
     let policy = format!("{POLICY} http://127.0.0.1:1");
     for path in ["/", "/console/app.js"] {
         assert_eq!(server.anonymous().get(path).header("content-security-policy"), Some(&*policy), "{path}");
     }
     assert!(!server.anonymous().get("/docs").header("content-security-policy").is_some_and(|it| it.contains(":1")));
-    let server = serve(&["https://plants.example", "--oidc-client-id", "console"]);
+    let server = serve(&["https://plants.example", "--oidc-client-id", "console", "--oidc-name", "Garden login"]);
+    assert!(settings(&server).contains(r#""name":"Garden login""#), "{}", settings(&server));
     assert!(settings(&server).contains(r#""resource":"https://plants.example""#), "{}", settings(&server));
 
     for server in [serve(&["plants"]), site.serve(&[])] {
@@ -138,6 +139,10 @@ fn disabled_console_paths_are_like_any_other() {
     command.env("PLANTSTORE_NO_CONSOLE", "1");
     let server = Server::start(command);
     assert_eq!(server.anonymous().get("/").error(), 40100);
+    let output = site.command(&["serve", "--listen", "0"]).env("PLANTSTORE_NO_CONSOLE", "maybe").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(reported, "error: invalid value 'maybe' for PLANTSTORE_NO_CONSOLE: write true or false (see --help)\n");
 }
 
 #[test]

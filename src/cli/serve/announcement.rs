@@ -4,15 +4,22 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
 use super::first_token::FirstToken;
+use super::listener::is_free_port;
 use super::monitoring::MetricsListener;
 use super::tls::TlsOptions;
 use crate::cli::style::{Style, Styler};
 use plantstore_store::StoreUrl;
 
+/// The address of the service: as the operator gave it, and with the port in use.
+pub(super) struct ServiceAddress<'a> {
+    pub(super) listen: &'a str,
+    pub(super) bound: SocketAddr,
+}
+
 /// Prints and logs the addresses of the service and the location of the first token. The token itself is printed only on a
 /// terminal and never logged.
 pub(super) fn announce(
-    socket: SocketAddr,
+    ServiceAddress { listen, bound: socket }: ServiceAddress<'_>,
     tls: &TlsOptions,
     url: &StoreUrl,
     first: Option<&FirstToken>,
@@ -43,9 +50,12 @@ pub(super) fn announce(
         }
         Some(FirstToken { file: None, .. }) | None => {}
     }
-    // Printed last: a process that waits for this line may use all of the above. A closed standard output is not an error.
-    let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
-    let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
+    // For people, and for programs that need the free port. For others the log has it all. Printed last: a process that waits for
+    // this line may use all of the above. A closed standard output is not an error.
+    if io::stdout().is_terminal() || is_free_port(listen) || metrics.is_some_and(|metrics| metrics.free_port) {
+        let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+        let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
+    }
     tracing::info!(address, store = %url, "listening");
     if !socket.ip().is_loopback() && !tls.is_enabled() {
         tracing::warn!(
@@ -78,8 +88,8 @@ It is {validity}.
 Create, list and delete a plant:
 
   curl {address}/plants -H "Authorization: Bearer $TOKEN" \
-    -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}'
-  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN"
+    -H 'Content-Type: application/json' -d '{{"id": 1, "name": "Monstera", "tag": "indoor"}}' -w '\n'
+  curl '{address}/plants?include=id' -H "Authorization: Bearer $TOKEN" -w '\n'
   curl -X DELETE {address}/plants/1 -H "Authorization: Bearer $TOKEN"
 {hint}
 "#,

@@ -28,6 +28,11 @@ pub(super) async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListen
     })
 }
 
+/// Returns true for an address with port 0, for which the system chooses a free port.
+pub(super) fn is_free_port(listen: &str) -> bool {
+    listen.ends_with(":0")
+}
+
 /// Listens on the first address of `host:port` that can be bound.
 async fn listen_on_first(listen: &str) -> io::Result<TcpListener> {
     let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");

@@ -5,11 +5,12 @@ use std::io::{self, IsTerminal};
 use clap::{Args, ValueEnum};
 use tracing::Level;
 
+use crate::cli::style::Styler;
 use plantstore_telemetry::logging;
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct LogOptions {
-    /// The lowest level of events that are logged
+    /// The lowest level of events that are logged. Changes of tokens and shares are logged at every level
     #[arg(long, value_name = "LEVEL", env = "PLANTSTORE_LOG_LEVEL", default_value = "info")]
     log_level: LogLevel,
     /// The format of the log; `auto` is `human` on a terminal and `json` otherwise
@@ -40,7 +41,9 @@ impl LogOptions {
 
     fn format(self) -> logging::Format {
         match self.log_format {
-            LogFormat::Auto if io::stderr().is_terminal() => logging::Format::Human,
+            LogFormat::Auto | LogFormat::Human if io::stderr().is_terminal() => {
+                logging::Format::Terminal { colours: Styler::new(&io::stderr()).is_enabled() }
+            }
             LogFormat::Human => logging::Format::Human,
             LogFormat::Auto | LogFormat::Json => logging::Format::Json,
         }

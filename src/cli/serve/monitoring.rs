@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::listener::bind;
+use super::listener::{bind, is_free_port};
 use super::otel;
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
@@ -108,7 +108,7 @@ impl MonitoringOptions {
         };
         let listener = bind(listen, "--metrics-listen").await?;
         let address = listener.local_addr().context("cannot tell the address in use")?;
-        Ok(Some(MetricsListener { listener, address }))
+        Ok(Some(MetricsListener { listener, address, free_port: is_free_port(listen) }))
     }
 }
 
@@ -116,6 +116,8 @@ impl MonitoringOptions {
 pub(super) struct MetricsListener {
     listener: TcpListener,
     address: SocketAddr,
+    /// The system has chosen the port.
+    pub(super) free_port: bool,
 }
 
 impl MetricsListener {

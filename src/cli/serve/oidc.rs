@@ -28,6 +28,9 @@ pub(super) struct OidcOptions {
     /// Client id of the console at the issuer. Lets users sign in there (public client, authorization code with PKCE)
     #[arg(long = "oidc-client-id", value_name = "ID", env = "PLANTSTORE_OIDC_CLIENT_ID", value_parser = NonEmptyStringValueParser::new(), requires = "issuer")]
     client_id: Option<String>,
+    /// The name of the issuer on the console's sign-in button; its host unless given
+    #[arg(long = "oidc-name", value_name = "NAME", env = "PLANTSTORE_OIDC_NAME", value_parser = NonEmptyStringValueParser::new(), requires = "client_id")]
+    name: Option<String>,
 }
 
 impl OidcOptions {
@@ -43,6 +46,6 @@ impl OidcOptions {
     /// Returns the settings of the console's sign-in, if it is configured.
     pub(super) fn sign_in(&self) -> Option<SignIn> {
         let (issuer, audience) = (self.issuer.as_ref()?, self.audience.as_ref()?);
-        Some(SignIn::new(issuer.clone(), self.client_id.clone()?, audience))
+        Some(SignIn::new(issuer.clone(), self.client_id.clone()?, audience, self.name.clone()))
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli::environment::origin;
 use crate::cli::exit::UsageError;
+use crate::cli::value_parser::switch;
 use plantstore_server::{CertificateFileError, CertificateReload, Tls};
 
 /// Time between two checks of the files for changes.
@@ -25,6 +26,9 @@ pub(super) struct TlsOptions {
     /// The private key of the certificate, in PEM
     #[arg(long, value_name = "FILE", env = "PLANTSTORE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Do not tell browsers to use TLS only (`Strict-Transport-Security`), which they remember for a year
+    #[arg(long, env = "PLANTSTORE_NO_HSTS", value_parser = switch)]
+    no_hsts: bool,
 }
 
 impl TlsOptions {
@@ -40,6 +44,10 @@ impl TlsOptions {
 
     pub(super) fn is_enabled(&self) -> bool {
         self.tls_cert.is_some()
+    }
+
+    pub(super) fn sends_hsts(&self) -> bool {
+        self.is_enabled() && !self.no_hsts
     }
 
     pub(super) fn scheme(&self) -> &'static str {

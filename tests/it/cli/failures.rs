@@ -40,7 +40,9 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["serve", "--listen", "127.0.0.1:99999"], "ports go up to 65535"),
         (&["backup", "-"], "a store cannot be read or written through a pipe"),
         (&["restore", "-"], "a store cannot be read or written through a pipe"),
-        (&["serv"], "unrecognized subcommand 'serv'; tip: "),
+        (&["serv"], "unrecognized subcommand 'serv'; tip: a similar subcommand exists: 'serve' (see --help)"),
+        (&["tokn"], "unrecognized subcommand 'tokn'; tip: a similar subcommand exists: 'token' (see --help)"),
+        (&["token", "crate"], "unrecognized subcommand 'crate'; tip: a similar subcommand exists: 'create' (see"),
         (
             &["token", "create", "--user", "ada", "--expires", "soon"],
             "for example 500ms, 10s, 5m, 2h or 90d; or write never",
@@ -51,6 +53,10 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
             "the scopes are: plants:read plants:write plants:delete tokens:manage shares:manage",
         ),
         (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
+        (
+            &["token", "create", "--user", "ada", "--label", "a\u{202e}b"],
+            r"'a\u202eb' for '--label <TEXT>': a label has",
+        ),
         (&["token", "revoke", "x"], "the id of a token is a number"),
         (&["nonsense"], "nonsense"),
     ];

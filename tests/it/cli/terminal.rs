@@ -77,6 +77,35 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     wait_for("the server to end", || terminal.service_has_ended().then_some(()));
 }
 
+#[rstest]
+#[case::requires_script()]
+fn a_request_is_a_short_line_on_a_terminal() {
+    let site = Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let request_line = |options: &[&str]| {
+        let terminal = Terminal::serve(&site, options);
+        let ada = Client { address: terminal.address().unwrap(), token: Some(token.clone()) };
+        let response = ada.call("DELETE", "/plants/5", &[("X-Request-Id", "seen")], None);
+        assert_eq!(response.status, 404);
+        assert_eq!(ada.get("/livez").status, 200);
+        let line = wait_for("the line of the request", || {
+            let screen = terminal.raw_screen();
+            screen.lines().find(|line| line.contains("DELETE")).map(|line| line.trim_end().to_owned())
+        });
+        (line, terminal.screen())
+    };
+    let (line, screen) = request_line(&[]);
+    let words: Vec<&str> = line.split(' ').collect();
+    let [time, "DELETE", "/plants/{id}", "\x1b[33m404\x1b[0m", duration, "ada"] = words[..] else {
+        panic!("the line of a request, not {line:?}");
+    };
+    assert!(time.len() == 8 && time.split(':').count() == 3 && duration.ends_with("ms"), "{line:?}");
+    assert!(!screen.contains("/livez"), "{screen}");
+    let (line, _) = request_line(&["--log-level", "debug"]);
+    let details = ["ada request_id=\"seen\" client=\"127.0.0.1\"", " error=40400 token_id=1 bytes=", " complete=true"];
+    assert!(details.iter().all(|detail| line.contains(detail)), "{line:?}");
+}
+
 /// Returns the output of a command on a terminal.
 fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));

@@ -349,7 +349,18 @@ impl Server {
         });
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
-        output.read_line(&mut announced).expect("the address");
+        if has_free_port(&command) {
+            output.read_line(&mut announced).expect("the address");
+        } else {
+            // Only the log has the address. A server that fails to start closes its output.
+            wait_for("the server to listen", || {
+                let log = log.lock().expect("the log");
+                let line = log.lines().find(|line| line.contains(r#""message":"listening""#));
+                let address = line.and_then(|line| line.split(r#""address":""#).nth(1)?.split('"').next());
+                announced = format!("Listening on {}", address.unwrap_or_default());
+                (address.is_some() || child.try_wait().is_ok_and(|status| status.is_some())).then_some(())
+            });
+        }
         let address = announced.trim_end().strip_prefix("Listening on http");
         let address = address.map(|address| address.trim_start_matches('s').trim_start_matches("://"));
         let Some(address) = address.and_then(|address| address.parse().ok()) else {
@@ -377,6 +388,11 @@ impl Server {
             announced.trim_end().strip_prefix("Metrics on http://").and_then(|rest| rest.strip_suffix("/metrics"));
         let address = address.and_then(|address| address.parse().ok());
         Metrics::at(address.unwrap_or_else(|| panic!("an address for metrics, not {announced:?}")))
+    }
+
+    /// Returns what is left on its standard output after its end.
+    pub(crate) fn rest_of_output(&mut self) -> String {
+        std::io::read_to_string(&mut self.output).expect("text")
     }
 
     pub(crate) fn client(&self, token: &str) -> Client {
@@ -452,6 +468,15 @@ impl Drop for Server {
             }
         }
     }
+}
+
+/// Returns true if a server started by this command chooses a free port, which it prints.
+fn has_free_port(command: &Command) -> bool {
+    let arguments: Vec<_> = command.get_args().collect();
+    let option = arguments.iter().position(|word| *word == "--listen").and_then(|at| arguments.get(at + 1).copied());
+    let variable = || command.get_envs().find(|(name, _)| *name == "PLANTSTORE_LISTEN").and_then(|(_, value)| value);
+    let listen = option.or_else(variable).map(std::ffi::OsStr::to_string_lossy).unwrap_or_default();
+    listen == "0" || listen.ends_with(":0")
 }
 
 /// Sends a signal to a process that the test has started.
