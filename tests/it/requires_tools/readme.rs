@@ -8,6 +8,9 @@ use crate::support::{Engine, Site, Terminal, wait_for};
 /// Metrics port in the documents.
 const METRICS_PORT: &str = "9464";
 
+/// Commands whose examples also show standard error.
+const ACCOUNT_COMMANDS: [&str; 3] = ["plantstore token ", "plantstore share ", "plantstore user "];
+
 /// A command in a document and its printed output, line by line.
 struct Example {
     command: String,
@@ -81,6 +84,9 @@ fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Examp
             example.command.replace("127.0.0.1:8080", &address).replace("cargo run --release --", "plantstore");
         let metrics = metrics.as_deref().unwrap_or_default();
         shell.push_str(&command.replace(&format!("127.0.0.1:{METRICS_PORT}"), metrics));
+        if ACCOUNT_COMMANDS.iter().any(|words| command.starts_with(words)) {
+            shell.push_str(" 2>&1");
+        }
         shell.push_str("\necho; echo ----\n");
     }
     let output = Command::new("bash")
