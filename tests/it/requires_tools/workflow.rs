@@ -27,6 +27,23 @@ fn workflow_has_no_mistakes_and_runs_scripts_that_exist() {
 }
 
 #[test]
+fn actions_and_images_are_pinned_by_digest() {
+    let hexadecimal = |text: &str| text.bytes().take_while(u8::is_ascii_hexdigit).count();
+    let dockerfile = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/Dockerfile")).unwrap();
+    let text = fs::read_to_string(WORKFLOW).unwrap() + &dockerfile.replace("FROM scratch", "");
+    let mut pinned = 0;
+    for line in text.lines().map(str::trim_start) {
+        let is_image = ["image: ", "container: ", "FROM "].iter().any(|start| line.starts_with(start));
+        let digest = line.split_once("@sha256:").map_or(0, |(_, digest)| hexadecimal(digest));
+        let commit = line.split_once('@').map_or(0, |(_, commit)| hexadecimal(commit));
+        assert!(!is_image || digest == 64, "{line}");
+        assert!(!line.starts_with("- uses: ") || commit == 40, "{line}");
+        pinned += usize::from(digest == 64 || commit == 40);
+    }
+    assert!(pinned >= 7, "{pinned}");
+}
+
+#[test]
 fn mistakes_in_a_workflow_are_found() {
     let text = fs::read_to_string(WORKFLOW).unwrap();
     let file = tempfile::Builder::new().suffix(".yml").tempfile().unwrap();
