@@ -26,5 +26,4 @@ pub(crate) use self::entity_tag::{EntityTag, IfNoneMatch, not_modified};
 pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
 pub use self::limits::ApiLimits;
 pub(crate) use self::negotiation::{accepts_gzip, accepts_html};
-pub(crate) use self::overload::delay::OverloadDelay;
 pub(crate) use self::state::Api;

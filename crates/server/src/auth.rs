@@ -18,6 +18,7 @@ pub(crate) use self::error::AuthError;
 pub(crate) use self::host::check_host;
 pub use self::limits::AuthLimits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
+pub(crate) use self::rate_limit::{Quota, RateLimiter};
 pub use self::rate_limit::{Rate, RateError};
 pub(crate) use self::sessions::{Credential, Session, SessionSelector};
 pub(crate) use self::state::Auth;

@@ -17,9 +17,7 @@ use hyper::header::{
 use hyper::{Method, Request, Version};
 use tower_service::Service as _;
 
-use crate::api::{
-    Api, ApiError, Cors, ErrorReport, OverloadDelay, is_preflight, name_allowed_methods, preflight, probes,
-};
+use crate::api::{Api, ApiError, Cors, ErrorReport, is_preflight, name_allowed_methods, preflight, probes};
 use crate::auth::{Auth, check_host};
 use crate::observe::{Context, Exchange, Observe, Trace, TrackedBody};
 use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport, date_header};
@@ -85,7 +83,6 @@ pub(crate) struct RequestHandler {
     /// The router of this connection: threads would contend on the reference counts of a clone for each request. A call needs
     /// exclusive access, so the lock is held while its future is created.
     router: Mutex<Router>,
-    overload_delay: OverloadDelay,
 }
 
 impl Handler for RequestHandler {
@@ -133,7 +130,7 @@ impl Handler for RequestHandler {
         }
         if report.as_ref().is_some_and(|report| report.overloaded) {
             // Boxed, because it is rare, and so the future of every request stays small.
-            Box::pin(self.overload_delay.wait(arrived)).await;
+            Box::pin(self.state.api.rejection_delay.wait(&context)).await;
         }
         if self.state.transport.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -176,7 +173,7 @@ impl Handler for RequestHandler {
 
 impl RequestHandler {
     pub(crate) fn new(state: AppState, options: HandlerOptions, router: Router) -> Self {
-        Self { state, options, router: Mutex::new(router), overload_delay: OverloadDelay::default() }
+        Self { state, options, router: Mutex::new(router) }
     }
 
     fn router(&self) -> MutexGuard<'_, Router> {

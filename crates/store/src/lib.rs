@@ -13,6 +13,7 @@ mod options;
 mod plants;
 mod postgres;
 mod range;
+mod reserve;
 mod row;
 mod sqlite;
 mod store;
@@ -33,6 +34,7 @@ pub use self::options::OpenOptions;
 pub use self::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::range::{PlantRange, end_ranges_after};
+pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
 pub use self::transfer::{
     Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Selection,

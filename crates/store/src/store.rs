@@ -81,12 +81,12 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<CreateOutcome>, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().execute(|reply| Job::Create { context, plant, key, reply }).await
+        self.queue().execute(Some(context.user), |reply| Job::Create { context, plant, key, reply }).await
     }
 
-    /// Returns true if the write queue is not full.
-    pub fn has_write_capacity(&self) -> bool {
-        self.queue().has_capacity()
+    /// Returns true if the write queue has a place for a write of this user.
+    pub fn has_write_capacity(&self, user: UserId) -> bool {
+        self.queue().has_capacity(user)
     }
 
     /// Deletes a plant of the owner. An idempotency key works as in [`Store::create`].
@@ -97,14 +97,14 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().execute(|reply| Job::Delete { context, id, key, reply }).await
+        self.queue().execute(Some(context.user), |reply| Job::Delete { context, id, key, reply }).await
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteResult<()>, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
-        self.queue().execute(|reply| Job::StoreRejection { user, key, reply }).await
+        self.queue().execute(Some(user), |reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
@@ -201,7 +201,7 @@ impl Store {
         }
         name.check_new().map_err(StoreError::NewUserName)?;
         let (name, now) = (name.clone(), Timestamp::now());
-        self.queue().execute(|reply| Job::CreateUser { name, now, reply }).await
+        self.queue().execute(None, |reply| Job::CreateUser { name, now, reply }).await
     }
 
     async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::StoreError;
 use crate::idempotency::{Claim, ClaimedKey, IdempotencyKey, KnownKey, WriteResult};
 use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
+use crate::reserve::{Reserve, ReservedPlace};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
@@ -119,6 +120,7 @@ pub(crate) struct KeyOutcome<'a> {
 pub(crate) struct Reply<T> {
     sender: oneshot::Sender<Result<T, StoreError>>,
     state: Arc<JobState>,
+    _place: Option<ReservedPlace>,
 }
 
 /// State of a job: waiting, begun or abandoned.
@@ -241,6 +243,8 @@ pub(crate) fn reply(job: Job, outcome: Result<JobOutcome, StoreError>) {
 /// The callers' side of the queue.
 pub(crate) struct WriteQueue {
     sender: mpsc::Sender<Job>,
+    /// The last places of the queue. They are shared fairly, so that no user keeps out the writes of others.
+    reserve: Arc<Reserve>,
     timeouts: Timeouts,
 }
 
@@ -263,7 +267,7 @@ impl WriteQueue {
     /// Returns a queue of `capacity` jobs, and the writer's side of it.
     pub(crate) fn new(capacity: usize, timeouts: Timeouts) -> (Self, mpsc::Receiver<Job>) {
         let (sender, receiver) = mpsc::channel(capacity);
-        (Self { sender, timeouts }, receiver)
+        (Self { sender, reserve: Reserve::part_of(capacity), timeouts }, receiver)
     }
 
     /// Queues the use of a token, or drops it if the queue is full.
@@ -279,9 +283,10 @@ impl WriteQueue {
             .sample(&[], capacity);
     }
 
-    /// Returns true if the queue is not full.
-    pub(crate) fn has_capacity(&self) -> bool {
-        self.sender.capacity() > 0
+    /// Returns true if the queue has a place for a write of this user.
+    pub(crate) fn has_capacity(&self, user: UserId) -> bool {
+        let free = self.sender.capacity();
+        free > self.reserve.places() || (free > 0 && self.reserve.is_open_to(user))
     }
 
     /// Returns true if the writer has stopped.
@@ -302,12 +307,22 @@ impl WriteQueue {
         })
     }
 
-    /// Submits a job and waits for its outcome.
-    pub(crate) async fn execute<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+    /// Submits a job for a request of this user, or of a user to be created, and waits for its outcome.
+    pub(crate) async fn execute<T>(
+        &self,
+        user: Option<UserId>,
+        job: impl FnOnce(Reply<T>) -> Job,
+    ) -> Result<T, StoreError> {
+        let place = match user {
+            Some(user) if self.sender.capacity() <= self.reserve.places() => {
+                Some(self.reserve.take(user).ok_or(StoreError::Overloaded)?)
+            }
+            _ => None,
+        };
         let (sender, mut receiver) = oneshot::channel();
         let queued = spans::begin().start();
         let state = Arc::new(JobState { state: AtomicU8::new(WAITING), begun: queued.map(|_| OnceLock::new()) });
-        let job = job(Reply { sender, state: Arc::clone(&state) });
+        let job = job(Reply { sender, state: Arc::clone(&state), _place: place });
         let claim = job.claim();
         self.submit(job)?;
         let Timeouts { begin, outcome } = self.timeouts;
@@ -343,12 +358,14 @@ mod tests {
 
     fn delete(id: i64) -> (Job, oneshot::Receiver<Result<WriteResult<DeleteOutcome>, StoreError>>) {
         let (sender, receiver) = oneshot::channel();
-        let reply = Reply { sender, state: Arc::default() };
+        let reply = Reply { sender, state: Arc::default(), _place: None };
         (Job::Delete { context: ADA, id: PlantId::new(id), key: None, reply }, receiver)
     }
 
     async fn delete_through(queue: &WriteQueue, id: i64) -> Result<WriteResult<DeleteOutcome>, StoreError> {
-        queue.execute(|reply| Job::Delete { context: ADA, id: PlantId::new(id), key: None, reply }).await
+        queue
+            .execute(Some(ADA.user), |reply| Job::Delete { context: ADA, id: PlantId::new(id), key: None, reply })
+            .await
     }
 
     /// Executes three deletes; every batch that contains id 2 fails with `error`.
@@ -400,7 +417,9 @@ mod tests {
         };
         for _ in 0..2 {
             let key = Some(keys.claim(ADA.user, key()).expect("a free key"));
-            let rejected = queue.execute(|reply| Job::Delete { context: ADA, id: PlantId::new(1), key, reply }).await;
+            let rejected = queue
+                .execute(Some(ADA.user), |reply| Job::Delete { context: ADA, id: PlantId::new(1), key, reply })
+                .await;
             assert!(matches!(rejected, Err(StoreError::Unavailable(_))), "{rejected:?}");
         }
         let claimed = keys.claim(ADA.user, key()).expect("a free key");

@@ -64,6 +64,10 @@ impl ReadableCollections {
         &self.session.identity.user
     }
 
+    pub(crate) fn user_id(&self) -> UserId {
+        self.session.user_id()
+    }
+
     pub(crate) fn owners(&self) -> Vec<UserId> {
         self.collections().iter().map(|collection| collection.owner_id).collect()
     }

@@ -47,7 +47,7 @@ pub(crate) async fn list_plants(
     }
     // Boxed, so that a cached list does not need the memory of a read.
     Box::pin(async move {
-        let _slot = api.read_limiter.acquire().await?;
+        let _slot = api.read_limiter.acquire(readable.user_id()).await?;
         let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
         if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
             let versions = api.store.versions(&readable.owners()).await?;

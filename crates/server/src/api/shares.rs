@@ -1,5 +1,7 @@
 //! The caller's own shares: list, grant and revoke. No response depends on which users exist.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
@@ -14,7 +16,8 @@ use super::openapi::{
     GrantShareResponses, ListSharesResponses, NewShareSchema, ReadParameters, RevokeShareResponses, SELF_SERVICE,
     ShareParameters,
 };
-use super::overload::capacity::{ReadCapacity, WriteCapacity};
+use super::overload::account_changes::ChangeKind;
+use super::overload::capacity::ReadCapacity;
 use super::state::Api;
 use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
 use plantstore_model::self_service::ShareRequest;
@@ -60,7 +63,7 @@ pub(crate) async fn list(
     caller: Caller<ManageShares>,
     _: ReadCapacity,
 ) -> Result<Response, ApiError> {
-    let _slot = api.read_limiter.acquire().await?;
+    let _slot = api.read_limiter.acquire(caller.session.user_id()).await?;
     let user = caller.session.user_id();
     let granted = api.store.granted_shares(user).await?;
     let received = api.store.shared_with(user).await?;
@@ -91,7 +94,6 @@ pub(crate) async fn grant(
     State(api): State<&'static Api>,
     caller: Caller<ManageShares>,
     State(auth): State<&'static Auth>,
-    _: WriteCapacity,
     audit: AuditLog,
     PathUser(to): PathUser,
     JsonBody(body): JsonBody,
@@ -101,7 +103,7 @@ pub(crate) async fn grant(
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
     let ShareRequest { role } = ShareRequest::from_json(&body)?;
-    api.run_account_change(async move {
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
         let attempt = Attempt::GrantShare(&to);
         match granted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
@@ -134,12 +136,11 @@ pub(crate) async fn revoke(
     State(api): State<&'static Api>,
     caller: Caller<ManageShares>,
     State(auth): State<&'static Auth>,
-    _: WriteCapacity,
     audit: AuditLog,
     PathUser(to): PathUser,
 ) -> Result<Response, ApiError> {
     let session = caller.session;
-    api.run_account_change(async move {
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
         let revoked = api.store.revoke_own_share(session.user_id(), &to).await;
         let attempt = Attempt::RevokeShare(&to);
         if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {

@@ -8,10 +8,11 @@ use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 use super::error::ApiError;
 use super::limits::ApiLimits;
 use super::listing::ListCache;
-use super::overload::account_changes::AccountChangeLimit;
+use super::overload::account_changes::{AccountChanges, ChangeKind};
+use super::overload::capacity::Saturation;
+use super::overload::delay::RejectionDelay;
 use super::overload::read_limiter::ReadLimiter;
-use super::overload::saturation::Saturation;
-use crate::observe::Readiness;
+use crate::observe::{Identity, Readiness};
 use crate::transport::Rejection;
 
 pub(crate) struct Api {
@@ -22,7 +23,8 @@ pub(crate) struct Api {
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
     writes_shed: Counter,
-    pub(crate) account_changes: AccountChangeLimit,
+    pub(crate) account_changes: AccountChanges,
+    pub(crate) rejection_delay: RejectionDelay,
     /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
     pub(super) readiness: Readiness,
@@ -37,7 +39,8 @@ impl Api {
             saturation: Saturation::of_current_runtime(),
             reads_shed: Counter::default(),
             writes_shed: Counter::default(),
-            account_changes: AccountChangeLimit::new(),
+            account_changes: AccountChanges::new(limits.waiting_timeout),
+            rejection_delay: RejectionDelay::new(),
             lists_streaming: Gauge::default(),
             readiness: Readiness::default(),
             store,
@@ -56,11 +59,14 @@ impl Api {
     /// Executes a change of tokens or shares to its end, also if the client disconnects, so that every change is recorded.
     pub(super) async fn run_account_change<T: Send + 'static>(
         &'static self,
+        caller: Arc<Identity>,
+        kind: ChangeKind,
         change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.account_changes.try_begin().ok_or_else(|| self.write_error(StoreError::Overloaded))?;
+        let place = self.account_changes.begin(&caller, kind).await;
+        let place = place.ok_or_else(|| self.write_error(StoreError::Overloaded))?;
         let change = tokio::spawn(async move {
-            let _permit = permit;
+            let _place = place;
             change.await
         });
         change.await.map_err(|error| ApiError::Internal(error.to_string()))?

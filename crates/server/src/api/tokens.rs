@@ -1,5 +1,7 @@
 //! The caller's own tokens: list, create and revoke.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
@@ -16,7 +18,8 @@ use super::openapi::{
     CreateTokenResponses, ListTokensResponses, NewTokenSchema, ReadParameters, RevokeTokenParameters,
     RevokeTokenResponses, SELF_SERVICE,
 };
-use super::overload::capacity::{ReadCapacity, WriteCapacity};
+use super::overload::account_changes::ChangeKind;
+use super::overload::capacity::ReadCapacity;
 use super::state::Api;
 use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
 use plantstore_model::self_service::{ParentToken, TokenRequest};
@@ -57,7 +60,7 @@ pub(crate) async fn list(
     caller: Caller<ManageTokens>,
     _: ReadCapacity,
 ) -> Result<Response, ApiError> {
-    let _slot = api.read_limiter.acquire().await?;
+    let _slot = api.read_limiter.acquire(caller.session.user_id()).await?;
     let session = &caller.session;
     let (tokens, now) = (api.store.own_tokens(session.user_id()).await?, Timestamp::now());
     let shown = tokens.iter().map(|token| ShownToken {
@@ -103,7 +106,6 @@ pub(crate) async fn create(
     State(api): State<&'static Api>,
     caller: Caller<ManageTokens>,
     _: NoKey,
-    _: WriteCapacity,
     audit: AuditLog,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
@@ -112,7 +114,7 @@ pub(crate) async fn create(
     let session = caller.session;
     let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
-    api.run_account_change(async move {
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
         let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
         let attempt = Attempt::CreateToken(attributes.label.as_str());
         match created.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
@@ -159,12 +161,11 @@ pub(crate) async fn revoke(
     State(api): State<&'static Api>,
     caller: Caller<ManageTokens>,
     State(auth): State<&'static Auth>,
-    _: WriteCapacity,
     audit: AuditLog,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let (session, token) = (caller.session, TokenId::new(id?.get()));
-    api.run_account_change(async move {
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
         let revoked = api.store.revoke_own_token(session.user_id(), token, Timestamp::now()).await;
         let attempt = Attempt::RevokeToken(token);
         if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {

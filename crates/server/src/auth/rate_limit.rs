@@ -26,7 +26,7 @@ pub struct Rate {
 
 impl Rate {
     /// Creates a rate per second, clamped to the allowed range.
-    pub(super) fn per_second(number: u32) -> Self {
+    pub(crate) fn per_second(number: u32) -> Self {
         Self { number: number.clamp(1, RATE_MAX), period: Duration::from_secs(1) }
     }
 
@@ -68,14 +68,14 @@ pub enum RateError {
 
 /// An average rate and a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Quota {
+pub(crate) struct Quota {
     rate: Rate,
     pub(super) burst: u32,
 }
 
 impl Quota {
     /// Creates a quota; a burst of 0 counts as 1.
-    pub(super) fn new(rate: Rate, burst: u32) -> Self {
+    pub(crate) fn new(rate: Rate, burst: u32) -> Self {
         Self { rate, burst: burst.max(1) }
     }
 }

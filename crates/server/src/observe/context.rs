@@ -99,6 +99,11 @@ impl Context {
         let _ = self.identity.set(identity);
     }
 
+    /// Returns the user that the request acts for, once it is authenticated.
+    pub(crate) fn user_id(&self) -> Option<UserId> {
+        self.identity.get().map(|identity| identity.user_id)
+    }
+
     /// Records the `RateLimit` header field of the response.
     pub(crate) fn set_rate_limit(&self, value: HeaderValue) {
         let _ = self.rate_limit.set(value);

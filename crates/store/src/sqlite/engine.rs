@@ -126,7 +126,7 @@ impl Sqlite {
         &self,
         change: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        let locked = tokio::time::timeout(self.request_timeout, self.writer.commit_lock().lock()).await;
+        let locked = tokio::time::timeout(self.request_timeout, self.writer.lock_for_change()).await;
         let _locked = locked.map_err(|_| StoreError::Unavailable("the writer is busy".to_owned()))?;
         tokio::task::block_in_place(|| self.run_transaction(self.request_timeout, change))
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{MutexGuard, mpsc, oneshot};
 
 use super::checkpointer::Checkpointer;
 use super::connection::connect_writer;
@@ -38,6 +38,8 @@ pub(super) struct Writer {
     queue: WriteQueue,
     /// Held during each commit. Changes outside the queue get it between two commits.
     commit_lock: Arc<CommitLock>,
+    /// Held by the one change that has, or waits for, the commit lock: the writer never waits for more than one.
+    change_lock: CommitLock,
     /// Resolves when the thread has ended.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -69,15 +71,17 @@ impl Writer {
         if let Err(error) = started {
             exit_process("cannot start the writer", &error.to_string());
         }
-        Ok(Self { queue, commit_lock, ended: Mutex::new(Some(ended)) })
+        Ok(Self { queue, commit_lock, change_lock: CommitLock::default(), ended: Mutex::new(Some(ended)) })
     }
 
     pub(super) fn queue(&self) -> &WriteQueue {
         &self.queue
     }
 
-    pub(super) fn commit_lock(&self) -> &CommitLock {
-        &self.commit_lock
+    /// Locks the store for a change outside the queue, in turn with other changes and with the writer.
+    pub(super) async fn lock_for_change(&self) -> [MutexGuard<'_, ()>; 2] {
+        let turn = self.change_lock.lock().await;
+        [self.commit_lock.lock().await, turn]
     }
 
     /// Closes the queue and waits until all queued jobs have replies.

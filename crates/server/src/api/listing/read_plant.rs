@@ -24,7 +24,7 @@ pub(crate) async fn read_plant(
     let [CollectionAccess { owner, owner_id, .. }] = readable.collections() else {
         return Err(ApiError::Internal("a plant of several collections".to_owned()));
     };
-    let _slot = api.read_limiter.acquire().await?;
+    let _slot = api.read_limiter.acquire(readable.user_id()).await?;
     let mut ranges = [PlantRange::all_of(*owner_id).starting_at(id).through(id)];
     let (mut body, include) = (None, query.include);
     let found = |_, id, name: &str, tag: Option<&str>| {

@@ -1,9 +1,12 @@
 //! Limits the number of concurrent reads of the store. Some more wait for a short time, the rest are rejected at once. A list
 //! counts until its first chunk is read. Writes are limited by the store's queue instead ([`super::capacity`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use plantstore_model::user::UserId;
+use plantstore_store::{Reserve, ReservedPlace};
 use plantstore_telemetry::metrics::{Counter, Exposition};
 use plantstore_telemetry::spans;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -12,19 +15,29 @@ use crate::api::error::ApiError;
 use crate::api::limits::ApiLimits;
 
 pub(in crate::api) struct ReadLimiter {
+    /// The slots that are not in the reserve.
     slots: Semaphore,
     slots_max: usize,
+    reserve: Arc<Reserve>,
     waiting: AtomicUsize,
     waiting_max: usize,
     timeout: Duration,
     rejected: Counter,
 }
 
+/// A slot of a [`ReadLimiter`], released when dropped.
+pub(in crate::api) enum ReadSlot<'a> {
+    Common { _permit: SemaphorePermit<'a> },
+    Reserved { _place: ReservedPlace },
+}
+
 impl ReadLimiter {
     pub(in crate::api) fn new(limits: &ApiLimits) -> Self {
+        let reserve = Reserve::part_of(limits.max_concurrent_reads);
         Self {
-            slots: Semaphore::new(limits.max_concurrent_reads),
+            slots: Semaphore::new(limits.max_concurrent_reads - reserve.places()),
             slots_max: limits.max_concurrent_reads,
+            reserve,
             waiting: AtomicUsize::new(0),
             waiting_max: limits.max_waiting,
             timeout: limits.waiting_timeout,
@@ -33,9 +46,12 @@ impl ReadLimiter {
     }
 
     /// Takes a slot. To be called when the whole request has arrived, so that no slow client holds one.
-    pub(in crate::api) async fn acquire(&self) -> Result<SemaphorePermit<'_>, ApiError> {
-        if let Ok(slot) = self.slots.try_acquire() {
-            return Ok(slot);
+    pub(in crate::api) async fn acquire(&self, user: UserId) -> Result<ReadSlot<'_>, ApiError> {
+        if let Ok(permit) = self.slots.try_acquire() {
+            return Ok(ReadSlot::Common { _permit: permit });
+        }
+        if let Some(place) = self.reserve.take(user) {
+            return Ok(ReadSlot::Reserved { _place: place });
         }
         let begun = spans::begin();
         let slot = self.wait().await;
@@ -44,9 +60,10 @@ impl ReadLimiter {
     }
 
     /// Waits for a slot, unless too many wait already.
-    async fn wait(&self) -> Option<SemaphorePermit<'_>> {
+    async fn wait(&self) -> Option<ReadSlot<'_>> {
         let _place = QueuePlace::take(&self.waiting, self.waiting_max)?;
-        tokio::time::timeout(self.timeout, self.slots.acquire()).await.ok()?.ok()
+        let permit = tokio::time::timeout(self.timeout, self.slots.acquire()).await.ok()?.ok()?;
+        Some(ReadSlot::Common { _permit: permit })
     }
 
     /// Returns the number of reads that got no slot.
@@ -55,7 +72,8 @@ impl ReadLimiter {
     }
 
     pub(in crate::api) fn write_metrics(&self, exposition: &mut Exposition) {
-        let in_use = self.slots_max - self.slots.available_permits();
+        let common_max = self.slots_max - self.reserve.places();
+        let in_use = common_max - self.slots.available_permits() + self.reserve.taken();
         let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
         exposition
             .gauge(
