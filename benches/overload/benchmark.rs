@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::generator::{Generator, LoadReport, RequestMix};
+use crate::polite::run_beside;
 use crate::server::ServerProcess;
 use crate::steal::ProcessorTime;
 
@@ -29,6 +30,9 @@ struct Options {
     /// Connections of the open loop
     #[arg(long, default_value_t = 4_000)]
     connections: usize,
+    /// Users who share these connections
+    #[arg(long, default_value_t = 20)]
+    users: usize,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 10)]
     seconds: u64,
@@ -70,9 +74,11 @@ fn run(options: &Options) -> Result<()> {
     let control = options.control.iter().map(|program| ("control", program));
     let programs: Vec<_> = control.chain([("program", &options.program)]).collect();
     println!(
-        "| build | workload | offered | sent | served | of peak | rejected | failed | p50 ms | p99 ms | max ms | memory MB | steal |"
+        "| build | users | workload | offered | sent | served | of peak | rejected | failed | p50 ms | p99 ms | max ms | memory MB | steal | polite: sent | rejected | failed | p99 ms | max ms |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!(
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    );
     for _ in 0..options.rounds {
         for workload in &options.workloads {
             for (name, program) in &programs {
@@ -85,7 +91,7 @@ fn run(options: &Options) -> Result<()> {
 
 /// Measures one program under one workload, on a new store.
 fn measure(options: &Options, name: &str, program: &Path, workload: RequestMix) -> Result<()> {
-    let server = ServerProcess::start(program, options.pin, &options.serve)?;
+    let server = ServerProcess::start(program, options.users, options.pin, &options.serve)?;
     let time = Duration::from_secs(options.seconds);
     let mut closed = Generator::connect(server.address, &server.tokens, PEAK_CONNECTIONS)?;
     let warm = closed.run(workload, UNLIMITED, WARM_UP)?;
@@ -97,13 +103,16 @@ fn measure(options: &Options, name: &str, program: &Path, workload: RequestMix) 
             let begin = ProcessorTime::now()?;
             let peak = closed.run(workload, UNLIMITED, time)?;
             let middle = ProcessorTime::now()?;
-            let report = open.run(workload, load * peak.goodput(), time)?;
+            let (report, polite) = run_beside(server.address, &server.polite_token, workload, || {
+                open.run(workload, load * peak.goodput(), time)
+            })?;
             let end = ProcessorTime::now()?;
             let steal = [middle.steal_since(&begin), end.steal_since(&middle)];
             let is_valid = steal.iter().all(|steal| *steal <= options.max_steal);
             let mark = |steal: f64| format!("{steal:.0} %{}", if is_valid { "" } else { ", discarded" });
-            print(name, workload, "peak", &peak, peak.goodput(), &server, &mark(steal[0]));
-            print(name, workload, &format!("{load}×"), &report, peak.goodput(), &server, &mark(steal[1]));
+            print(name, workload, "peak", &peak, None, peak.goodput(), &server, &mark(steal[0]));
+            let offered = format!("{load}×");
+            print(name, workload, &offered, &report, Some(&polite), peak.goodput(), &server, &mark(steal[1]));
             if is_valid {
                 break;
             }
@@ -117,12 +126,27 @@ fn print(
     workload: RequestMix,
     offered: &str,
     report: &LoadReport,
+    polite: Option<&LoadReport>,
     peak: f64,
     server: &ServerProcess,
     steal: &str,
 ) {
+    let polite = polite.map_or_else(
+        || "|  |  |  |  |".to_owned(),
+        |polite| {
+            format!(
+                "{} | {} | {} | {:.1} | {:.1} |",
+                polite.sent,
+                polite.rejected,
+                polite.failed,
+                polite.percentile(99),
+                polite.percentile(100)
+            )
+        },
+    );
     println!(
-        "| {name} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} | {steal} |",
+        "| {name} | {} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} | {steal} | {polite}",
+        server.tokens.len(),
         report.per_second(report.sent),
         report.goodput(),
         report.goodput() / peak,
@@ -135,7 +159,7 @@ fn print(
     );
     if let RequestMix::Mixed = workload {
         println!(
-            "|  | of which lists, creates |  |  | {:.0}/s, {:.0}/s |  |  |  |  |  |  |  |  |",
+            "|  |  | of which lists, creates |  |  | {:.0}/s, {:.0}/s |  |  |  |  |  |  |  |  |  |  |  |  |  |",
             report.per_second(report.lists),
             report.per_second(report.creates)
         );

@@ -29,10 +29,37 @@ pub(crate) enum RequestMix {
     Mixed,
 }
 
+impl RequestMix {
+    pub(crate) fn kind(self, random: u64) -> RequestKind {
+        match self {
+            Self::Lists => RequestKind::List,
+            Self::Mixed if random.is_multiple_of(2) => RequestKind::List,
+            Self::Creates | Self::Mixed => RequestKind::Create,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RequestKind {
+pub(crate) enum RequestKind {
     List,
     Create,
+}
+
+impl RequestKind {
+    pub(crate) fn request(self, token: &str, random: u64) -> String {
+        match self {
+            Self::List => {
+                format!("GET /plants?limit=20 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
+            }
+            Self::Create => {
+                let body = format!(r#"{{"id":{},"name":"Monstera deliciosa","tag":"indoor"}}"#, random.cast_signed());
+                format!(
+                    "POST /plants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
+        }
+    }
 }
 
 /// Counts and latencies of one run.
@@ -51,6 +78,24 @@ pub(crate) struct LoadReport {
 }
 
 impl LoadReport {
+    /// Counts a response to a request that was sent at this time.
+    pub(crate) fn count(&mut self, status: u16, kind: RequestKind, sent: Instant) {
+        match (status, kind) {
+            (200, RequestKind::List) => self.lists += 1,
+            (200, RequestKind::Create) => self.creates += 1,
+            (503, _) => self.rejected += 1,
+            _ => self.failed += 1,
+        }
+        if status == 200 {
+            self.latencies.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Sorts the latencies, when all responses are counted.
+    pub(crate) fn sort(&mut self) {
+        self.latencies.sort_unstable();
+    }
+
     /// Successful responses per second.
     pub(crate) fn goodput(&self) -> f64 {
         self.per_second(self.lists + self.creates)
@@ -143,7 +188,7 @@ impl Generator {
                 self.receive(index, counts, &mut report)?;
             }
         }
-        report.latencies.sort_unstable();
+        report.sort();
         Ok(report)
     }
 
@@ -156,25 +201,9 @@ impl Generator {
 
     fn send(&mut self, index: usize, mix: RequestMix, report: &mut LoadReport) -> Result<()> {
         let random = self.next_random();
-        let kind = match mix {
-            RequestMix::Lists => RequestKind::List,
-            RequestMix::Mixed if random.is_multiple_of(2) => RequestKind::List,
-            RequestMix::Creates | RequestMix::Mixed => RequestKind::Create,
-        };
+        let kind = mix.kind(random);
         let connection = &mut self.connections[index];
-        let token = &self.tokens[connection.user];
-        let request = match kind {
-            RequestKind::List => {
-                format!("GET /plants?limit=20 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
-            }
-            RequestKind::Create => {
-                let body = format!(r#"{{"id":{},"name":"Monstera deliciosa","tag":"indoor"}}"#, random.cast_signed());
-                format!(
-                    "POST /plants HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-                    body.len()
-                )
-            }
-        };
+        let request = kind.request(&self.tokens[connection.user], random);
         connection.in_flight = Some((kind, Instant::now()));
         report.sent += 1;
         match connection.stream.write(request.as_bytes()) {
@@ -200,17 +229,8 @@ impl Generator {
             bail!("a response without a request");
         };
         self.idle.push_back(index);
-        match status {
-            _ if !counts => {}
-            200 => {
-                match kind {
-                    RequestKind::List => report.lists += 1,
-                    RequestKind::Create => report.creates += 1,
-                }
-                report.latencies.push(u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX));
-            }
-            503 => report.rejected += 1,
-            _ => report.failed += 1,
+        if counts {
+            report.count(status, kind, sent);
         }
         Ok(())
     }
@@ -238,7 +258,7 @@ impl Generator {
 }
 
 /// Parses the status and length of the response at the start of `bytes`; `None` if it is incomplete.
-fn response(bytes: &[u8]) -> Result<Option<(u16, usize)>> {
+pub(crate) fn response(bytes: &[u8]) -> Result<Option<(u16, usize)>> {
     let Some(head) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
     };

@@ -5,6 +5,9 @@
 //! clock, whether or not earlier ones have been served. The result is the goodput (successful responses per second) as a
 //! share of the peak, which stays near 1 on a server that sheds load well and collapses on one that does not.
 //!
+//! Beside the load, a polite user sends one request at a time on one connection. None of them should be rejected, and their 99th
+//! percentile should be at most 100 ms, whether the load comes from many users or from one (`--users 1`).
+//!
 //! On a virtual machine the host may take processor time away (steal). A pair of measurements with more steal time than
 //! `--max-steal` is printed, marked as discarded and repeated.
 //!
@@ -17,6 +20,8 @@ use std::process::ExitCode;
 mod benchmark;
 #[cfg(target_os = "linux")]
 mod generator;
+#[cfg(target_os = "linux")]
+mod polite;
 #[cfg(target_os = "linux")]
 mod server;
 #[cfg(target_os = "linux")]

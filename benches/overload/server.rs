@@ -9,19 +9,18 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-/// Number of users.
-const USERS: usize = 20;
-
 pub(crate) struct ServerProcess {
     process: Child,
     pub(crate) address: SocketAddr,
+    /// Tokens of the users who cause the load.
     pub(crate) tokens: Vec<String>,
+    pub(crate) polite_token: String,
     _directory: TempDir,
 }
 
 impl ServerProcess {
-    /// Starts the program on a free port, with `USERS` users.
-    pub(crate) fn start(program: &Path, pin: Option<usize>, options: &[String]) -> Result<Self> {
+    /// Starts the program on a free port, with `users` users and a polite one.
+    pub(crate) fn start(program: &Path, users: usize, pin: Option<usize>, options: &[String]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let store = format!("sqlite:{}", directory.path().join("plants.db").display());
         let mut command = match pin {
@@ -39,14 +38,16 @@ impl ServerProcess {
         let mut line = String::new();
         BufReader::new(process.stdout.take().context("its output")?).read_line(&mut line)?;
         let address = line.trim().strip_prefix("Listening on http://").context("a server that listens")?.parse()?;
-        let mut server = Self { process, address, tokens: Vec::new(), _directory: directory };
-        for user in 0..USERS {
+        let mut server =
+            Self { process, address, tokens: Vec::new(), polite_token: String::new(), _directory: directory };
+        for user in 0..=users {
             let mut command = Command::new(program);
             command.args(["token", "create", "--user", &format!("user-{user}")]);
             let output = command.env_clear().env("PLANTSTORE_STORE", &store).output()?;
             ensure!(output.status.success(), "no token: {}", String::from_utf8_lossy(&output.stderr));
             server.tokens.push(String::from_utf8(output.stdout)?.trim_end().to_owned());
         }
+        server.polite_token = server.tokens.pop().context("a token of the polite user")?;
         Ok(server)
     }
 

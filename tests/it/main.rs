@@ -21,6 +21,7 @@ mod durability;
 mod errors;
 mod etags;
 mod export;
+mod fairness;
 mod first_token;
 mod flow_control;
 mod framing;

@@ -23,13 +23,13 @@ pub(crate) fn manager(site: &Site, server: &Server, user: &str) -> Client {
 }
 
 #[track_caller]
-fn create(client: &Client, body: &Value) -> Response {
+pub(crate) fn create(client: &Client, body: &Value) -> Response {
     client.call("POST", "/tokens", &[JSON], Some(body.to_string().as_bytes()))
 }
 
 /// Creates a token and returns its id and a client with it.
 #[track_caller]
-fn created(client: &Client, body: &Value) -> (i64, Client) {
+pub(crate) fn created(client: &Client, body: &Value) -> (i64, Client) {
     let response = create(client, body);
     assert_eq!(response.status, 201, "{}", response.wire());
     let token = response.json();
@@ -38,7 +38,7 @@ fn created(client: &Client, body: &Value) -> (i64, Client) {
 }
 
 #[track_caller]
-fn revoke(client: &Client, id: impl std::fmt::Display) -> Response {
+pub(crate) fn revoke(client: &Client, id: impl std::fmt::Display) -> Response {
     client.call("DELETE", &format!("/tokens/{id}"), &[], None)
 }
 
@@ -318,39 +318,13 @@ fn inactive_tokens_that_ended_first_are_deleted_beyond_a_limit(
 }
 
 /// Locks the tokens, so that changes of them wait.
-fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
+pub(crate) fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
     match site.engine {
         Engine::Sqlite => site.hold_writes(),
         Engine::Postgres => {
             Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares IN EXCLUSIVE MODE"))
         }
     }
-}
-
-// Changes of tokens and shares do not use the write queue, so they have a limit of their own.
-#[rstest]
-fn changes_beyond_the_limit_get_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    const LIMIT: usize = 32;
-    const MORE: usize = 8;
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
-    let held = hold_tokens(site);
-    let (sender, responses) = std::sync::mpsc::channel();
-    let statuses: Vec<u16> = std::thread::scope(|scope| {
-        for _ in 0..LIMIT + MORE {
-            let (ada, sender) = (&ada, sender.clone());
-            scope.spawn(move || sender.send(create(ada, &json!({}))).expect("the test receives it"));
-        }
-        let rejected = (0..MORE).map(|_| responses.recv_timeout(TIMEOUT).expect("a rejection"));
-        for response in rejected.collect::<Vec<_>>() {
-            assert_eq!((response.error(), response.header("retry-after")), (50300, Some("1")), "{}", response.wire());
-        }
-        drop(held);
-        (0..LIMIT).map(|_| responses.recv_timeout(TIMEOUT).expect("a response").status).collect()
-    });
-    assert!(statuses.iter().all(|status| [201, 503].contains(status)), "{statuses:?}");
-    assert!(statuses.contains(&201), "{statuses:?}");
 }
 
 /// PostgreSQL shows when the change waits for the lock.

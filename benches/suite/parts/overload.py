@@ -12,8 +12,12 @@ def run(context):
     command = [context.example("overload"), "--program", context.program]
     if context.control:
         command += ["--control", context.control]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False)
-    if finished.returncode != 0:
-        raise CommandFailed("the overload benchmark failed")
-    print(finished.stdout)
-    context.result.facts["overload"] = finished.stdout.splitlines()
+    lines = []
+    for options in [[], ["--users", "1", "--loads", "5"]]:
+        finished = subprocess.run(command + options, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False)
+        if finished.returncode != 0:
+            raise CommandFailed("the overload benchmark failed")
+        print(finished.stdout)
+        # One table: the second run has the same heading of two lines.
+        lines += finished.stdout.splitlines()[2 if lines else 0 :]
+    context.result.facts["overload"] = lines

@@ -21,7 +21,7 @@ pub struct ApiLimits {
     /// Maximum number of requests that wait for one of those to finish; beyond it the status is 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_WAITING", default_value_t = 512, value_parser = number::<usize>(0..=100_000))]
     pub max_waiting: usize,
-    /// Maximum time of this wait; after it the status is 503
+    /// Maximum time of this wait, and of the wait of a change of tokens or shares for earlier ones; after it the status is 503
     #[arg(long, value_name = "TIME", env = "PLANTSTORE_WAITING_TIMEOUT", default_value = "1s", value_parser = duration)]
     pub waiting_timeout: Duration,
     /// Size of the cache of lists in bytes; 0 turns it off

@@ -12,8 +12,9 @@ use crate::auth::{Quota, Rate, RateLimiter};
 use crate::observe::Context;
 use crate::transport::ClientAddress;
 
-/// Rejections of one client that are sent at once, per second.
-const PROMPT_MAX: u32 = 10;
+/// Rejections of one client that are sent at once: so many, as concurrent requests may need, and then so many per second.
+const PROMPT_BURST: u32 = 100;
+const PROMPT_PER_SECOND: u32 = 10;
 /// Delay of the others. A rejection costs about as much as a cached list, so the number of connections divided by this time must
 /// be a small part of the requests per second that can be served.
 const DELAY: Duration = Duration::from_secs(4);
@@ -28,7 +29,7 @@ pub(crate) struct RejectionDelay(RateLimiter<Client>);
 
 impl RejectionDelay {
     pub(in crate::api) fn new() -> Self {
-        Self(RateLimiter::new(Quota::new(Rate::per_second(PROMPT_MAX), PROMPT_MAX)))
+        Self(RateLimiter::new(Quota::new(Rate::per_second(PROMPT_PER_SECOND), PROMPT_BURST)))
     }
 
     /// Waits as long as the rejection of this request is to be delayed.
