@@ -1,13 +1,64 @@
-//! Clients that third-party programs generate from the document of a running server, used with that server.
+//! Clients that third-party programs generate from the document of a running server, used with that server: the sections of
+//! `docs/how-to/generate-a-client.md`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use rstest::rstest;
 
-use crate::support::tools::{in_tests, node_tool, python_tool, succeed};
-use crate::support::{Engine, Site};
+use crate::support::tools::{in_tests, python_tool, succeed, target};
+use crate::support::{Engine, Server, Site};
+
+const PAGE: &str = "docs/how-to/generate-a-client.md";
+
+/// Returns the language and the content of each code block in a text.
+fn code_blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap())
+}
+
+/// Writes the files of a section of the page into the directory of the site, and runs its commands there. The packages
+/// are those of the tests, and the page installs the same versions.
+fn follow_section(heading: &str, site: &Site, server: &Server) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = site.directory();
+    let page = fs::read_to_string(root.join(PAGE)).unwrap().replace("127.0.0.1:8080", &server.address().to_string());
+    let section = page.split("\n## ").find(|section| section.lines().next() == Some(heading)).expect("the section");
+    // All sections use the same settings of the compiler.
+    let settings = code_blocks(&page).filter(|(language, _)| *language == "jsonc");
+    for (language, text) in code_blocks(section).chain(settings).filter(|(language, _)| *language != "sh") {
+        let (name, _) = text.split_once('\n').unwrap();
+        let name = name.strip_prefix(if language == "python" { "# " } else { "// " }).expect("the name of the file");
+        fs::write(directory.join(name), text).unwrap();
+    }
+    // Node.js looks up modules from the directory of the program.
+    symlink(in_tests("node/node_modules"), directory.join("node_modules")).unwrap();
+    fs::write(directory.join("package.json"), r#"{"type": "module"}"#).unwrap();
+
+    let (_, commands) = code_blocks(section).find(|(language, _)| *language == "sh").expect("commands");
+    let (installed, run): (Vec<&str>, Vec<&str>) = commands.lines().partition(|line| line.contains(" install "));
+    let pinned = [in_tests("node/package.json"), in_tests("python/requirements.txt")].map(fs::read_to_string);
+    let pinned = pinned.map(Result::unwrap).concat();
+    for package in installed.iter().flat_map(|line| line.split(' ')).filter(|word| word.contains(['@', '='])) {
+        let (name, version) = package.rsplit_once(['@', '=']).unwrap();
+        let is_pinned = pinned.contains(package) || pinned.contains(&format!("\"{name}\": \"{version}\""));
+        assert!(is_pinned, "{package} is not the version of the tests");
+    }
+    let path = format!("{}:{}", target().join("venv/bin").display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.args(["-ec", &run.join("\n")]).current_dir(directory).env("PATH", path);
+    // `npx` must find the program among the packages of the tests.
+    shell.env("npm_config_offline", "true").env("TOKEN", site.token("gardener", &[]));
+    let printed = succeed(&mut shell);
+    assert_eq!(printed.lines().last(), Some("Rose"), "{printed}");
+}
+
+/// Runs a longer program, as an application would use the client.
+fn run(program: &mut Command, site: &Site, server: &Server) {
+    let url = format!("http://{}", server.address());
+    succeed(program.current_dir(site.directory()).env("BASE_URL", url).env("TOKEN", site.token("ada", &[])));
+}
 
 #[rstest]
 fn generated_python_client_creates_conflicts_pages_and_deletes(
@@ -15,27 +66,10 @@ fn generated_python_client_creates_conflicts_pages_and_deletes(
 ) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let url = format!("http://{}", server.address());
-    let directory = site.directory();
-    let configuration = directory.join("generator.json");
-    // Disables the formatters that the generator runs afterwards.
-    fs::write(&configuration, r#"{"post_hooks": []}"#).unwrap();
-    succeed(
-        python_tool("openapi-python-client")
-            .args(["generate", "--url", &format!("{url}/openapi.json"), "--meta", "none", "--fail-on-warning"])
-            .arg("--config")
-            .arg(&configuration)
-            .arg("--output-path")
-            .arg(directory.join("plantstore_client")),
-    );
-    succeed(
-        python_tool("python")
-            .arg(in_tests("python/client.py"))
-            .env("PYTHONPATH", directory)
-            .env("BASE_URL", url)
-            .env("TOKEN", site.token("ada", &[])),
-    );
-    let models = fs::read_dir(directory.join("plantstore_client/models")).unwrap();
+    follow_section("Python: openapi-python-client", site, &server);
+    let program = in_tests("python/client.py");
+    run(python_tool("python").arg(program).env("PYTHONPATH", site.directory()), site, &server);
+    let models = fs::read_dir(site.directory().join("plantstore_client/models")).unwrap();
     let errors: Vec<String> = models
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.contains("error") || name.contains("response_4") || name.contains("response_5"))
@@ -49,21 +83,19 @@ fn generated_typescript_client_creates_conflicts_pages_and_deletes(
 ) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
-    let url = format!("http://{}", server.address());
-    let directory = site.directory();
-    // Node looks up modules from the directory of the program.
-    symlink(in_tests("node/node_modules"), directory.join("node_modules")).unwrap();
-    fs::write(directory.join("package.json"), r#"{"type": "module"}"#).unwrap();
-    fs::copy(in_tests("node/client.ts"), directory.join("client.ts")).unwrap();
-    let schema = directory.join("schema.ts");
-    succeed(node_tool("openapi-typescript").arg(format!("{url}/openapi.json")).arg("--output").arg(&schema));
-    succeed(
-        node_tool("tsc")
-            .args(["--strict", "--skipLibCheck", "--target", "es2022", "--module", "nodenext", "--types", "node"])
-            .arg("client.ts")
-            .current_dir(directory),
-    );
-    succeed(
-        Command::new("node").arg(directory.join("client.js")).env("BASE_URL", url).env("TOKEN", site.token("ada", &[])),
-    );
+    fs::copy(in_tests("node/client.ts"), site.directory().join("client.ts")).unwrap();
+    follow_section("TypeScript: openapi-typescript and openapi-fetch", site, &server);
+    run(Command::new("node").arg("client.js"), site, &server);
+}
+
+#[rstest]
+#[case::hey_api("TypeScript: hey-api")]
+#[case::orval("TypeScript: orval")]
+fn generated_functions_create_and_list(
+    #[case] heading: &str,
+    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
+) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    follow_section(heading, site, &server);
 }
