@@ -12,6 +12,7 @@ mod dates;
 mod distribution;
 mod exposition;
 mod faults;
+mod litestream;
 mod oidc_provider;
 mod package;
 mod readme;

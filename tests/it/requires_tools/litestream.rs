@@ -1,0 +1,111 @@
+//! Litestream, which replicates the file of a running server continuously.
+
+use std::fs::{self, File};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use crate::support::tools::python_tool;
+use crate::support::{Client, Engine, Site, StopOnDrop, wait_for};
+
+/// Number of concurrent writers.
+const WRITERS: i64 = 4;
+/// Number of creates before and after a restart of the server: the WAL is checkpointed several times.
+const CREATES: i64 = 1_500;
+
+/// A running `litestream replicate`.
+struct Replication<'a> {
+    site: &'a Site<'a>,
+    process: Child,
+}
+
+impl<'a> Replication<'a> {
+    fn start(site: &'a Site) -> Self {
+        let log = File::create(site.directory().join("litestream.log")).unwrap();
+        let mut command = python_tool("litestream");
+        command.arg("replicate").arg(site.file()).arg(replica(site)).stdout(log.try_clone().unwrap()).stderr(log);
+        Self { site, process: command.spawn().unwrap() }
+    }
+
+    /// Restores the replica into a new file, and returns the URL of that store; none if there is no replica yet.
+    fn restore(&self, name: &str) -> Option<String> {
+        let _ = fs::remove_file(self.site.directory().join(name));
+        let mut command = python_tool("litestream");
+        command.args(["restore", "-o", name]).arg(replica(self.site)).current_dir(self.site.directory());
+        command.output().unwrap().status.success().then(|| format!("sqlite:{name}"))
+    }
+}
+
+impl Drop for Replication<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn replica(site: &Site) -> String {
+    format!("file://{}", site.directory().join("replica").display())
+}
+
+/// Returns the table that a backup of a store prints, with the digests of all rows.
+fn digests(site: &Site, store: &str) -> String {
+    let _ = fs::remove_file(site.directory().join("backup.db"));
+    let output = site.run(&["backup", "backup.db", "--store", store]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Creates plants with ids from `first` on, of which each writer takes every fourth in order, until `during` has returned
+/// and [`CREATES`] of them are stored.
+fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
+    let (stop, created) = (AtomicBool::new(false), AtomicI64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for writer in 0..WRITERS {
+            let (stop, created) = (&stop, &created);
+            scope.spawn(move || {
+                for id in (first + writer..).step_by(WRITERS as usize) {
+                    client.plant(id, "Rose");
+                    created.fetch_add(1, Ordering::Relaxed);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        wait_for("creates", || (created.load(Ordering::Relaxed) > CREATES / 10).then_some(()));
+        during();
+        wait_for("creates", || (created.load(Ordering::Relaxed) > CREATES).then_some(()));
+    });
+}
+
+#[test]
+fn litestream_replicates_under_load_and_restores_the_same_rows() {
+    let site = &Site::new(Engine::Sqlite);
+    let token = site.token("ada", &[]);
+    let mut server = site.serve(&["--log-level", "warn"]);
+    let replication = Replication::start(site);
+    create_during(&server.client(&token), 0, || {
+        let restored = wait_for("a replica", || replication.restore("early.db"));
+        digests(site, &restored);
+        // No writer waits for another, and each has one create in flight: only whole commits, in their order, have this shape.
+        let connection = rusqlite::Connection::open(site.directory().join("early.db")).unwrap();
+        let gaps = "SELECT count(*) FROM plants AS later WHERE plant_id >= ?1 AND NOT EXISTS (
+                    SELECT 1 FROM plants AS earlier WHERE earlier.plant_id = later.plant_id - ?1)";
+        assert_eq!(connection.query_row(gaps, [WRITERS], |row| row.get::<_, i64>(0)), Ok(0));
+    });
+    // The server may stop and start beside Litestream.
+    assert_eq!(server.stop().code(), Some(0), "{}", server.log());
+    let mut server = site.serve(&["--log-level", "warn"]);
+    create_during(&server.client(&token), 1_000_000, || ());
+    let ids = server.client(&token).ids();
+    assert_eq!(server.stop().code(), Some(0), "{}", server.log());
+
+    let expected = digests(site, &site.url());
+    wait_for("a complete replica", || {
+        let restored = replication.restore("late.db")?;
+        (digests(site, &restored) == expected).then_some(())
+    });
+    drop(replication);
+    let server = site.serve(&["--store", "sqlite:late.db"]);
+    assert_eq!(server.client(&token).ids(), ids);
+}
