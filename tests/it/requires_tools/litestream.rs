@@ -63,7 +63,7 @@ fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
         for writer in 0..WRITERS {
             let (stop, created) = (&stop, &created);
             scope.spawn(move || {
-                for id in (first + writer..).step_by(WRITERS as usize) {
+                for id in (0..).map(|number| first + writer + number * WRITERS) {
                     client.plant(id, "Rose");
                     created.fetch_add(1, Ordering::Relaxed);
                     if stop.load(Ordering::Relaxed) {
