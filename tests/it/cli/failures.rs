@@ -41,8 +41,7 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["backup", "-"], "a store cannot be read or written through a pipe"),
         (&["restore", "-"], "a store cannot be read or written through a pipe"),
         (&["serv"], "unrecognized subcommand 'serv'; tip: a similar subcommand exists: 'serve' (see --help)"),
-        (&["tokn"], "unrecognized subcommand 'tokn'; tip: a similar subcommand exists: 'token' (see --help)"),
-        (&["token", "crate"], "unrecognized subcommand 'crate'; tip: a similar subcommand exists: 'create' (see"),
+        (&["copi"], "unrecognized subcommand 'copi'; tip: a similar subcommand exists: 'copy' (see --help)"),
         (
             &["token", "create", "--user", "ada", "--expires", "soon"],
             "for example 500ms, 10s, 5m, 2h or 90d; or write never",
