@@ -1,7 +1,7 @@
 //! Fair sharing of a scarce resource between users.
 //!
-//! While there is enough of the resource, nothing is counted. When it is short, a request needs a place of the reserve. A user may
-//! take one while they hold fewer places than are free: one user gets half of the reserve, n users get 1/(n + 1) of it
+//! While there is enough of the resource, nothing is counted. When it is short, a request needs a place of the reserve. A user
+//! may take one while they hold fewer places than are free: one user gets half of the reserve, n users get 1/(n + 1) of it
 //! each, and a user who holds none finds a free place. Switches share the memory of their ports in this way ("dynamic
 //! thresholds").
 

@@ -23,8 +23,8 @@ use crate::observe::Context;
 /// Tasks per thread that may wait in the runtime's global queue before requests are rejected. On two cores, 1,024 brought the
 /// 99th percentile of a mix of lists and creates above 250 ms (`scripts/bench overload`); fewer reject more for no gain.
 const READY_TASKS_MAX: usize = 512;
-/// Requests per thread that are admitted to a saturated runtime within [`RESERVE_HOLD`], all users together: a small part of what a
-/// thread can handle in this time.
+/// Requests per thread that are admitted to a saturated runtime within [`RESERVE_HOLD`], all users together: a small part of
+/// what a thread can handle in this time.
 const RESERVED_REQUESTS: usize = 128;
 /// Most requests end without waiting, so their number in flight says nothing about the time of the processors that they use.
 const RESERVE_HOLD: Duration = Duration::from_millis(50);
