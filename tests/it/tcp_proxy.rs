@@ -130,8 +130,8 @@ fn an_armed_cut_happens_once_at_its_stage() {
     }
 }
 
-/// Responses to earlier requests arrive after the needle was sent. They are forwarded, and only the response to the needle is
-/// lost.
+/// Responses to earlier requests arrive after the needle was sent. They are forwarded, and only the response to the
+/// needle is lost.
 #[test]
 fn response_to_an_earlier_request_is_not_taken_for_that_to_the_needle() {
     let server = StubDatabase::default();

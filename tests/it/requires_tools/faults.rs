@@ -18,7 +18,8 @@ use crate::support::{
 
 /// Nodes log warnings only, which are shown if the test fails.
 const QUIET: &[&str] = &["--log-level", "warn"];
-/// For nodes that lose their database: the default timeout of the service. On a busy machine, other requests may miss it, too.
+/// For nodes that lose their database: the default timeout of the service. On a busy machine, other requests may miss
+/// it, too.
 const SHORT_TIMEOUT: &[&str] = &["--log-level", "warn", "--store-timeout", "2s"];
 /// Longest time for a response, in any state of the database: several times the store timeout, for a busy machine.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);

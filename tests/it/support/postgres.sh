@@ -76,8 +76,9 @@ certify() {
   chmod 644 data/server.crt
 }
 
-# A new data directory is made once for each version and copied: initdb takes seconds of processor time. No test simulates a
-# power failure, so writes need not wait for the disk; what a killed server has written stays in the memory of the kernel.
+# A new data directory is made once for each version and copied: initdb takes seconds of processor time. No test
+# simulates a power failure, so writes need not wait for the disk; what a killed server has written stays in the memory
+# of the kernel.
 template=$cache/$("$bin/postgres" --version | tr -cs '[:alnum:].\n' _)
 if cp -R "$template" data 2> /dev/null; then
   [ "$(id -u)" != 0 ] || chown -R nobody data

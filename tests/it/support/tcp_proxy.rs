@@ -1,5 +1,5 @@
-//! A proxy between a node and its PostgreSQL server with controlled faults. It reads the messages of the protocol, so that a
-//! fault happens at a certain message or at the response to it, in whatever pieces the bytes arrive.
+//! A proxy between a node and its PostgreSQL server with controlled faults. It reads the messages of the protocol, so
+//! that a fault happens at a certain message or at the response to it, in whatever pieces the bytes arrive.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Point of an exchange at which the proxy closes the connection. The needle is a byte string in a message of the client.
+/// Point of an exchange at which the proxy closes the connection. The needle is a byte string in a message of the
+/// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The server never receives the message.
@@ -74,8 +75,8 @@ impl TcpProxy {
         self.shared.changed.notify_all();
     }
 
-    /// Cuts the next connection on which the client sends a message with these bytes, at this stage. Each call cuts one connection;
-    /// several calls take effect one after another.
+    /// Cuts the next connection on which the client sends a message with these bytes, at this stage. Each call cuts
+    /// one connection; several calls take effect one after another.
     pub(crate) fn cut_at(&self, stage: Stage, needle: &'static [u8]) {
         self.shared.lock().armed.push_back((Act::Cut(stage), needle));
     }
@@ -129,7 +130,8 @@ enum Act {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    /// Number of cuts so far. A connection that was accepted before a cut is closed even if the proxy has healed since.
+    /// Number of cuts so far. A connection that was accepted before a cut is closed even if the proxy has healed
+    /// since.
     times_cut: usize,
     pairs: Vec<Arc<ConnectionPair>>,
     armed: VecDeque<(Act, &'static [u8])>,
@@ -308,8 +310,8 @@ impl Message {
             && self.bytes[4..].first_chunk().is_some_and(|code| [TLS, GSSAPI].contains(&u32::from_be_bytes(*code)))
     }
 
-    /// Returns true for the last message of a request, to which the server responds with one `ReadyForQuery`: a startup, a
-    /// query or a synchronization. A `COPY FROM` has one synchronization more than responses.
+    /// Returns true for the last message of a request, to which the server responds with one `ReadyForQuery`: a
+    /// startup, a query or a synchronization. A `COPY FROM` has one synchronization more than responses.
     fn completes_request(&self) -> bool {
         matches!(self.kind, None | Some(b'Q' | b'S'))
     }

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::Response;
 
-/// Longest wait for an expected event before the test fails. Long, because a virtual machine may get a small part of its
-/// processors for minutes.
+/// Longest wait for an expected event before the test fails. Long, because a virtual machine may get a small part of
+/// its processors for minutes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 /// Shortest and longest pause between two checks of a condition.
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// Polls `condition` until it returns a value. `what` completes "timed out waiting for …". A pause is a hundredth of the wait
-/// so far: a condition may send requests or start processes, and other tests need the processor.
+/// Polls `condition` until it returns a value. `what` completes "timed out waiting for …". A pause is a hundredth of
+/// the wait so far: a condition may send requests or start processes, and other tests need the processor.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -27,8 +27,8 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     }
 }
 
-/// Repeats a request that fails without effect: while the store is unavailable or the key is in flight, and if a busy machine
-/// misses a short `--store-timeout`.
+/// Repeats a request that fails without effect: while the store is unavailable or the key is in flight, and if a busy
+/// machine misses a short `--store-timeout`.
 #[track_caller]
 pub(crate) fn retry_while_unavailable(call: impl Fn() -> Response) -> Response {
     wait_for("the store to be available", || {
@@ -36,8 +36,8 @@ pub(crate) fn retry_while_unavailable(call: impl Fn() -> Response) -> Response {
     })
 }
 
-/// Measures a time that has a documented limit. It does not count the time in which this process did not run, because a
-/// virtual machine may be paused for seconds.
+/// Measures a time that has a documented limit. It does not count the time in which this process did not run, because
+/// a virtual machine may be paused for seconds.
 pub(crate) struct Stopwatch {
     start: Instant,
     paused_before: Duration,

@@ -36,8 +36,9 @@ fn node_recovers_from_connections_that_close_at_once() {
     cut_off(TcpProxy::cut);
 }
 
-/// Cuts a node off while it commits, waits until the database has ended the transaction, and returns the response, which
-/// says that the outcome is unknown. A node that gives up before its commit, because the machine is busy, is called again.
+/// Cuts a node off while it commits, waits until the database has ended the transaction, and returns the response,
+/// which says that the outcome is unknown. A node that gives up before its commit, because the machine is busy, is
+/// called again.
 #[track_caller]
 fn cut_commit(site: &Site, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Response) -> Response {
     let cuts = proxy.cuts();
