@@ -131,7 +131,8 @@ impl FailoverCluster {
     /// Runs a statement on one node, through its Unix socket.
     fn query(&self, node: usize, statement: &str) -> Result<String> {
         let socket = self.directory_of(node).display().to_string();
-        run("psql", &["-XAtq", "-h", &socket, "-U", "postgres", "-d", "postgres", "-c", statement])
+        let database = "dbname=postgres options='-c search_path=plantstore,pg_temp'";
+        run("psql", &["-XAtq", "-h", &socket, "-U", "postgres", "-d", database, "-c", statement])
     }
 
     pub(crate) fn inject(&mut self, fault: ClusterFault, node: usize) -> Result<()> {

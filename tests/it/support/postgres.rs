@@ -247,7 +247,7 @@ impl Cluster {
         self.supervisor.lock().expect("the supervisor").command(command)
     }
 
-    /// Starts psql. It waits for a frozen server for at most 300 s.
+    /// Starts psql with the search path of the service. It waits for a frozen server for at most 300 s.
     fn session(&self, database: &str) -> Child {
         Command::new("timeout")
             .arg("300")
@@ -255,6 +255,7 @@ impl Cluster {
             .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database])
             .args(["-p", &self.port.to_string(), "-h"])
             .arg(&self.directory)
+            .env("PGOPTIONS", "-c search_path=plantstore,pg_temp")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

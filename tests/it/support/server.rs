@@ -166,7 +166,7 @@ impl<'a> Site<'a> {
 
     fn psql(&self, statements: &str) -> String {
         let Database { cluster, name, .. } = self.database();
-        cluster.psql(name, &format!("SET search_path TO plantstore; {statements}"))
+        cluster.psql(name, statements)
     }
 
     /// Returns the number of transactions on workers of Citus that are neither committed nor rolled back.

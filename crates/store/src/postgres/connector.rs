@@ -37,6 +37,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Timeout of idle write transactions, so that a node that has crashed does not hold locks.
 const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
 
+/// First setting of every session. Operators and functions that another role creates in `public` would otherwise run with the
+/// rights of this one if their types match better than those of PostgreSQL's own. Temporary tables come last.
+pub(super) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
+
 /// Settings with which the server detects within about 10 seconds that a node is gone, and releases its locks.
 pub(super) const KEEPALIVES: [&str; 3] =
     ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
@@ -145,7 +149,7 @@ impl Connector {
         let idle = if role == ConnectionRole::Write { setting(IDLE_TRANSACTION) } else { timeout };
         client
             .batch_execute(&format!(
-                "SET statement_timeout = {statement}; SET lock_timeout = {lock};
+                "SET {SEARCH_PATH}; SET statement_timeout = {statement}; SET lock_timeout = {lock};
                  SET idle_in_transaction_session_timeout = {idle}"
             ))
             .await?;

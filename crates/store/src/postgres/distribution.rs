@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use super::connector::Connector;
+use super::connector::{Connector, SEARCH_PATH};
 use super::dialect::PLANNER_SETTINGS;
 use super::placement::{PlacedTable, place_tables};
 use super::schema::{self, explain};
@@ -37,7 +37,7 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
         // All operations of a transaction must use the same connection to each worker.
         client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
         let placed = place_tables(&client).await?;
-        set_planner(&client).await?;
+        set_defaults(&client).await?;
         client.batch_execute("COMMIT").await?;
         Ok(Ok(placed))
     };
@@ -45,11 +45,12 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
     distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
 }
 
-/// Sets the defaults of the planner on all servers. The settings of a session do not apply on workers.
-async fn set_planner(client: &Client) -> Result<(), Error> {
+/// Sets the defaults of the planner and the search path on all servers. The settings of a session do not apply on workers, which
+/// get operators and functions of PostgreSQL without their schema.
+async fn set_defaults(client: &Client) -> Result<(), Error> {
     let row = client.query_one("SELECT quote_ident(current_database())", &[]).await?;
     let database: &str = row.try_get(0)?;
-    for setting in PLANNER_SETTINGS {
+    for setting in PLANNER_SETTINGS.iter().chain([&SEARCH_PATH]) {
         client.batch_execute(&format!("ALTER DATABASE {database} SET {setting}")).await?;
     }
     Ok(())

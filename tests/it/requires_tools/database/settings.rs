@@ -1,6 +1,6 @@
 //! Unusual settings of the database.
 
-use super::works;
+use super::{succeeded, works};
 use crate::support::{Engine, Site, wait_for};
 
 /// Sets defaults for every session on the database of this site.
@@ -126,4 +126,59 @@ fn longest_store_timeout_is_accepted() {
     let site = Site::new(Engine::Postgres);
     let server = site.serve(&["--store-timeout", "365000d"]);
     works(&server, &site.token("ada", &[]));
+}
+
+/// Objects that a role with the privilege to create in `public` can plant. The types of each operator and function match a call
+/// of the service better than those of PostgreSQL's own, and every table has the name of one of the service.
+const HOSTILE: &str = "
+    CREATE TABLE public.ran (name text);
+    GRANT INSERT ON public.ran TO PUBLIC;
+    CREATE FUNCTION public.run(name text) RETURNS void LANGUAGE sql AS 'INSERT INTO public.ran VALUES ($1)';
+    CREATE FUNCTION public.multiply(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS
+      $$ BEGIN PERFORM public.run('*'); RETURN $1; END $$;
+    CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.multiply);
+    CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE plpgsql AS
+      $$ BEGIN PERFORM public.run('nextval'); RETURN 1; END $$;
+    CREATE FUNCTION public.setval(text, bigint) RETURNS bigint LANGUAGE plpgsql AS
+      $$ BEGIN PERFORM public.run('setval'); RETURN $2; END $$;
+    CREATE TABLE public.schema_versions (version integer, oldest integer);
+    INSERT INTO public.schema_versions VALUES (1000, 1000);
+    CREATE TABLE public.users (hostile text);
+    CREATE TABLE public.tokens (hostile text);
+    CREATE TABLE public.collections (hostile text);
+    CREATE TABLE public.plants (hostile text);
+    CREATE TABLE public.shares (hostile text);
+    CREATE TABLE public.writers (hostile text)";
+
+#[test]
+fn objects_of_other_roles_in_the_public_schema_are_never_used() {
+    let [site, restored, copied] = [(); 3].map(|()| Site::empty(Engine::Postgres));
+    for site in [&site, &restored, &copied] {
+        site.execute(HOSTILE);
+    }
+    let run = |site: &Site, arguments: &[&str]| succeeded(&site.run(arguments));
+    run(&site, &["migrate"]);
+    let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
+    let mut server = site.serve(&[]);
+    works(&server, &ada);
+    let bob = server.client(&bob);
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "1")];
+    assert_eq!(bob.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#)).status, 200);
+    run(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]);
+    run(&site, &["user", "delete", "--yes", "ada"]);
+    assert_eq!(bob.ids(), [1]);
+    server.stop();
+    run(&site, &["backup", "backup.db"]);
+    run(&restored, &["restore", site.directory().join("backup.db").to_str().unwrap()]);
+    run(&site, &["copy", "--from", &site.url(), "--to", &copied.url()]);
+    for site in [&site, &restored, &copied] {
+        assert_eq!(run(site, &["export"]), r#"{"owner":"bob","id":1,"name":"Rose"}"#);
+        assert_eq!(site.texts("SELECT name FROM public.ran"), [""; 0]);
+        // The default of a column keeps the operator that was found when the table was created.
+        assert_eq!(
+            site.rows("SELECT count(*) FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) LIKE '%public.%'"),
+            [0]
+        );
+    }
+    assert!(!server.log().contains(r#""level":"ERROR""#), "{}", server.log());
 }
