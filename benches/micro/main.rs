@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenCreator, TokenHash, TokenLabel};
 use plantstore_model::user::{UserId, UserName};
-use plantstore_store::{OpenOptions, PlantRange, Store, StoreUrl, WriteContext};
+use plantstore_store::{OpenOptions, PlantRange, SchemaChange, Store, StoreUrl, WriteContext};
 
 const BODY: &[u8] = br#"{"id":123456789012345,"name":"Monstera deliciosa","tag":"indoor"}"#;
 const LIST_LENGTH: usize = 20;
@@ -31,8 +31,7 @@ struct Fixture {
 impl Fixture {
     async fn open(file: &str) -> Result<Self, Failure> {
         let options = OpenOptions {
-            create: true,
-            migrate: true,
+            schema_change: SchemaChange::Create,
             write_queue: BATCH,
             readers: 1,
             admin_timeout: TIMEOUT,

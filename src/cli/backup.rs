@@ -8,6 +8,7 @@ use super::copy::copy;
 use super::runtime::start_log;
 use super::store_options::StoreOption;
 use super::store_url::store_file;
+use plantstore_store::SchemaChange;
 
 /// Copy the whole store into a file, while servers continue to write
 ///
@@ -16,7 +17,7 @@ use super::store_url::store_file;
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore backup monday.db
-  plantstore backup monday.db --store postgres://plantstore@db.example/plants")]
+  plantstore backup monday.db --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
 pub(super) struct Options {
     /// The file to write; it must not exist
     #[arg(value_name = "FILE")]
@@ -29,6 +30,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = start_log();
         self.store.warn_of_visible_password();
-        copy(&self.store.url()?, &store_file(self.file)?, &self.store.origin())
+        copy(&self.store.url()?, &store_file(self.file)?, SchemaChange::Create, &self.store.origin())
     }
 }

@@ -15,7 +15,7 @@ use super::table::{
     Column::{Number, Text},
 };
 use plantstore_store::archive::{self, ContentDigest};
-use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
+use plantstore_store::{OpenError, RestoreTarget, SchemaChange, Selection, Snapshot, StoreUrl};
 
 /// Copy a whole store to a new place or engine, for example from SQLite to PostgreSQL
 ///
@@ -24,8 +24,8 @@ use plantstore_store::{OpenError, RestoreTarget, Selection, Snapshot, StoreUrl};
 /// its servers first, and start them on the new one.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  plantstore copy --from sqlite:plantstore.db --to postgres://plantstore@db.example/plants
-  plantstore copy --from postgres://plantstore@db.example/plants --to sqlite:plantstore.db")]
+  plantstore copy --from sqlite:plantstore.db --to 'postgres://plantstore@db.example/plants?sslmode=verify-full'
+  plantstore copy --from 'postgres://plantstore@db.example/plants?sslmode=verify-full' --to sqlite:plantstore.db")]
 pub(super) struct Options {
     /// The store to copy: sqlite:PATH or postgres://user@host:port/database
     #[arg(long, value_name = "URL")]
@@ -41,19 +41,23 @@ impl Options {
         let (from, to) = (parse_store_url("--from", &self.from)?, parse_store_url("--to", &self.to)?);
         warn_of_visible_password("--from", &self.from, "");
         warn_of_visible_password("--to", &self.to, "");
-        copy(&from, &to, "with --from")
+        copy(&from, &to, SchemaChange::Create, "with --from")
     }
 }
 
-/// Copies a store and prints the counts. `origin` says how the user named the source, for error messages.
-pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, origin: &str) -> anyhow::Result<()> {
+/// Copies a store and prints the counts. With [`SchemaChange::Migrate`], the source may be a file of an earlier release, which is
+/// not changed. `origin` says how the user named the source, for error messages.
+pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, schema_change: SchemaChange, origin: &str) -> anyhow::Result<()> {
     discard_partial_files_on_end_signal()?;
     let mut bar = ProgressBar::new();
     let copied = block_on(async {
         // The source is opened first, so that nothing is created if it does not exist.
-        let snapshot =
-            Snapshot::open(from, Selection::Everything, STORE_TIMEOUT).await.map_err(|error| advise(error, origin))?;
-        let target = RestoreTarget::begin(to, STORE_TIMEOUT).await?;
+        let snapshot = match (from, schema_change) {
+            (StoreUrl::Sqlite(file), SchemaChange::Migrate) => Snapshot::open_backup(file),
+            _ => Snapshot::open(from, Selection::Everything, STORE_TIMEOUT).await,
+        };
+        let snapshot = snapshot.map_err(|error| advise(error, origin))?;
+        let target = RestoreTarget::begin(to, schema_change, STORE_TIMEOUT).await?;
         Ok(archive::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);

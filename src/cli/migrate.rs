@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use clap::{Args, ValueEnum};
 
 use super::runtime::block_on;
-use super::store_options::{STORE_TIMEOUT, SchemaChange, StoreOption};
-use plantstore_store::Store;
+use super::store_options::{STORE_TIMEOUT, StoreOption};
+use plantstore_store::{SchemaChange, Store};
 
 /// Create a store, or update its schema, for servers that run with --no-migrate
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore migrate
-  plantstore migrate --store postgres://plantstore@db.example/plants
-  plantstore migrate --store postgres://plantstore@coordinator.example/plants --distribute citus")]
+  plantstore migrate --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'
+  plantstore migrate --store 'postgres://plantstore@coordinator.example/plants?sslmode=verify-full' --distribute citus")]
 pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,
@@ -29,7 +29,7 @@ enum Extension {
 
 impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        self.store.with(SchemaChange::Create, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))?;
+        self.store.with(SchemaChange::Migrate, async |_| Ok(writeln!(io::stderr(), "the schema is up to date")?))?;
         match self.distribute {
             Some(Extension::Citus) => self.distribute(),
             None => Ok(()),

@@ -8,6 +8,7 @@ use super::copy::copy;
 use super::runtime::start_log;
 use super::store_options::StoreOption;
 use super::store_url::store_file;
+use plantstore_store::SchemaChange;
 
 /// Copy a backup into a new store of either engine
 ///
@@ -15,7 +16,7 @@ use super::store_url::store_file;
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore restore monday.db --store sqlite:new.db
-  plantstore restore monday.db --store postgres://plantstore@db.example/plants")]
+  plantstore restore monday.db --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
 pub(super) struct Options {
     /// The backup, or any other store file
     #[arg(value_name = "FILE")]
@@ -28,6 +29,6 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = start_log();
         self.store.warn_of_visible_password();
-        copy(&store_file(self.file)?, &self.store.url()?, "as FILE")
+        copy(&store_file(self.file)?, &self.store.url()?, SchemaChange::Migrate, "as FILE")
     }
 }

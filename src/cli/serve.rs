@@ -36,7 +36,7 @@ use super::exit::UsageError;
 use super::store_options::StoreOption;
 use super::value_parser::{duration, listen_address, number, switch};
 use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits, TrustedProxies};
-use plantstore_store::{OpenOptions, Store, StoreUrl};
+use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
 
 /// Minimum time for the store to finish its writes, also when the shutdown grace is used up.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -55,7 +55,7 @@ const OTHER_FILES: u64 = 128;
   plantstore serve
   plantstore serve --listen 8081 --store sqlite:/var/lib/plantstore/plants.db
   plantstore serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
-  PLANTSTORE_STORE=postgres://plantstore@db.example/plants plantstore serve --metrics-listen 9464")]
+  PLANTSTORE_STORE='postgres://plantstore@db.example/plants?sslmode=verify-full' plantstore serve --metrics-listen 9464")]
 pub(super) struct Options {
     /// The address to listen on. PORT alone means 127.0.0.1:PORT, and port 0 a free port
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = listen_address)]
@@ -65,7 +65,7 @@ pub(super) struct Options {
     /// Do not create the user `gardener` and a token in a new store
     #[arg(long, env = "PLANTSTORE_NO_FIRST_TOKEN", value_parser = switch)]
     no_first_token: bool,
-    /// Exit with an error if the schema of the database is not up to date, instead of changing it
+    /// Exit with an error if there is no store or its schema is not up to date, instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = switch)]
     no_migrate: bool,
     /// Do not serve the web console at `/`
@@ -178,8 +178,7 @@ impl Options {
         let readers = tokio::runtime::Handle::current().metrics().num_workers();
         let write_queue = self.limits.write_queue;
         let options = OpenOptions {
-            create: true,
-            migrate: !self.no_migrate,
+            schema_change: if self.no_migrate { SchemaChange::None } else { SchemaChange::Migrate },
             write_queue,
             readers,
             admin_timeout: OPEN_TIMEOUT,

@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::exit::UsageError;
 use super::format::format_date_time;
 use super::stdio::print_json;
-use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
+use super::store_options::{ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Text, Wrapped},
 };
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, StoredShare};
+use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, SchemaChange, StoredShare};
 
 /// Share the plants of one user with another; works beside a running server
 #[derive(Args)]

@@ -8,14 +8,15 @@ use clap::Args;
 use super::environment::origin;
 use super::runtime::{block_on, start_log};
 use super::store_url::{parse_store_url, warn_of_visible_password};
-use plantstore_store::{OpenOptions, Store, StoreUrl};
+use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
 
 /// Time limit of a command for a busy store.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct StoreOption {
-    /// The store: sqlite:PATH or postgres://user@host:port/database
+    /// The store: sqlite:PATH, or postgres://user@host:port/database?sslmode=verify-full. Without TLS, a password is sent in clear
+    /// text only with sslmode=disable, and without verify-full a host other than this machine logs a warning
     // Parsed by the command, because the parser's message would repeat a URL that may contain a password.
     #[arg(
         long,
@@ -44,19 +45,9 @@ pub(super) struct ListCommandOptions {
     pub(super) store: StoreOption,
 }
 
-/// Permission of a command to change the schema of the store that it opens.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum SchemaChange {
-    /// Only the schema of an SQLite file is updated.
-    None,
-    Update,
-    /// Also creates the store if it does not exist.
-    Create,
-}
-
 impl CreateOption {
     pub(super) fn schema_change(self) -> SchemaChange {
-        if self.create { SchemaChange::Create } else { SchemaChange::Update }
+        if self.create { SchemaChange::Create } else { SchemaChange::None }
     }
 }
 
@@ -81,7 +72,7 @@ impl StoreOption {
     /// Opens the store, which a server may be using, and runs `work` on it.
     pub(super) fn with<T>(
         &self,
-        change: SchemaChange,
+        schema_change: SchemaChange,
         work: impl AsyncFnOnce(&Store) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let _log = start_log();
@@ -89,8 +80,7 @@ impl StoreOption {
         self.warn_of_visible_password();
         block_on(async {
             let options = OpenOptions {
-                create: change == SchemaChange::Create,
-                migrate: change != SchemaChange::None,
+                schema_change,
                 write_queue: 1,
                 readers: 1,
                 admin_timeout: STORE_TIMEOUT,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::format::{format_date, format_date_time};
 use super::stdio::print_json;
-use super::store_options::{CreateOption, ListCommandOptions, SchemaChange, StoreOption};
+use super::store_options::{CreateOption, ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Number, Text, Wrapped},
@@ -18,7 +18,7 @@ use super::table::{
 use super::value_parser::duration;
 use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
-use plantstore_store::{Store, StoredToken};
+use plantstore_store::{SchemaChange, Store, StoredToken};
 
 /// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
@@ -49,7 +49,7 @@ enum TokenCommand {
 #[command(after_help = "Examples:
   plantstore token create --user ada
   plantstore token create --user ada --label balcony --scope plants:read --expires 30d
-  plantstore token create --user ada --store postgres://plantstore@db.example/plants")]
+  plantstore token create --user ada --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
 struct CreateToken {
     /// The user of the token; created if there is no such user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]

@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use super::format::{count, format_date_time, group_digits};
 use super::stdio::print_json;
-use super::store_options::{ListCommandOptions, SchemaChange, StoreOption};
+use super::store_options::{ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Number, Text, Wrapped},
 };
 use plantstore_model::text::Escaped;
 use plantstore_model::user::UserName;
-use plantstore_store::{SWEEP_DELAY, Store, StoreError, StoredUser};
+use plantstore_store::{SWEEP_DELAY, SchemaChange, Store, StoreError, StoredUser};
 
 /// Pause between two batches of a removal, in which servers can write.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Stdio;
 
 use rstest::rstest;
@@ -117,30 +116,6 @@ fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] e
         shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"),
         "the summary replaces the progress bar: {shown:?}"
     );
-}
-
-/// A file of any earlier release is exported without a migration.
-#[test]
-fn files_of_earlier_releases_are_exported_unchanged() {
-    for release in ["0.1.0", "0.3.0"] {
-        let site = Site::new(Engine::Sqlite);
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/files/{release}.db"));
-        std::fs::copy(&file, site.file()).unwrap();
-        let exported = export(&site);
-        let plants = exported.lines().filter(|line| line.contains(r#""owner":"ada""#)).collect::<Vec<_>>().join("\n");
-        assert_eq!(
-            plants,
-            r#"{"owner":"ada","id":-9223372036854775808,"name":"Ångström 🌵"}
-{"owner":"ada","id":1,"name":"Rose","tag":"red"}
-{"owner":"ada","id":2,"name":"Fern","tag":""}"#,
-            "{release}"
-        );
-        assert_eq!(
-            std::fs::read(site.file()).unwrap(),
-            std::fs::read(&file).unwrap(),
-            "{release}: the file is not migrated"
-        );
-    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The SQLite file of a store: recognised, migrated, never damaged.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rstest::rstest;
@@ -46,6 +48,112 @@ fn files_of_earlier_releases_are_opened() {
         opened += 1;
     }
     assert!(opened >= 1, "no file of an earlier release was found");
+}
+
+/// Creates a store with the schema of 0.3.0, which is version 2.
+fn old_store(engine: Engine) -> Site<'static> {
+    const MIGRATIONS: [&str; 2] = [
+        include_str!("../../migrations/postgres/0001_plants.sql"),
+        include_str!("../../migrations/postgres/0002_keys_and_shares.sql"),
+    ];
+    let site = Site::empty(engine);
+    match engine {
+        Engine::Sqlite => {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/0.3.0.db");
+            std::fs::copy(file, site.file()).expect("a copy");
+        }
+        Engine::Postgres => site.execute(&format!(
+            "SET ROLE plantstore; CREATE SCHEMA plantstore; {}; INSERT INTO schema_versions VALUES (1, 1), (2, 1)",
+            MIGRATIONS.concat()
+        )),
+    }
+    site
+}
+
+fn schema_version(site: &Site) -> i64 {
+    match site.engine {
+        Engine::Sqlite => site.rows("PRAGMA user_version")[0],
+        Engine::Postgres => site.rows("SELECT max(version) FROM schema_versions")[0],
+    }
+}
+
+#[rstest]
+fn only_serve_and_migrate_change_an_old_schema(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &old_store(engine);
+    let url = site.url();
+    let commands: &[&[&str]] = &[
+        &["serve", "--listen", "127.0.0.1:0", "--no-migrate"],
+        &["token", "create", "--user", "bob"],
+        &["token", "create", "--user", "bob", "--create"],
+        &["token", "list"],
+        &["token", "revoke", "1"],
+        &["user", "list"],
+        &["user", "delete", "--yes", "ada"],
+        &["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"],
+        &["share", "list"],
+        &["share", "revoke", "--owner", "ada", "--to", "bob"],
+        &["import", "--create"],
+        &["export"],
+        &["backup", "new.db"],
+        &["copy", "--from", &url, "--to", "sqlite:new.db"],
+    ];
+    for command in commands {
+        let output = site.run(command);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        assert!(stderr.contains("is at version 2, this release needs "), "{command:?}: {stderr}");
+        assert!(stderr.contains(": run `plantstore migrate` first"), "{command:?}: {stderr}");
+    }
+    assert_eq!(schema_version(site), 2);
+    assert!(!site.directory().join("new.db").exists());
+
+    let migrate = || String::from_utf8(site.run(&["migrate"]).stderr).expect("text");
+    let updated = migrate();
+    let expected = format!("schema updated from 2 to {}", schema_version(site));
+    assert!(updated.contains(&expected) && updated.contains("the schema is up to date\n"), "{updated}");
+    assert_eq!(migrate(), "the schema is up to date\n");
+    assert!(site.run(&["user", "list"]).status.success());
+    let mut server = old_store(engine).serve(&[]);
+    server.stop();
+    assert!(server.log().contains(&expected), "{}", server.log());
+}
+
+/// A copy is no reason to change the schema of its target; a restore is one.
+#[rstest]
+#[case::requires_postgres()]
+fn old_schema_of_an_empty_database_is_migrated_by_restore() {
+    let source = Site::empty(Engine::Sqlite);
+    source.token("ada", &[]);
+    let site = old_store(Engine::Postgres);
+    let copied = source.run(&["copy", "--from", &source.url(), "--to", &site.url()]);
+    assert!(String::from_utf8_lossy(&copied.stderr).contains("run `plantstore migrate` first"), "{copied:?}");
+    assert_eq!(schema_version(&site), 2);
+    let restored = site.run(&["restore", source.file().to_str().expect("text")]);
+    assert!(restored.status.success(), "{restored:?}");
+    assert!(String::from_utf8_lossy(&restored.stderr).contains("schema updated from 2 to "), "{restored:?}");
+    assert!(schema_version(&site) > 2);
+}
+
+#[test]
+fn missing_store_is_not_created_with_no_migrate() {
+    let site = Site::new(Engine::Sqlite);
+    let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--no-migrate"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("there is no store at ") && stderr.contains("`plantstore migrate` create"), "{stderr}");
+    assert!(!site.file().exists());
+}
+
+#[test]
+fn file_that_others_can_write_logs_a_warning() {
+    for (mode, is_warned) in [(0o600, false), (0o644, false), (0o620, true), (0o602, true)] {
+        let site = Site::new(Engine::Sqlite);
+        site.token("ada", &[]);
+        std::fs::set_permissions(site.file(), Permissions::from_mode(mode)).expect("a mode");
+        let mut server = site.serve(&[]);
+        server.stop();
+        let warnings = server.log().matches("other users can write to the store").count();
+        assert_eq!(warnings, usize::from(is_warned), "{mode:o}: {}", server.log());
+    }
 }
 
 #[test]

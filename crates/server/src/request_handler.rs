@@ -228,7 +228,7 @@ mod tests {
     use std::time::Duration;
 
     use axum::routing::get;
-    use plantstore_store::{OpenOptions, Store, StoreUrl};
+    use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -244,8 +244,7 @@ mod tests {
     async fn store(file: std::path::PathBuf) -> Arc<Store> {
         let timeout = Duration::from_secs(5);
         let options = OpenOptions {
-            create: true,
-            migrate: true,
+            schema_change: SchemaChange::Create,
             write_queue: 1,
             readers: 1,
             admin_timeout: timeout,

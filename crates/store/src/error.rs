@@ -11,8 +11,8 @@ use plantstore_model::user::UserNameError;
 pub enum OpenError {
     /// There is no store, and the options do not allow creating one.
     #[error(
-        "there is no store at {0}{looked_for}: name yours with --store; `plantstore serve` creates a new one, and so do \
-         `token create` and `import` with --create",
+        "there is no store at {0}{looked_for}: name yours with --store; `plantstore serve` and `plantstore migrate` create a \
+         new one, and so do `token create` and `import` with --create",
         looked_for = looked_for(.0)
     )]
     Missing(StoreUrl),

@@ -30,7 +30,7 @@ pub use self::archive::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::limits::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, SWEEP_DELAY, TOKENS_MAX};
-pub use self::options::OpenOptions;
+pub use self::options::{OpenOptions, SchemaChange};
 pub use self::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::range::{PlantRange, end_ranges_after};

@@ -27,4 +27,5 @@ mod writer;
 pub(crate) use self::engine::Sqlite;
 pub(crate) use self::import::Importer;
 pub(crate) use self::restore::RestoreTarget;
+pub(crate) use self::schema::check_schema;
 pub(crate) use self::snapshot::snapshot;

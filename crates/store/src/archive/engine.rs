@@ -1,8 +1,10 @@
 //! Dispatch of snapshots, restores and imports to the engine of a store.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{OpenError, RestoreError, StoreError};
+use crate::options::SchemaChange;
 use crate::store::{Store, dispatch};
 use crate::transfer::{ImportResult, ImportRow, Selection, Snapshot, SnapshotChunk};
 use crate::url::StoreUrl;
@@ -10,12 +12,20 @@ use crate::{postgres, sqlite};
 use plantstore_model::user::UserName;
 
 impl Snapshot {
-    /// Starts reading the store without changing it: an SQLite file of an earlier release is not migrated.
+    /// Starts reading the store, which must have the current schema, without changing it.
     pub async fn open(url: &StoreUrl, selection: Selection, timeout: Duration) -> Result<Self, OpenError> {
         match url {
-            StoreUrl::Sqlite(path) => sqlite::snapshot(path, selection),
+            StoreUrl::Sqlite(path) => {
+                sqlite::check_schema(path)?;
+                sqlite::snapshot(path, selection)
+            }
             StoreUrl::Postgres(url) => postgres::snapshot(url, selection, timeout).await,
         }
+    }
+
+    /// Starts reading all of a backup, which an earlier release may have written, without changing it.
+    pub fn open_backup(file: &Path) -> Result<Self, OpenError> {
+        sqlite::snapshot(file, Selection::Everything)
     }
 }
 
@@ -30,10 +40,12 @@ pub enum RestoreTarget {
 
 impl RestoreTarget {
     /// Creates a new file, or opens an empty database.
-    pub async fn begin(url: &StoreUrl, timeout: Duration) -> Result<Self, RestoreError> {
+    pub async fn begin(url: &StoreUrl, schema_change: SchemaChange, timeout: Duration) -> Result<Self, RestoreError> {
         match url {
             StoreUrl::Sqlite(path) => sqlite::RestoreTarget::begin(path).map(Self::Sqlite),
-            StoreUrl::Postgres(url) => postgres::RestoreTarget::begin(url, timeout).await.map(Self::Postgres),
+            StoreUrl::Postgres(url) => {
+                postgres::RestoreTarget::begin(url, schema_change, timeout).await.map(Self::Postgres)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use super::placement::{PlacedTable, place_tables};
 use super::schema::{self, explain};
 use super::start;
 use crate::error::OpenError;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, SchemaChange};
 use crate::url::{PostgresUrl, StoreUrl};
 
 /// Distributes the tables of a database, which must have the current schema. Tables that are distributed stay as they are.
@@ -20,8 +20,7 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
     let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
     let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
     let options = OpenOptions {
-        create: false,
-        migrate: false,
+        schema_change: SchemaChange::None,
         write_queue: 1,
         readers: 1,
         admin_timeout: timeout,

@@ -13,6 +13,7 @@ use super::dialect::execute_each;
 use super::rows::get;
 use super::snapshot::{connect, start};
 use crate::error::{RestoreError, StoreError};
+use crate::options::SchemaChange;
 use crate::transfer::{Column, ColumnType, LastIds, Record, Selection, Snapshot, SnapshotChunk, Value, names};
 use crate::url::PostgresUrl;
 
@@ -23,7 +24,11 @@ pub struct RestoreTarget {
 }
 
 impl RestoreTarget {
-    pub(crate) async fn begin(url: &PostgresUrl, timeout: Duration) -> Result<Self, RestoreError> {
+    pub(crate) async fn begin(
+        url: &PostgresUrl,
+        schema_change: SchemaChange,
+        timeout: Duration,
+    ) -> Result<Self, RestoreError> {
         // Blocks other writers; readers see an empty database. The transaction may be idle for long while the source counts and
         // sorts its rows.
         const LOCK: &[&str] = &[
@@ -34,7 +39,7 @@ impl RestoreTarget {
         const OCCUPIED: &str = "
             SELECT EXISTS (SELECT 1 FROM plantstore.users),
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
-        let (client, dialect, store_url) = connect(url, true, timeout).await?;
+        let (client, dialect, store_url) = connect(url, schema_change, timeout).await?;
         let connection = AdminConnection::new(client, dialect, timeout);
         connection.wait_for(execute_each(&connection.client, LOCK)).await?;
         let row = connection.wait_for(connection.client.query_one(OCCUPIED, &[])).await?;

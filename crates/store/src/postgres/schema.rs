@@ -11,7 +11,7 @@ use super::database_error::{DatabaseError, NO_RESPONSE, describe};
 use super::dialect::{Dialect, execute_each};
 use super::placement::place_new_tables;
 use crate::error::OpenError;
-use crate::options::OpenOptions;
+use crate::options::{SchemaChange, report_migration};
 use crate::url::StoreUrl;
 
 /// A migration. A released migration is never changed.
@@ -48,16 +48,16 @@ pub(super) struct PrepareError {
     pub(super) is_transient: bool,
 }
 
-/// Creates or migrates the schema if the options allow it. Returns true if it is new.
+/// Creates or migrates the schema if that is allowed. Returns true if it is new.
 pub(super) async fn prepare(
     client: &Client,
     dialect: Dialect,
     url: &StoreUrl,
-    options: &OpenOptions,
+    change: SchemaChange,
 ) -> Result<bool, PrepareError> {
-    let ready = match timeout(CHECK_TIMEOUT, is_ready(client, url, options)).await {
-        Ok(Ok(true)) => Ok(false),
-        Ok(Ok(false)) => migrate(client, dialect).await.map_err(SchemaError::Failed),
+    let ready = match timeout(CHECK_TIMEOUT, is_change_needed(client, url, change)).await {
+        Ok(Ok(false)) => Ok(false),
+        Ok(Ok(true)) => migrate(client, dialect, url, change).await,
         Ok(Err(error)) => Err(error),
         Err(_) => Err(SchemaError::Rejected(OpenError::Unreachable(url.clone(), NO_RESPONSE.to_owned()))),
     };
@@ -75,19 +75,20 @@ enum SchemaError {
     Failed(tokio_postgres::Error),
 }
 
-async fn is_ready(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, SchemaError> {
-    check_encoding(client, url).await?;
-    is_current(client, url, options).await
-}
-
 impl From<tokio_postgres::Error> for SchemaError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Failed(error)
     }
 }
 
-fn latest() -> i32 {
-    i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
+impl From<OpenError> for SchemaError {
+    fn from(error: OpenError) -> Self {
+        Self::Rejected(error)
+    }
+}
+
+fn latest() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
 /// Requires UTF-8, because names are stored exactly as sent.
@@ -102,26 +103,18 @@ async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), SchemaErr
     }
 }
 
-/// Returns true if the schema is current, false if it must be migrated.
-async fn is_current(client: &Client, url: &StoreUrl, options: &OpenOptions) -> Result<bool, SchemaError> {
+/// Returns true if the schema must be created or migrated.
+async fn is_change_needed(client: &Client, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
+    check_encoding(client, url).await?;
     let (version, oldest) = read_versions(client).await?;
     if oldest > latest() {
-        return Err(SchemaError::Rejected(OpenError::Newer(url.clone(), version.into(), latest().into())));
+        return Err(OpenError::Newer(url.clone(), version, latest()).into());
     }
-    if version >= latest() {
-        return Ok(true);
-    }
-    if version == 0 && !options.create {
-        return Err(SchemaError::Rejected(OpenError::Missing(url.clone())));
-    }
-    if options.migrate {
-        return Ok(false);
-    }
-    Err(SchemaError::Rejected(OpenError::Outdated(url.clone(), version.into(), latest().into())))
+    Ok(change.is_needed(url, version, latest())?)
 }
 
 /// Returns the version of the schema, and the oldest version whose releases work with it: 0 if there is no schema.
-async fn read_versions(client: &Client) -> Result<(i32, i32), tokio_postgres::Error> {
+async fn read_versions(client: &Client) -> Result<(i64, i64), tokio_postgres::Error> {
     // Reads the catalog tables, because functions such as to_regclass may return cached results from before the wait for
     // the lock.
     const TABLE: &str = "
@@ -132,7 +125,7 @@ async fn read_versions(client: &Client) -> Result<(i32, i32), tokio_postgres::Er
         return Ok((0, 0));
     }
     let row = client.query_one(VERSIONS, &[]).await?;
-    Ok((row.try_get(0)?, row.try_get(1)?))
+    Ok((row.try_get::<_, i32>(0)?.into(), row.try_get::<_, i32>(1)?.into()))
 }
 
 /// Begins a transaction that changes the schema, without timeouts, because waiting for another node and changing a large table may
@@ -158,10 +151,11 @@ pub(super) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> 
 }
 
 /// Migrates the schema in one transaction.
-async fn migrate(client: &Client, dialect: Dialect) -> Result<bool, tokio_postgres::Error> {
+async fn migrate(client: &Client, dialect: Dialect, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
     begin(client).await?;
-    // Checked again under the lock, because another node may have migrated it.
+    // Checked again under the lock, because another node may have created or migrated it.
     let (found, _) = read_versions(client).await?;
+    change.is_needed(url, found, latest())?;
     if found == 0 {
         // IF NOT EXISTS would require the privilege to create schemas even if the schema exists.
         const ABSENT: &str = "SELECT count(*) = 0 FROM pg_catalog.pg_namespace WHERE nspname = 'plantstore'";
@@ -183,6 +177,7 @@ async fn migrate(client: &Client, dialect: Dialect) -> Result<bool, tokio_postgr
     }
     place_new_tables(client, dialect).await?;
     client.batch_execute("COMMIT").await?;
+    report_migration(url, found, latest());
     Ok(found == 0)
 }
 

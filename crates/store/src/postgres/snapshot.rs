@@ -15,7 +15,7 @@ use super::dialect::Dialect;
 use super::rows::get;
 use super::start;
 use crate::error::{OpenError, StoreError};
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, SchemaChange};
 use crate::transfer::{
     ChunkBuilder, Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, Selection, ShareRecord, Snapshot,
     SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
@@ -42,7 +42,7 @@ pub(crate) async fn snapshot(
     selection: Selection,
     timeout: Duration,
 ) -> Result<Snapshot, OpenError> {
-    let (client, _, store_url) = connect(url, false, timeout).await?;
+    let (client, _, store_url) = connect(url, SchemaChange::None, timeout).await?;
     let begun =
         tokio::time::timeout(timeout, client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await;
     let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), NO_RESPONSE.to_owned()))?;
@@ -50,24 +50,17 @@ pub(crate) async fn snapshot(
     Ok(start(Arc::new(client), selection))
 }
 
-/// Opens a connection to a database with the current schema. With `create`, the schema is created or migrated.
+/// Opens a connection to a database with the current schema.
 pub(super) async fn connect(
     url: &PostgresUrl,
-    create: bool,
+    schema_change: SchemaChange,
     timeout: Duration,
 ) -> Result<(Client, Dialect, StoreUrl), OpenError> {
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-    let options = OpenOptions {
-        create,
-        migrate: create,
-        write_queue: 1,
-        readers: 1,
-        admin_timeout: timeout,
-        timeout,
-        await_server: false,
-    };
+    let options =
+        OpenOptions { schema_change, write_queue: 1, readers: 1, admin_timeout: timeout, timeout, await_server: false };
     let (client, dialect, _) = start::start(&connector, &store_url, &options).await?;
     Ok((client, dialect, store_url))
 }

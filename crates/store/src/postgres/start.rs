@@ -27,7 +27,7 @@ pub(super) async fn start(
     let mut failures = 0;
     loop {
         let (client, dialect) = connect(connector, url, options.await_server).await?;
-        match schema::prepare(&client, dialect, url, options).await {
+        match schema::prepare(&client, dialect, url, options.schema_change).await {
             Ok(created) => return Ok((client, dialect, created)),
             Err(failure) if failure.is_transient && failures < SCHEMA_RETRIES => {
                 tracing::warn!(error = %failure.error, "cannot prepare the schema: retrying");

@@ -16,6 +16,9 @@ use super::checkpoint;
 use super::database_error::exit_process_with;
 use crate::error::StoreError;
 
+/// Mode of a file that its group or all users can write to.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// The path of the database, and the identity of the file when it was opened.
 pub(super) struct DatabaseFile {
     /// Absolute, so that a moved working directory counts as a moved file. Links are followed at every check.
@@ -40,7 +43,11 @@ impl DatabaseFile {
     /// Reads the identity of the file at `path`. Call this before the file is opened.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let identity = identity(&fs::metadata(&path)?);
+        let file = fs::metadata(&path)?;
+        if file.mode() & WRITABLE_BY_OTHERS != 0 {
+            tracing::warn!(file = %path.display(), "other users can write to the store: make it private with chmod 600");
+        }
+        let identity = identity(&file);
         Ok(Self { path, identity, lost: AtomicBool::new(false) })
     }
 

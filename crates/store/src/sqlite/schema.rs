@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use super::connection::{connect, connect_reader};
 use super::database_error::describe;
 use crate::error::OpenError;
+use crate::options::{SchemaChange, report_migration};
 use crate::url::StoreUrl;
 
 /// Migrations, numbered from 1. A released migration is never changed.
@@ -32,9 +33,10 @@ const APPLICATION_ID: i64 = 0x504C_4E54;
 const LOCKED_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Creates the file if there is none and `create` is set, and migrates its schema. Returns true if it is new.
-pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
+/// Creates the file, or migrates its schema, if that is needed and allowed. Returns true if it is new.
+pub(super) fn prepare(path: &Path, change: SchemaChange) -> Result<bool, OpenError> {
     let url = || StoreUrl::Sqlite(path.to_owned());
+    let create = change != SchemaChange::None;
     // Before any connection of this process: closing a file releases all locks that the process has on it.
     // Plants are private, so only the owner can read the file. SQLite gives the WAL and its index the same mode.
     // Opened for writing, so that a read-only file is rejected before SQLite creates a WAL.
@@ -45,7 +47,10 @@ pub(super) fn prepare(path: &Path, create: bool) -> Result<bool, OpenError> {
     }
     let begun = Instant::now();
     loop {
-        match connect(path).map_err(SchemaError::from).and_then(|mut connection| migrate(&mut connection, create)) {
+        match connect(path)
+            .map_err(SchemaError::from)
+            .and_then(|mut connection| migrate(&mut connection, &url(), change))
+        {
             // SQLite does not wait when another process is preparing the same file.
             Err(SchemaError::Failed(error)) if is_locked(&error) && begun.elapsed() < LOCKED_TIMEOUT => {
                 thread::park_timeout(RETRY_PAUSE);
@@ -77,6 +82,12 @@ pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), 
         (0, _) => Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned()))),
         (version, connection) => Ok((connection, version)),
     }
+}
+
+/// Fails if the file does not have the current schema.
+pub(crate) fn check_schema(path: &Path) -> Result<(), OpenError> {
+    let (_, version) = examine(path, false)?;
+    SchemaChange::None.is_needed(&StoreUrl::Sqlite(path.to_owned()), version, latest()).map(drop)
 }
 
 /// Checks that the file has all tables of this schema version. Other tables are ignored. A view in place of a table could be
@@ -122,7 +133,7 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Error of preparing or examining a schema.
 enum SchemaError {
-    Missing,
+    Rejected(OpenError),
     Foreign(String),
     Unfit(String),
     Unusable(&'static str),
@@ -136,11 +147,17 @@ impl From<rusqlite::Error> for SchemaError {
     }
 }
 
+impl From<OpenError> for SchemaError {
+    fn from(error: OpenError) -> Self {
+        Self::Rejected(error)
+    }
+}
+
 impl SchemaError {
     fn into_open_error(self, path: &Path) -> OpenError {
         let url = StoreUrl::Sqlite(path.to_owned());
         match self {
-            Self::Missing => OpenError::Missing(url),
+            Self::Rejected(error) => error,
             Self::Foreign(reason) => OpenError::NotPlantstore(url, reason),
             Self::Unfit(reason) => OpenError::Unfit(url, reason),
             Self::Unusable(reason) => OpenError::Unusable(url, reason.to_owned()),
@@ -157,30 +174,29 @@ fn latest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-fn migrate(connection: &mut Connection, create: bool) -> Result<bool, SchemaError> {
+fn migrate(connection: &mut Connection, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
     if connection.is_readonly(rusqlite::MAIN_DB)? {
         return Err(SchemaError::Unusable("it may only be read"));
     }
-    let found = read_version(connection)?;
-    if found == 0 && !create {
-        return Err(SchemaError::Missing);
-    }
+    let is_needed = change.is_needed(url, read_version(connection)?, latest())?;
     // Before the transaction, because the journal mode cannot be changed in one.
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         return Err(SchemaError::Unusable("its file system does not allow write-ahead logging"));
     }
-    if found == latest() {
+    if !is_needed {
         return check_writable(connection).map(|()| false);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Checked again under the lock, because another process may have migrated it.
+    // Checked again under the lock, because another process may have created or migrated it.
     let found = read_version(&transaction)?;
+    change.is_needed(url, found, latest())?;
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(migration)?;
     }
     write_header(&transaction)?;
     transaction.commit()?;
+    report_migration(url, found, latest());
     Ok(found == 0)
 }
 
