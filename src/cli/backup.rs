@@ -29,7 +29,7 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = start_log();
-        self.store.warn_of_visible_password();
+        self.store.warn_of_exposure();
         copy(&self.store.url()?, &store_file(self.file)?, SchemaChange::Create, &self.store.origin())
     }
 }

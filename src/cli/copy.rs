@@ -9,7 +9,7 @@ use super::progress::ProgressBar;
 use super::runtime::{block_on, start_log};
 use super::signals::discard_partial_files_on_end_signal;
 use super::store_options::STORE_TIMEOUT;
-use super::store_url::{parse_store_url, warn_of_visible_password};
+use super::store_url::{parse_store_url, warn_of_exposure};
 use super::table::{
     self,
     Column::{Number, Text},
@@ -39,8 +39,8 @@ impl Options {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let _log = start_log();
         let (from, to) = (parse_store_url("--from", &self.from)?, parse_store_url("--to", &self.to)?);
-        warn_of_visible_password("--from", &self.from, "");
-        warn_of_visible_password("--to", &self.to, "");
+        warn_of_exposure("--from", &self.from, "");
+        warn_of_exposure("--to", &self.to, "");
         copy(&from, &to, SchemaChange::Create, "with --from")
     }
 }

@@ -44,7 +44,7 @@ impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = start_log();
         let url = self.store.url()?;
-        self.store.warn_of_visible_password();
+        self.store.warn_of_exposure();
         block_on(async {
             let selection = self.user.clone().map_or(Selection::Plants, Selection::PlantsOf);
             let snapshot = Snapshot::open(&url, selection, STORE_TIMEOUT).await?;

@@ -28,7 +28,7 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let _log = start_log();
-        self.store.warn_of_visible_password();
+        self.store.warn_of_exposure();
         copy(&store_file(self.file)?, &self.store.url()?, SchemaChange::Migrate, "as FILE")
     }
 }

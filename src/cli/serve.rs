@@ -135,7 +135,7 @@ impl Options {
             }
             TraceExport::Invalid(error) => tracing::warn!(%error, "traces are not exported"),
         }
-        self.store.warn_of_visible_password();
+        self.store.warn_of_exposure();
         raise_file_limit(self.limits.transport.max_connections as u64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::environment::origin;
 use super::runtime::{block_on, start_log};
-use super::store_url::{parse_store_url, warn_of_visible_password};
+use super::store_url::{parse_store_url, warn_of_exposure};
 use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
 
 /// Time limit of a command for a busy store.
@@ -65,8 +65,8 @@ impl StoreOption {
         }
     }
 
-    pub(super) fn warn_of_visible_password(&self) {
-        warn_of_visible_password("--store", &self.store, ", or PLANTSTORE_STORE");
+    pub(super) fn warn_of_exposure(&self) {
+        warn_of_exposure("--store", &self.store, ", or PLANTSTORE_STORE");
     }
 
     /// Opens the store, which a server may be using, and runs `work` on it.
@@ -77,7 +77,7 @@ impl StoreOption {
     ) -> anyhow::Result<T> {
         let _log = start_log();
         let url = self.url()?;
-        self.warn_of_visible_password();
+        self.warn_of_exposure();
         block_on(async {
             let options = OpenOptions {
                 schema_change,

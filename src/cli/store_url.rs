@@ -23,11 +23,17 @@ pub(super) fn store_file(path: PathBuf) -> Result<StoreUrl, UsageError> {
     Ok(StoreUrl::Sqlite(path))
 }
 
-/// Logs a warning if the URL has a password and is an argument, which every user of the machine can read. `alternative` continues
-/// the list of better places.
-pub(super) fn warn_of_visible_password(option: &str, text: &str, alternative: &str) {
-    let has_password = matches!(text.parse(), Ok(StoreUrl::Postgres(url)) if url.has_password());
-    if has_password && std::env::args().any(|argument| argument.ends_with(text)) {
+/// Logs a warning if the URL has a password and is an argument, which every user of the machine can read, and one if an attacker
+/// on the network could pretend to be the database. `alternative` continues the list of better places for a password.
+pub(super) fn warn_of_exposure(option: &str, text: &str, alternative: &str) {
+    let Ok(StoreUrl::Postgres(url)) = text.parse() else { return };
+    if let Some(host) = url.unverified_host() {
+        tracing::warn!(
+            host,
+            "the database is not verified, so an attacker on the network can read and change the plants: use sslmode=verify-full"
+        );
+    }
+    if url.has_password() && std::env::args().any(|argument| argument.ends_with(text)) {
         tracing::warn!(
             "the password in {option} is visible to all users of this machine: \
              put it into PGPASSWORD, a file named by PGPASSFILE{alternative}"

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub(crate) use self::postgres::CertificateCheck;
+pub(crate) use self::postgres::TlsMode;
 pub use self::postgres::{PasswordFileError, PostgresUrl, PostgresUrlError};
 
 /// Characters of an unknown scheme that the error message shows.

@@ -12,18 +12,17 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::time::timeout;
-use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 use tokio_postgres::error::Severity;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection_role::ConnectionRole;
 use super::database_error::{NO_RESPONSE, describe};
 use super::dialect::Dialect;
 use super::metrics::PostgresMetrics;
-use super::tls;
-use crate::url::PostgresUrl;
+use super::tls::{Negotiator, negotiator};
+use crate::url::{PostgresUrl, TlsMode};
 
 /// Minimum and maximum of the timeout of one attempt to connect, including authentication. In between, the timeout of requests
 /// is used.
@@ -68,7 +67,7 @@ impl Warnings {
 
 pub(super) struct Connector {
     hosts: Vec<Config>,
-    tls: MakeRustlsConnect,
+    tls: Negotiator,
     /// Timeout of requests.
     pub(super) timeout: Duration,
     pub(super) metrics: Arc<PostgresMetrics>,
@@ -79,8 +78,12 @@ impl Connector {
         let hosts = url.hosts().map(|(host, port)| {
             let mut config = Config::new();
             match host {
-                Host::Tcp(name) => config.host(name),
-                Host::Unix(path) => config.host_path(path),
+                // `Direct`, because the negotiator asks for TLS itself.
+                Host::Tcp(name) if url.tls_mode != TlsMode::Disable => {
+                    config.host(name).ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct)
+                }
+                Host::Tcp(name) => config.host(name).ssl_mode(SslMode::Disable),
+                Host::Unix(path) => config.host_path(path).ssl_mode(SslMode::Disable),
             };
             config.port(port);
             let from = &url.config;
@@ -90,7 +93,6 @@ impl Connector {
             from.get_options().map(|options| config.options(options));
             config
                 .application_name(from.get_application_name().unwrap_or("plantstore"))
-                .ssl_mode(from.get_ssl_mode())
                 .channel_binding(from.get_channel_binding())
                 .target_session_attrs(TargetSessionAttrs::ReadWrite)
                 // A host name may have several addresses, and the first may not respond.
@@ -101,7 +103,7 @@ impl Connector {
                 .keepalives_retries(3);
             config
         });
-        Ok(Self { hosts: hosts.collect(), tls: tls::connector(url)?, timeout, metrics: Arc::clone(metrics) })
+        Ok(Self { hosts: hosts.collect(), tls: negotiator(url)?, timeout, metrics: Arc::clone(metrics) })
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {

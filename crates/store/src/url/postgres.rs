@@ -2,36 +2,68 @@
 
 use std::fmt;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{ChannelBinding, Host, SslMode};
+use tokio_postgres::config::{ChannelBinding, Host};
 
 const EXAMPLE: &str = "postgres://user@host:5432/database?sslmode=verify-full";
 const PORT: u16 = 5432;
+/// Value of `sslrootcert` for the system's authorities.
+const SYSTEM: &str = "system";
 
-/// Verification of the database's TLS certificate.
+/// The parameter `sslmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CertificateCheck {
-    /// No verification (`prefer`, `require`).
-    None,
-    /// The certificate must be signed by a trusted authority (`verify-ca`).
-    Authority,
-    /// The certificate must also match the host name (`verify-full`).
-    Host,
+pub(crate) enum TlsMode {
+    Disable,
+    /// TLS if the server supports it, without verification.
+    Prefer,
+    /// TLS without verification.
+    Require,
+    /// The certificate must be signed by a trusted authority.
+    VerifyCa,
+    /// The certificate must also match the host name.
+    VerifyFull,
+}
+
+impl TlsMode {
+    fn parse(value: &str) -> Result<Self, PostgresUrlError> {
+        match value {
+            "disable" => Ok(Self::Disable),
+            "prefer" => Ok(Self::Prefer),
+            "require" => Ok(Self::Require),
+            "verify-ca" => Ok(Self::VerifyCa),
+            "verify-full" => Ok(Self::VerifyFull),
+            _ => Err(PostgresUrlError::Value("sslmode must be disable, prefer, require, verify-ca or verify-full")),
+        }
+    }
+
+    /// Returns the mode with which certificates are verified if the URL names authorities to trust.
+    fn with_authorities(given: Option<Self>, authorities: &str) -> Result<Self, PostgresUrlError> {
+        match given {
+            None | Some(Self::VerifyFull) => Ok(Self::VerifyFull),
+            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
+            Some(_) if authorities == SYSTEM => {
+                Err(PostgresUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
+            }
+            Some(Self::Require | Self::VerifyCa) => Ok(Self::VerifyCa),
+            Some(Self::Disable | Self::Prefer) => {
+                Err(PostgresUrlError::Value("sslrootcert needs sslmode=verify-full, verify-ca or require"))
+            }
+        }
+    }
 }
 
 /// URL of a PostgreSQL database, with one or more hosts of a cluster. Displayed without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     pub(crate) config: Config,
-    pub(crate) certificate_check: CertificateCheck,
+    pub(crate) tls_mode: TlsMode,
     /// File of authorities to trust instead of the system's.
     pub(crate) authorities: Option<PathBuf>,
-    /// True if the URL names the system's authorities (`sslrootcert=system`).
-    system_authorities: bool,
 }
 
 /// Errors of parsing a URL. The messages never quote the URL, because any part of a malformed URL may be a password.
@@ -58,20 +90,26 @@ impl FromStr for PostgresUrl {
 
     fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
         let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
-        let mut config: Config = address.parse().map_err(|_| PostgresUrlError::Malformed)?;
-        config.ssl_mode(SslMode::Prefer);
-        let mut url =
-            Self { config, certificate_check: CertificateCheck::None, authorities: None, system_authorities: false };
+        let config: Config = address.parse().map_err(|_| PostgresUrlError::Malformed)?;
+        let mut url = Self { config, tls_mode: TlsMode::Prefer, authorities: None };
+        let mut tls_mode = None;
+        let mut authorities = None;
         for (name, value) in form_urlencoded::parse(parameters.as_bytes()) {
-            url.set(&name, &value)?;
+            match &*name {
+                "sslmode" => tls_mode = Some(TlsMode::parse(&value)?),
+                "sslrootcert" => authorities = Some(value),
+                name => url.set(name, &value)?,
+            }
         }
+        url.tls_mode = match &authorities {
+            Some(authorities) => TlsMode::with_authorities(tls_mode, authorities)?,
+            None => tls_mode.unwrap_or(TlsMode::Prefer),
+        };
+        url.authorities = authorities.filter(|file| file != SYSTEM).map(|file| file.into_owned().into());
         let (hosts, ports) = (url.config.get_hosts().len(), url.config.get_ports().len());
         match (hosts, ports) {
             (0, _) => Err(PostgresUrlError::NoHost),
             (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlError::Ports),
-            _ if url.system_authorities && url.certificate_check != CertificateCheck::Host => {
-                Err(PostgresUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
-            }
             _ => Ok(url),
         }
     }
@@ -81,10 +119,6 @@ impl PostgresUrl {
     fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlError> {
         let config = &mut self.config;
         match name {
-            "sslmode" => self.set_ssl_mode(value)?,
-            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
-            "sslrootcert" if value == "system" => (self.authorities, self.system_authorities) = (None, true),
-            "sslrootcert" => self.authorities = Some(value.into()),
             // The connector always requires a primary.
             "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => {}
             "target_session_attrs" => {
@@ -129,22 +163,14 @@ impl PostgresUrl {
         Ok(())
     }
 
-    fn set_ssl_mode(&mut self, value: &str) -> Result<(), PostgresUrlError> {
-        let (mode, check) = match value {
-            "disable" => (SslMode::Disable, CertificateCheck::None),
-            "prefer" => (SslMode::Prefer, CertificateCheck::None),
-            "require" => (SslMode::Require, CertificateCheck::None),
-            "verify-ca" => (SslMode::Require, CertificateCheck::Authority),
-            "verify-full" => (SslMode::Require, CertificateCheck::Host),
-            _ => {
-                return Err(PostgresUrlError::Value(
-                    "sslmode must be disable, prefer, require, verify-ca or verify-full",
-                ));
-            }
-        };
-        self.config.ssl_mode(mode);
-        self.certificate_check = check;
-        Ok(())
+    /// Returns the first host on another machine, unless its name and certificate are verified.
+    pub fn unverified_host(&self) -> Option<&str> {
+        let is_loopback =
+            |name: &str| name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        self.config.get_hosts().iter().find_map(|host| match host {
+            Host::Tcp(name) if self.tls_mode != TlsMode::VerifyFull && !is_loopback(name) => Some(name.as_str()),
+            Host::Tcp(_) | Host::Unix(_) => None,
+        })
     }
 
     pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
@@ -262,10 +288,23 @@ mod tests {
         assert_eq!(url.to_string(), "postgres://ada@one:5433,two:5434/plants");
         assert_eq!(format!("{url:?}"), "postgres://ada@one:5433,two:5434/plants");
         assert_eq!(url.config.get_password(), Some(&b"s@cret"[..]));
-        assert_eq!((url.certificate_check, url.config.get_ssl_mode()), (CertificateCheck::Host, SslMode::Require));
+        assert_eq!(url.tls_mode, TlsMode::VerifyFull);
         assert_eq!(url.authorities, Some("ca.pem".into()));
         assert_eq!(parse("postgresql:///plants?host=/run/postgresql&user=ada").unwrap().hosts().count(), 1);
         assert_eq!(parse("postgres://h/d?target_session_attrs=read-write").unwrap().to_string(), "postgres://h:5432/d");
+    }
+
+    #[test]
+    fn authorities_to_trust_imply_verification() {
+        let mode = |parameters: &str| parse(&format!("postgres://h/d?{parameters}")).map(|url| url.tls_mode).ok();
+        assert_eq!(mode(""), Some(TlsMode::Prefer));
+        assert_eq!(mode("sslrootcert=ca.pem"), Some(TlsMode::VerifyFull));
+        assert_eq!(mode("sslrootcert=system"), Some(TlsMode::VerifyFull));
+        assert_eq!(mode("sslrootcert=ca.pem&sslmode=require"), Some(TlsMode::VerifyCa));
+        assert_eq!(mode("sslmode=verify-ca&sslrootcert=ca.pem"), Some(TlsMode::VerifyCa));
+        for contradiction in ["sslmode=prefer&sslrootcert=ca.pem", "sslrootcert=ca.pem&sslmode=disable"] {
+            assert_eq!(mode(contradiction), None, "{contradiction}");
+        }
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn sslmode_of_the_url_is_enforced() {
         (format!("{url}?sslmode=require"), "true"),
         (format!("{url}?sslmode=require&channel_binding=require"), "true"),
         (format!("{url}?sslmode=require&sslrootcert={root}"), "true"),
+        (format!("{url}?sslrootcert={root}"), "true"),
         (format!("{url}?sslmode=verify-ca&sslrootcert={root}"), "true"),
         (format!("{url}?sslmode=verify-full&sslrootcert={root}"), "true"),
         (format!("{elsewhere}?sslmode=require"), "true"),
@@ -114,12 +115,78 @@ fn sslmode_of_the_url_is_enforced() {
         // The system does not trust the authority of the tests.
         (format!("{url}?sslmode=verify-full"), "certificate"),
         (format!("{elsewhere}?sslmode=verify-full&sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
+        (format!("{elsewhere}?sslrootcert={root}"), "certificate not valid for name \"127.0.0.2\""),
         (format!("{url}?sslmode=disable&channel_binding=require"), "channel binding"),
     ];
     for (url, expected) in rejected {
         let words = error_without_retry(&Operator::at(url), &["token", "list"]);
         assert!(words.contains(expected), "{words}");
     }
+}
+
+/// Lets clients authenticate with this method only.
+fn set_authentication(cluster: &Cluster, method: &str) {
+    let rules = format!("local all postgres trust\nhost all all 127.0.0.1/32 {method}\n");
+    fs::write(cluster.data_directory().join("pg_hba.conf"), rules).unwrap();
+    cluster.psql("postgres", "SELECT pg_reload_conf()");
+    let current = format!("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = '{method}'");
+    wait_for("the rules", || (cluster.psql("postgres", &current) == "1").then_some(()));
+}
+
+#[test]
+fn password_is_sent_in_clear_text_only_over_tls_or_if_allowed() {
+    let [plain, encrypted] = [&["fsync=off"][..], &["fsync=off", "ssl=on"]].map(Cluster::start);
+    let root = encrypted.data_directory().join("root.crt").display().to_string();
+    let [plain_url, encrypted_url] = [&plain, &encrypted].map(|cluster| cluster.url(&cluster.create_database()));
+    // Before the method is changed, SCRAM works without TLS.
+    Operator::at(&plain_url).run(&["migrate"]);
+    for cluster in [&plain, &encrypted] {
+        set_authentication(cluster, "password");
+    }
+    let clear = "the server asks for the password in clear text without TLS, and did not get it";
+    let rejected = [
+        (plain_url.clone(), clear),
+        (format!("{plain_url}?sslmode=prefer"), clear),
+        (format!("{plain_url}?sslrootcert={root}"), "server does not support TLS"),
+    ];
+    for (url, expected) in rejected {
+        let node = Operator::at(url);
+        for arguments in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"], &["backup", "new.db"]] {
+            let words = error_without_retry(&node, arguments);
+            assert!(words.contains(expected), "{words}");
+        }
+    }
+    let accepted = [
+        format!("{plain_url}?sslmode=disable"),
+        encrypted_url.clone(),
+        format!("{encrypted_url}?sslmode=verify-full&sslrootcert={root}"),
+    ];
+    for url in accepted {
+        let node = Operator::at(url);
+        let server = node.serve(&[]);
+        works(&server, &node.run(&["token", "create", "--user", "ada"]));
+    }
+}
+
+#[test]
+fn database_on_another_machine_that_is_not_verified_logs_one_warning() {
+    let cluster = Cluster::shared();
+    let database = cluster.create_database();
+    let warnings = |log: &str| log.matches("the database is not verified").count();
+    // Linux connects to this machine, but the address is no loopback address.
+    let elsewhere = cluster.url_at(([0, 0, 0, 0], cluster.port()).into(), &database);
+    for (url, expected) in [(&elsewhere, 1), (&cluster.url(&database), 0)] {
+        let node = Operator::at(url);
+        let mut server = node.serve(&[]);
+        works(&server, &node.run(&["token", "create", "--user", "ada"]));
+        server.stop();
+        assert_eq!(warnings(&server.log()), expected, "{}", server.log());
+        let output = node.command(&["user", "list"]).output().unwrap();
+        assert_eq!(warnings(&errors(&output)), expected, "{}", errors(&output));
+    }
+    let verified =
+        Operator::at(format!("{elsewhere}?sslmode=verify-full")).command(&["user", "list"]).output().unwrap();
+    assert_eq!(warnings(&errors(&verified)), 0, "{}", errors(&verified));
 }
 
 #[test]
