@@ -51,12 +51,7 @@ struct Recording {
 
 impl Trace {
     /// Returns the client's trace, or a new one if the request is sampled. Without either, returns `None`.
-    pub(crate) fn of(
-        tracer: Option<&Tracer>,
-        version: Version,
-        headers: &HeaderMap,
-        arrived: Instant,
-    ) -> Option<Self> {
+    pub(crate) fn of(tracer: Option<&Tracer>, version: Version, headers: &HeaderMap, arrived: Instant) -> Option<Self> {
         if tracer.is_none() && !headers.contains_key(TRACEPARENT) {
             return None;
         }
