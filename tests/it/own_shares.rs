@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Site, Stopwatch, wait_for};
+use crate::support::{Client, Engine, Response, Site, Stopwatch, assert_snapshot, wait_for};
 use crate::tokens::{EFFECT_LIMIT, manager};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -125,9 +125,13 @@ fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)]
         (r#"{"role":1}"#, 40002),
         (r#"{"role":"owner"}"#, 40002),
         (r#"{"role":"reader","role":"reader"}"#, 40002),
+        (r#"{"role":"reader","user":"eve"}"#, 40007),
+        (r#"{"rôle":"reader"}"#, 40001),
     ] {
         assert_eq!(put("/shares/bob", body).error(), code, "{body}");
     }
+    let unknown = put("/shares/bob", r#"{"rôle":"reader"}"#).message();
+    assert_snapshot!(unknown, @"`role` is required; `rôle` is not known here: the fields are `role`");
     assert_eq!(ada.call("PUT", "/shares/bob", &[], Some(valid.as_bytes())).error(), 41500);
     assert_eq!(put("/shares/ada", valid).error(), 40007, "oneself");
     for name in ["%20", "a%20b", "%00", "%ff", "%E2%80%8B", &"x".repeat(256)] {
@@ -137,7 +141,7 @@ fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(put("/shares", valid).error(), 40500);
     assert_eq!(put("/shares/", valid).error(), 40401);
     assert_eq!(shares(&ada)["granted"], json!([]));
-    assert_eq!(put("/shares/%C3%85sa%2F%2B%40x", r#"{"role":"reader","since":1}"#).status, 204);
+    assert_eq!(put("/shares/%C3%85sa%2F%2B%40x", valid).status, 204);
     assert_eq!(shares(&ada)["granted"], json!([{"user": "Åsa/+@x", "role": "reader"}]));
     assert_eq!(revoke(&ada, "%C3%85sa%2F+@x").status, 204);
     let plain = server.client(&site.token("ada", &[]));

@@ -1,14 +1,16 @@
 //! Request bodies: one JSON object each, whose fields are checked one by one, so that all errors are reported together.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Maximum number of repeated unknown keys that an error message names.
-const REPEATED_KEYS_SHOWN: usize = 5;
+/// Maximum number of unknown keys that an error message names, of those that are repeated and of those that are not allowed.
+const UNKNOWN_KEYS_SHOWN: usize = 5;
 /// Maximum number of characters of such a key in the message.
 const KEY_SHOWN_CHARS: usize = 40;
 
@@ -43,6 +45,8 @@ pub enum FieldErrorKind {
     Type,
     /// The wrong length, or a character that is not allowed.
     Rule,
+    /// A field that the body must not have.
+    Unknown,
 }
 
 pub(crate) fn join(errors: &[impl fmt::Display], separator: &str) -> String {
@@ -52,17 +56,18 @@ pub(crate) fn join(errors: &[impl fmt::Display], separator: &str) -> String {
 /// Result of parsing one value.
 pub(crate) type Checked<T> = Result<T, (FieldErrorKind, String)>;
 
-/// The members of a JSON object with `N` known fields. Their values are not parsed yet.
-pub(crate) struct JsonObject<'a, const N: usize> {
-    names: [&'static str; N],
-    values: [Option<&'a RawValue>; N],
+/// The members of a JSON object. Their values are not parsed yet.
+pub(crate) struct JsonObject<'a> {
+    members: Members<'a>,
+    /// The fields that were asked for.
+    known: Vec<&'static str>,
     errors: Vec<FieldError>,
 }
 
-impl<'a, const N: usize> JsonObject<'a, N> {
-    /// Parses a body with these fields. Unknown fields are ignored. `required` names those that must be present, for the error
-    /// message about a body that is not an object.
-    pub(crate) fn parse(bytes: &'a [u8], names: [&'static str; N], required: &'static str) -> Result<Self, BodyError> {
+impl<'a> JsonObject<'a> {
+    /// Parses a body. `required` names the fields that must be present, for the error message about a body that is not an
+    /// object.
+    pub(crate) fn parse(bytes: &'a [u8], required: &'static str) -> Result<Self, BodyError> {
         let text = std::str::from_utf8(bytes).map_err(|_| BodyError::NotJson("it is not UTF-8 text".to_owned()))?;
         if text.trim_ascii().is_empty() {
             return Err(BodyError::NotJson("it is empty".to_owned()));
@@ -73,38 +78,57 @@ impl<'a, const N: usize> JsonObject<'a, N> {
         if !whole.get().starts_with('{') {
             return Err(BodyError::NotAnObject(required));
         }
-        let mut deserializer = serde_json::Deserializer::from_str(whole.get());
-        let members = Members { names: &names }.deserialize(&mut deserializer);
-        let (values, repeated) = members.map_err(|error| BodyError::NotJson(describe(&error)))?;
-        Ok(Self { names, values, errors: repeated_keys(&names, &repeated) })
+        let members = serde_json::from_str(whole.get()).map_err(|error| BodyError::NotJson(describe(&error)))?;
+        Ok(Self { members, known: Vec::new(), errors: Vec::new() })
     }
 
     /// Parses a field that must be present.
-    pub(crate) fn required<T>(&mut self, field: usize, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
-        if self.values[field].is_none() {
+    pub(crate) fn required<T>(&mut self, field: &'static str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
+        let raw = self.take(field);
+        if raw.is_none() {
             self.reject(field, FieldErrorKind::Missing, "is required".to_owned());
         }
-        self.check(self.values[field], field, parse)
+        self.check(raw, field, parse)
     }
 
     /// Parses a field that may be absent; `null` counts as absent.
-    pub(crate) fn optional<T>(&mut self, field: usize, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
-        self.check(self.values[field].filter(|raw| raw.get() != "null"), field, parse)
+    pub(crate) fn optional<T>(&mut self, field: &'static str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
+        let raw = self.take(field).filter(|raw| raw.get() != "null");
+        self.check(raw, field, parse)
     }
 
-    fn check<T>(&mut self, raw: Option<&RawValue>, field: usize, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
+    fn take(&mut self, field: &'static str) -> Option<&'a RawValue> {
+        self.known.push(field);
+        self.members.values.remove(field.as_bytes())
+    }
+
+    fn check<T>(&mut self, raw: Option<&RawValue>, field: &str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
         parse(raw?).map_err(|(kind, detail)| self.reject(field, kind, detail)).ok()
     }
 
-    fn reject(&mut self, field: usize, kind: FieldErrorKind, detail: String) {
-        self.errors.push(FieldError { field: self.names[field].to_owned(), kind, detail });
+    fn reject(&mut self, field: &str, kind: FieldErrorKind, detail: String) {
+        self.errors.push(FieldError { field: field.to_owned(), kind, detail });
     }
 
-    /// Returns the parsed body, or the errors of all fields.
+    /// Rejects fields that were not asked for.
+    pub(crate) fn reject_unknown(&mut self) {
+        let detail = format!("is not known here: the fields are `{}`", join(&self.known, "`, `"));
+        for key in std::mem::take(&mut self.members.values).into_keys().take(UNKNOWN_KEYS_SHOWN) {
+            self.reject(&key.shown(), FieldErrorKind::Unknown, detail.clone());
+        }
+    }
+
+    /// Returns the parsed body, or the errors of all fields: those about repeated keys first.
     pub(crate) fn finish<T>(self, body: Option<T>) -> Result<T, BodyError> {
+        let is_known = |key: &JsonKey| self.known.iter().any(|name| name.as_bytes() == key.0);
+        let (known, unknown): (Vec<_>, Vec<_>) = self.members.repeated.into_iter().partition(is_known);
+        let shown = known.into_iter().chain(unknown.into_iter().take(UNKNOWN_KEYS_SHOWN)).map(|key| key.shown());
+        let detail = || "is given more than once".to_owned();
+        let repeated = shown.map(|field| FieldError { field, kind: FieldErrorKind::Type, detail: detail() });
+        let errors: Vec<_> = repeated.chain(self.errors).collect();
         match body {
-            Some(body) if self.errors.is_empty() => Ok(body),
-            _ => Err(BodyError::Fields(self.errors)),
+            Some(body) if errors.is_empty() => Ok(body),
+            _ => Err(BodyError::Fields(errors)),
         }
     }
 }
@@ -124,23 +148,22 @@ fn describe(error: &serde_json::Error) -> String {
     message.replace("expected ident", "a word other than true, false and null")
 }
 
-/// Returns an error for each repeated key, those of known fields first.
-fn repeated_keys(names: &[&str], repeated: &BTreeSet<JsonKey>) -> Vec<FieldError> {
-    let is_known = |key: &&[u8]| names.iter().any(|name| name.as_bytes() == *key);
-    let (known, unknown): (Vec<_>, Vec<_>) = repeated.iter().map(|JsonKey(key)| key.as_slice()).partition(is_known);
-    let shown = known.into_iter().chain(unknown.into_iter().take(REPEATED_KEYS_SHOWN));
-    let error = |key: &[u8]| {
-        // The client chose the key: it is shortened and escaped, so that the message stays one short line.
-        let text = String::from_utf8_lossy(key);
-        let field = text.chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect();
-        FieldError { field, kind: FieldErrorKind::Type, detail: "is given more than once".to_owned() }
-    };
-    shown.map(error).collect()
-}
-
 /// A decoded key of the object, in bytes, because an escape in it may be an unpaired surrogate.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct JsonKey(Vec<u8>);
+
+impl JsonKey {
+    /// Returns the key for a message. The client chose it: it is shortened and escaped, so that the message stays one short line.
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.0).chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect()
+    }
+}
+
+impl Borrow<[u8]> for JsonKey {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 impl<'de> Deserialize<'de> for JsonKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -166,39 +189,40 @@ impl<'de> Deserialize<'de> for JsonKey {
     }
 }
 
-/// Collects the values of the known fields and the keys that are repeated.
-struct Members<'n, const N: usize> {
-    names: &'n [&'static str; N],
+/// The members of an object by their keys, and the keys that are repeated.
+#[derive(Default)]
+struct Members<'a> {
+    values: BTreeMap<JsonKey, &'a RawValue>,
+    repeated: BTreeSet<JsonKey>,
 }
 
-impl<'de, const N: usize> DeserializeSeed<'de> for Members<'_, N> {
-    type Value = ([Option<&'de RawValue>; N], BTreeSet<JsonKey>);
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
 
-impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
-    type Value = ([Option<&'de RawValue>; N], BTreeSet<JsonKey>);
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
 
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let mut values = [None; N];
-        let (mut unknown, mut repeated) = (BTreeSet::new(), BTreeSet::new());
-        while let Some(key) = members.next_key::<JsonKey>()? {
-            let value: &RawValue = members.next_value()?;
-            let first = match self.names.iter().position(|name| name.as_bytes() == key.0) {
-                Some(field) => values[field].replace(value).is_none(),
-                None => unknown.insert(key.clone()),
-            };
-            if !first {
-                repeated.insert(key);
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Members::default();
+                while let Some(key) = map.next_key::<JsonKey>()? {
+                    match members.values.entry(key) {
+                        Entry::Vacant(entry) => *entry.insert(map.next_value()?),
+                        Entry::Occupied(mut entry) => {
+                            members.repeated.insert(entry.key().clone());
+                            // The last value is checked.
+                            entry.insert(map.next_value()?)
+                        }
+                    };
+                }
+                Ok(members)
             }
         }
-        Ok((values, repeated))
+
+        deserializer.deserialize_map(MembersVisitor)
     }
 }

@@ -146,13 +146,14 @@ pub struct NewPlant {
 }
 
 impl NewPlant {
-    /// Parses one JSON object and reports all errors together. A tag of `null` counts as none.
+    /// Parses one JSON object and reports all errors together. A tag of `null` counts as none, and
+    /// unknown fields are ignored.
     pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
-        let mut object = JsonObject::parse(bytes, ["id", "name", "tag"], " with `id` and `name`")?;
+        let mut object = JsonObject::parse(bytes, " with `id` and `name`")?;
         let id = object
-            .required(0, |raw| PlantId::parse(raw.get()).map_err(|error| (FieldErrorKind::Type, error.to_string())));
-        let name = object.required(1, |raw| text(raw, PlantName::parse));
-        let tag = object.optional(2, |raw| text(raw, Tag::parse));
+            .required("id", |raw| PlantId::parse(raw.get()).map_err(|error| (FieldErrorKind::Type, error.to_string())));
+        let name = object.required("name", |raw| text(raw, PlantName::parse));
+        let tag = object.optional("tag", |raw| text(raw, Tag::parse));
         object.finish(id.zip(name).map(|(id, name)| Self { id, name, tag }))
     }
 

@@ -47,11 +47,13 @@ pub enum TokenRequestError {
 impl TokenRequest {
     /// Parses one JSON object and reports all errors together.
     pub fn from_json(bytes: &[u8], now: Timestamp) -> Result<Self, BodyError> {
-        let mut object = JsonObject::parse(bytes, ["label", "scopes", "expires_at", "renew"], "")?;
-        let label = object.optional(0, label).unwrap_or_default();
-        let scopes = object.optional(1, scopes);
-        let expires = object.optional(2, |raw| expiry(raw, now));
-        let renew = object.optional(3, boolean).unwrap_or_default();
+        let mut object = JsonObject::parse(bytes, "")?;
+        let label = object.optional("label", label).unwrap_or_default();
+        let scopes = object.optional("scopes", scopes);
+        let expires = object.optional("expires_at", |raw| expiry(raw, now));
+        let renew = object.optional("renew", boolean).unwrap_or_default();
+        // A misspelt `scopes` must not make a token with the default scopes.
+        object.reject_unknown();
         object.finish(Some(Self { label, scopes, expires, renew }))
     }
 
@@ -98,8 +100,9 @@ pub struct ShareRequest {
 impl ShareRequest {
     /// Parses one JSON object and reports all errors together.
     pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
-        let mut object = JsonObject::parse(bytes, ["role"], " with `role`")?;
-        let role = object.required(0, role);
+        let mut object = JsonObject::parse(bytes, " with `role`")?;
+        let role = object.required("role", role);
+        object.reject_unknown();
         object.finish(role.map(|role| Self { role }))
     }
 }

@@ -127,6 +127,7 @@ impl ApiError {
                 Some(FieldErrorKind::Missing) => (40001, StatusCode::BAD_REQUEST),
                 Some(FieldErrorKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
                 Some(FieldErrorKind::Rule) => (40003, StatusCode::BAD_REQUEST),
+                Some(FieldErrorKind::Unknown) => (40007, StatusCode::BAD_REQUEST),
             },
             Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
             Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),

@@ -86,7 +86,7 @@ pub(crate) async fn list(
     description = "Shares all your present and future plants with a user, or changes the role. If there is no user of this name, \
         the response is the same, and the share takes effect when there is one.",
     params(ShareParameters),
-    request_body(content = NewShareSchema, description = "The role; fields that are not known are ignored"),
+    request_body(content = NewShareSchema, description = "The role; fields that are not known are an error"),
     responses(GrantShareResponses),
     security(("bearer" = ["shares:manage"])),
 )]

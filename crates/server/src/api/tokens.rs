@@ -98,7 +98,7 @@ fn shown(id: TokenId, attributes: &TokenAttributes) -> ShownToken<'_> {
         of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 days. \
         From 14 days before its end, a token can be renewed with `renew`; revoke it afterwards.",
     params(ReadParameters),
-    request_body(content = NewTokenSchema, description = "The token; fields that are not known are ignored"),
+    request_body(content = NewTokenSchema, description = "The token; fields that are not known are an error"),
     responses(CreateTokenResponses),
     security(("bearer" = ["tokens:manage"])),
 )]

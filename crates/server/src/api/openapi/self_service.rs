@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use utoipa::openapi::content::ContentBuilder;
-use utoipa::openapi::schema::SchemaType;
+use utoipa::openapi::schema::{AdditionalProperties, SchemaType};
 use utoipa::openapi::{ArrayBuilder, KnownFormat, ObjectBuilder, RefOr, ResponseBuilder, Schema, SchemaFormat, Type};
 use utoipa::{IntoResponses, PartialSchema, ToSchema};
 
@@ -183,6 +183,7 @@ schema! {
             .property("renew", ObjectBuilder::new().schema_type(SchemaType::from_iter([Type::Boolean, Type::Null])).description(Some(
                 "The new token replaces the one that you send, which expires within 14 days: it may last 90 days",
             )))
+            .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)))
             .examples([json!({"label": "balcony", "scopes": ["plants:read"]})])
     }
 }
@@ -214,7 +215,11 @@ schema! {
 schema! {
     /// The schema of the body of a request to share plants.
     NewShareSchema as "NewShare",
-    ObjectBuilder::new().property("role", role()).required("role").examples([json!({"role": "reader"})])
+    ObjectBuilder::new()
+        .property("role", role())
+        .required("role")
+        .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)))
+        .examples([json!({"role": "reader"})])
 }
 
 /// The fields of a token in a list.
