@@ -151,6 +151,28 @@ fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)]
 }
 
 #[rstest]
+fn token_grants_only_what_it_can_do_itself(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let with = |scopes: &str| server.client(&site.token("ada", &["--scope", scopes]));
+    let (manager, reader) = (with("shares:manage"), with("plants:read,shares:manage"));
+    let writer = with("plants:read,plants:write,shares:manage");
+    let editor = with("plants:read,plants:write,plants:delete,shares:manage");
+    for (client, role) in [(&manager, "reader"), (&manager, "editor"), (&reader, "editor"), (&writer, "editor")] {
+        assert_eq!(grant(client, "bob", role).error(), 40008, "{role}");
+    }
+    assert_snapshot!(
+        grant(&reader, "bob", "editor").message(),
+        @"an access token can only grant what it can do itself, and to grant this role it lacks: plants:write plants:delete"
+    );
+    assert_eq!(shares(&manager)["granted"], json!([]));
+    assert_eq!(grant(&reader, "bob", "reader").status, 204);
+    assert_eq!(grant(&editor, "bob", "editor").status, 204);
+    assert_eq!(grant(&reader, "bob", "editor").error(), 40008, "even if the user has the role already");
+    assert_eq!(revoke(&manager, "bob").status, 204, "every token for shares can revoke");
+}
+
+#[rstest]
 fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (server, other) = (site.serve(&[]), site.serve(&[]));

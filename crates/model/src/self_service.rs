@@ -31,7 +31,7 @@ pub struct ParentToken {
     pub expires: Option<Timestamp>,
 }
 
-/// A token would have more than the one that it is requested with.
+/// A token or a share would give more than the token that it is requested with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRequestError {
     #[error("an access token can only give scopes that it has, and this one lacks: {0}")]
@@ -42,6 +42,8 @@ pub enum TokenRequestError {
     Expiry(Timestamp),
     #[error("an access token can be renewed from 14 days before its end on, and this one expires at {0}")]
     RenewalTooEarly(Timestamp),
+    #[error("an access token can only grant what it can do itself, and to grant this role it lacks: {0}")]
+    Role(Scopes),
 }
 
 impl TokenRequest {
@@ -94,7 +96,7 @@ impl TokenRequest {
 /// The body of a request to share plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareRequest {
-    pub role: Role,
+    role: Role,
 }
 
 impl ShareRequest {
@@ -104,6 +106,12 @@ impl ShareRequest {
         let role = object.required("role", role);
         object.reject_unknown();
         object.finish(role.map(|role| Self { role }))
+    }
+
+    /// Returns the role, if a token with these scopes can do all that the role allows.
+    pub fn role(self, scopes: Scopes) -> Result<Role, TokenRequestError> {
+        let missing = Scopes::of_role(self.role).without(scopes);
+        if missing.is_empty() { Ok(self.role) } else { Err(TokenRequestError::Role(missing)) }
     }
 }
 

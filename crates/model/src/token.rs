@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::text::{Escaped, is_invisible};
+use crate::user::Role;
 
 pub const TOKEN_PREFIX: &str = "pst_";
 /// Maximum length of a JWT in bytes.
@@ -153,6 +154,14 @@ impl Scopes {
 
     pub fn of(scopes: impl IntoIterator<Item = Scope>) -> Self {
         Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
+    }
+
+    /// Returns the scopes that a token needs to do all that a role allows.
+    pub fn of_role(role: Role) -> Self {
+        match role {
+            Role::Reader => Self::of([Scope::Read]),
+            Role::Editor => Self::of([Scope::Read, Scope::Write, Scope::Delete]),
+        }
     }
 
     pub const fn contains(self, scope: Scope) -> bool {

@@ -67,7 +67,7 @@ fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postg
     assert!(span.0["status"]["code"].is_null(), "a 4xx response is no error of the span");
     assert_eq!(span.attributes().get("plantstore.error_code").map(String::as_str), Some("40400"));
 
-    let manager = server.client(&site.token("ada", &["--scope", "shares:manage"]));
+    let manager = server.client(&site.token("ada", &["--scope", "plants:read,shares:manage"]));
     assert_eq!(manager.call("PUT", "/shares/ben", &[JSON, id("share")], Some(br#"{"role":"reader"}"#)).status, 204);
     assert_eq!(collector.wait_for_request("share").0.text("name"), "PUT /shares/{user}");
 

@@ -102,7 +102,7 @@ pub(crate) async fn grant(
     if to == session.identity.user {
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
-    let ShareRequest { role } = ShareRequest::from_json(&body)?;
+    let role = ShareRequest::from_json(&body)?.role(session.scopes)?;
     api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
         let attempt = Attempt::GrantShare(&to);

@@ -83,7 +83,8 @@ impl IntoResponses for GrantShareResponses {
     fn responses() -> Responses {
         let success = ResponseBuilder::new().description("The plants are shared with this role");
         let faults = ["{", "{}", r#"{"role":"owner"}"#].map(|body| ShareRequest::from_json(body.as_bytes()).err());
-        let own_errors = [ApiError::TooManyGranted, ApiError::TooManyReceived];
+        let beyond = ApiError::ExceedsToken(TokenRequestError::NoDefaultScopes);
+        let own_errors = [beyond, ApiError::TooManyGranted, ApiError::TooManyReceived];
         let errors = change_errors(Scope::ManageShares).chain(with_body(faults)).chain(own_errors);
         complete(errors, StatusCode::NO_CONTENT, success, &[])
     }
