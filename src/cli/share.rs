@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::exit::UsageError;
 use super::format::format_date_time;
@@ -133,7 +132,7 @@ impl ListShares {
         let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
         let shares = self.options.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
         if self.options.json {
-            return print_json(&shares.iter().map(JsonShare::new).collect::<Vec<_>>());
+            return print_json(&shares);
         }
         let row = |share: &StoredShare| {
             [
@@ -156,25 +155,5 @@ impl RevokeShare {
         }
         writeln!(io::stderr(), "{owner} shares no more with {to}: every running server obeys within 5 seconds")?;
         Ok(())
-    }
-}
-
-/// A share as `--json` prints it.
-#[derive(Serialize)]
-struct JsonShare {
-    owner: String,
-    to: String,
-    role: &'static str,
-    created: String,
-}
-
-impl JsonShare {
-    fn new(share: &StoredShare) -> Self {
-        Self {
-            owner: share.owner.as_str().to_owned(),
-            to: share.grantee.as_str().to_owned(),
-            role: share.role.name(),
-            created: share.created.to_string(),
-        }
     }
 }

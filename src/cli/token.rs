@@ -16,9 +16,11 @@ use super::table::{
     Column::{Number, Text, Wrapped},
 };
 use super::value_parser::duration;
-use plantstore_model::token::{PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
+use plantstore_model::token::{
+    PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
+};
 use plantstore_model::user::UserName;
-use plantstore_store::{SchemaChange, Store, StoredToken};
+use plantstore_store::{SchemaChange, Store, StoredName, StoredToken};
 
 /// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
@@ -201,7 +203,7 @@ impl ListTokens {
                     created(token),
                     token.attributes.expires.map_or_else(|| "never".to_owned(), format_date),
                     token.last_used.map_or_else(|| "never".to_owned(), format_date),
-                    token.state(now).to_owned(),
+                    token.state(now).name().to_owned(),
                 ]
             })
             .collect();
@@ -255,29 +257,29 @@ impl RevokeToken {
 
 /// A token as `--json` prints it.
 #[derive(Serialize)]
-struct JsonToken {
-    id: i64,
-    user: String,
-    label: String,
-    scopes: Vec<&'static str>,
-    created: String,
-    expires: Option<String>,
-    revoked: Option<String>,
+struct JsonToken<'a> {
+    id: TokenId,
+    user: &'a StoredName,
+    label: &'a TokenLabel,
+    scopes: Scopes,
+    created: Timestamp,
+    expires: Option<Timestamp>,
+    revoked: Option<Timestamp>,
     last_used: Option<String>,
-    state: &'static str,
+    state: TokenState,
     created_by: String,
 }
 
-impl JsonToken {
-    fn new(token: &StoredToken, now: Timestamp) -> Self {
+impl<'a> JsonToken<'a> {
+    fn new(token: &'a StoredToken, now: Timestamp) -> Self {
         Self {
-            id: token.id.get(),
-            user: token.user.as_str().to_owned(),
-            label: token.attributes.label.as_str().to_owned(),
-            scopes: token.attributes.scopes.iter().map(Scope::name).collect(),
-            created: token.attributes.created.to_string(),
-            expires: token.attributes.expires.map(|at| at.to_string()),
-            revoked: token.revoked.map(|at| at.to_string()),
+            id: token.id,
+            user: &token.user,
+            label: &token.attributes.label,
+            scopes: token.attributes.scopes,
+            created: token.attributes.created,
+            expires: token.attributes.expires,
+            revoked: token.revoked,
             last_used: token.last_used.map(format_date),
             state: token.state(now),
             created_by: token.attributes.creator.to_string(),

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
 use super::format::{count, format_date_time, group_digits};
 use super::stdio::print_json;
@@ -79,7 +78,7 @@ impl ListUsers {
     fn run(self) -> anyhow::Result<()> {
         let users = self.list.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
         if self.list.json {
-            return print_json(&users.iter().map(JsonUser::new).collect::<Vec<_>>());
+            return print_json(&users);
         }
         let rows: Vec<_> = users
             .iter()
@@ -155,24 +154,4 @@ fn confirmed(user: &StoredUser) -> io::Result<bool> {
         writeln!(errors)?;
     }
     Ok(answer.trim_end_matches(['\r', '\n']) == user.name.as_str())
-}
-
-/// A user as `--json` prints it.
-#[derive(Serialize)]
-struct JsonUser {
-    name: String,
-    tokens: u64,
-    plants: u64,
-    created: String,
-}
-
-impl JsonUser {
-    fn new(user: &StoredUser) -> Self {
-        Self {
-            name: user.name.as_str().to_owned(),
-            tokens: user.tokens,
-            plants: user.plants,
-            created: user.created.to_string(),
-        }
-    }
 }

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from plantstore_client import AuthenticatedClient, Client
 from plantstore_client.api.plants import create_plant, delete_plant, list_plants
 from plantstore_client.api.service import is_live
-from plantstore_client.models import Error, ListPlantsInclude, NewPlant, Plant
+from plantstore_client.models import Error, Include, NewPlant, Plant
 from plantstore_client.types import UNSET
 from requests.utils import parse_header_links
 
@@ -31,7 +31,7 @@ def create(client, plant_id, name):
 def list_pages(client, limit):
     after, pages = UNSET, []
     while not pages or after is not UNSET:
-        page = list_plants.sync_detailed(client=client, limit=limit, include=ListPlantsInclude.ID, after=after)
+        page = list_plants.sync_detailed(client=client, limit=limit, include=Include.ID, after=after)
         assert page.status_code == HTTPStatus.OK, page
         pages.append([plant.id for plant in page.parsed])
         after = next_cursor(page)

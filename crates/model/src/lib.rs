@@ -2,6 +2,7 @@
 
 pub mod body;
 pub mod plant;
+mod schema;
 pub mod self_service;
 pub mod text;
 pub mod token;

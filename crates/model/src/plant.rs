@@ -6,8 +6,10 @@ use std::fmt;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::body::{BodyError, Checked, FieldErrorKind, JsonObject, join, string};
+use crate::user::UserName;
 
 /// Maximum length of a name, in characters (Unicode scalar values).
 pub const NAME_MAX_CHARS: usize = 1_000;
@@ -123,22 +125,28 @@ fn check_text(text: &str, min: usize, max: usize) -> Result<(), TextErrors> {
     if errors.is_empty() { Ok(()) } else { Err(TextErrors(errors)) }
 }
 
-/// A plant as it is serialised in responses and exports.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// A plant, as responses and exports have it
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[schema(examples(json!({"name": "Monstera", "tag": "indoor"})))]
 pub struct Plant<'a> {
-    /// Present if the client asked for it.
+    /// Present with `include=id`
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub id: Option<PlantId>,
-    /// Name of the owner; present if the client asked for it.
+    /// The name of the owner; present with `include=owner`
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<UserName>, nullable = false)]
     pub owner: Option<&'a str>,
+    #[schema(value_type = PlantName)]
     pub name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Tag>, nullable = false)]
     pub tag: Option<&'a str>,
 }
 
-/// A valid plant to create.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A plant to create
+#[derive(Clone, Debug, PartialEq, Eq, ToSchema)]
+#[schema(examples(json!({"id": 1, "name": "Monstera", "tag": "indoor"})))]
 pub struct NewPlant {
     pub id: PlantId,
     pub name: PlantName,

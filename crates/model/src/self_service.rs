@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::body::{BodyError, Checked, FieldErrorKind, JsonObject, string};
 use crate::token::{Scope, Scopes, TokenAttributes, TokenCreator, TokenLabel};
@@ -12,13 +13,20 @@ const DEFAULT_LIFETIME: SignedDuration = SignedDuration::from_hours(90 * 24);
 /// Time before its end from which a token can be renewed.
 const RENEWAL_PERIOD: SignedDuration = SignedDuration::from_hours(14 * 24);
 
-/// The body of a request for a new token. A field that is `null` counts as absent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A token to create. A field that is `null` counts as absent, and one that is not known is an error
+#[derive(Clone, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = NewToken, examples(json!({"label": "balcony", "scopes": ["plants:read"]})))]
+#[serde(deny_unknown_fields)]
 pub struct TokenRequest {
+    #[schema(value_type = Option<TokenLabel>)]
     label: TokenLabel,
+    /// Those for plants that the token that you send has, unless given
+    #[schema(value_type = Option<Vec<Scope>>, min_items = 1)]
     scopes: Option<Scopes>,
-    expires: Option<Timestamp>,
-    /// The new token replaces the one that it is requested with, and may expire later.
+    /// Expiry time, at most that of the token that you send; 90 days unless given
+    expires_at: Option<Timestamp>,
+    /// The new token replaces the one that you send, which expires within 14 days: it may last 90 days
+    #[schema(value_type = Option<bool>)]
     renew: bool,
 }
 
@@ -52,11 +60,11 @@ impl TokenRequest {
         let mut object = JsonObject::parse(bytes, "")?;
         let label = object.optional("label", label).unwrap_or_default();
         let scopes = object.optional("scopes", scopes);
-        let expires = object.optional("expires_at", |raw| expiry(raw, now));
+        let expires_at = object.optional("expires_at", |raw| expiry(raw, now));
         let renew = object.optional("renew", boolean).unwrap_or_default();
         // A misspelt `scopes` must not make a token with the default scopes.
         object.reject_unknown();
-        object.finish(Some(Self { label, scopes, expires, renew }))
+        object.finish(Some(Self { label, scopes, expires_at, renew }))
     }
 
     /// Returns the attributes of the new token: a subset of the scopes of the parent token, and an expiry time that is not
@@ -82,7 +90,7 @@ impl TokenRequest {
             (_, Some(_)) if self.renew => Some(default),
             (TokenCreator::Operator | TokenCreator::Token(_), expires) => expires,
         };
-        let expires = self.expires.unwrap_or_else(|| latest.map_or(default, |latest| latest.min(default)));
+        let expires = self.expires_at.unwrap_or_else(|| latest.map_or(default, |latest| latest.min(default)));
         match latest {
             Some(latest) if expires > latest => Err(TokenRequestError::Expiry(latest)),
             _ => {
@@ -93,8 +101,10 @@ impl TokenRequest {
     }
 }
 
-/// The body of a request to share plants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A role for your plants. A field that is not known is an error
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(as = NewShare, examples(json!({"role": "reader"})))]
+#[serde(deny_unknown_fields)]
 pub struct ShareRequest {
     role: Role,
 }
@@ -167,7 +177,11 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Map, json};
+    use utoipa::PartialSchema as _;
+
     use super::*;
+    use crate::plant::NewPlant;
     use crate::token::TokenId;
 
     const NOW: &str = "2026-11-16T12:00:00Z";
@@ -178,6 +192,28 @@ mod tests {
 
     fn request(body: &str) -> Result<TokenRequest, BodyError> {
         TokenRequest::from_json(body.as_bytes(), now())
+    }
+
+    /// The schemas are derived from the types, and the parsers name the fields.
+    #[test]
+    fn parsers_know_the_fields_of_the_schemas() {
+        type Parse = fn(&[u8]) -> Option<BodyError>;
+        let bodies: [(_, Parse); 3] = [
+            (TokenRequest::schema(), |body| TokenRequest::from_json(body, now()).err()),
+            (ShareRequest::schema(), |body| ShareRequest::from_json(body).err()),
+            (NewPlant::schema(), |body| NewPlant::from_json(body).err()),
+        ];
+        for (schema, parse) in bodies {
+            let schema = serde_json::to_value(schema).expect("a schema is JSON");
+            let fields: Vec<_> = schema["properties"].as_object().expect("properties").keys().collect();
+            let body: Map<_, _> = fields.iter().map(|field| ((*field).clone(), json!({}))).collect();
+            let Some(BodyError::Fields(errors)) = parse(json!(body).to_string().as_bytes()) else { panic!("{schema}") };
+            let mut rejected: Vec<_> = errors.iter().map(|error| &error.field).collect();
+            rejected.sort();
+            assert_eq!(rejected, fields);
+            assert!(errors.iter().all(|error| error.kind == FieldErrorKind::Type), "{errors:?}");
+            assert_eq!(parse(schema["examples"][0].to_string().as_bytes()), None);
+        }
     }
 
     #[test]

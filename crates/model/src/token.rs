@@ -6,6 +6,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::text::{Escaped, is_invisible};
@@ -147,6 +148,12 @@ impl Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scopes(u8);
 
+impl Serialize for Scopes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter().map(Scope::name))
+    }
+}
+
 impl Scopes {
     pub const ALL: Self = Self(0b1_1111);
     /// The scopes of a token that is created without any: those for plants.
@@ -203,7 +210,7 @@ impl fmt::Display for Scopes {
 }
 
 /// Number that identifies a token in logs and on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TokenId(i64);
 
 impl TokenId {
@@ -224,7 +231,7 @@ impl fmt::Display for TokenId {
 
 /// Description of a token's purpose: up to [`LABEL_MAX_CHARS`] characters. Apart from blanks, none is invisible or changes the
 /// direction of text, as in user names; labels of earlier releases may hold such characters, but no control characters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenLabel(String);
 
 impl TokenLabel {
@@ -259,6 +266,27 @@ impl TokenLabel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a label has at most {LABEL_MAX_CHARS} characters, and no invisible ones except blanks")]
 pub struct TokenLabelError;
+
+/// State of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenState {
+    Active,
+    Expired,
+    Revoked,
+}
+
+impl TokenState {
+    pub const ALL: [Self; 3] = [Self::Active, Self::Expired, Self::Revoked];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
 
 /// Creator of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::text::is_invisible;
 
 /// Maximum length of a user name, in characters.
@@ -10,7 +12,7 @@ pub const USER_NAME_MAX_CHARS: usize = 255;
 /// Name of a user: 1 to [`USER_NAME_MAX_CHARS`] characters, without white space, control characters and invisible characters,
 /// because operators act on the names that they read. The name of a new user must also pass
 /// [`UserName::check_new`], which earlier releases did not have.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct UserName(String);
 
 impl UserName {
@@ -66,7 +68,8 @@ pub enum UserNameError {
 }
 
 /// Permission of a user for the plants of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
     /// May list them.
     Reader,

@@ -1,14 +1,14 @@
 //! The route table: the handler of each path, and the label of each route in the log and the metrics.
 
-use std::sync::LazyLock;
+mod operations;
 
 use axum::Router;
+use axum::routing::MethodFilter;
 use hyper::Uri;
-use utoipa::openapi::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use serde_json::Value;
 
-use crate::api::{ApiError, me, openapi, plants, probes, shares, tokens};
+use self::operations::OPERATIONS;
+use crate::api::{ApiError, openapi, probes};
 use crate::auth::{Caller, NoScopeRequired};
 use crate::request_handler::{AppState, NO_ROUTE};
 use crate::web;
@@ -21,16 +21,6 @@ const PAGES: [(&str, Paths); 5] = [
     ("/console/{file}", Paths::Below("/console/")),
     ("/favicon.ico", Paths::Exact("/favicon.ico")),
 ];
-
-/// Labels and paths of all routes. The label of an operation is its path in the OpenAPI document.
-static LABELS: LazyLock<Vec<(&str, Paths)>> = LazyLock::new(|| {
-    let operations = operations().into_openapi().paths.paths.into_keys().map(|path| {
-        let label: &'static str = path.leak();
-        let paths = label.split_once('{').map_or(Paths::Exact(label), |(prefix, _)| Paths::Segment(prefix));
-        (label, paths)
-    });
-    operations.chain(PAGES).collect()
-});
 
 enum Paths {
     Exact(&'static str),
@@ -55,14 +45,28 @@ impl Paths {
     }
 }
 
+/// Iterates over labels and paths of all routes. The label of an operation is its path in the OpenAPI document; a path with
+/// several methods occurs as often.
+fn routes() -> impl Iterator<Item = (&'static str, Paths)> {
+    let operations = OPERATIONS.iter().map(|(_, operation)| {
+        let label = operation.path();
+        (label, label.split_once('{').map_or(Paths::Exact(label), |(prefix, _)| Paths::Segment(prefix)))
+    });
+    operations.chain(PAGES)
+}
+
 /// Returns the labels of all routes; the last is for paths without a route.
 pub(crate) fn labels() -> Vec<&'static str> {
-    LABELS.iter().map(|(label, _)| *label).chain([NO_ROUTE]).collect()
+    let mut labels: Vec<_> = routes().map(|(label, _)| label).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    labels.push(NO_ROUTE);
+    labels
 }
 
 /// Returns the label of a path's route.
 pub(crate) fn label_of(path: &str) -> &'static str {
-    LABELS.iter().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
+    routes().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
 }
 
 /// Returns true for the labels of probes and static files.
@@ -70,34 +74,23 @@ pub(crate) fn is_routine(label: &str) -> bool {
     probes::PATHS.contains(&label) || PAGES.iter().any(|(page, _)| *page == label)
 }
 
-/// Returns the operations that the OpenAPI document describes.
-fn operations() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(plants::list, plants::create))
-        .routes(routes!(plants::read, plants::delete))
-        .routes(routes!(me::show))
-        .routes(routes!(tokens::list, tokens::create))
-        .routes(routes!(tokens::revoke))
-        .routes(routes!(shares::list))
-        .routes(routes!(shares::grant, shares::revoke))
-        .routes(routes!(probes::livez))
-        .routes(routes!(probes::readyz))
-        .routes(routes!(web::openapi))
-}
-
 /// Returns the OpenAPI document.
-pub fn openapi() -> OpenApi {
-    openapi::complete(operations().into_openapi())
+pub fn openapi() -> Value {
+    openapi::document(OPERATIONS.iter().map(|(_, operation)| operation))
 }
 
 pub(crate) fn openapi_json() -> String {
-    openapi().to_json().expect("strings, numbers and lists of them are always JSON")
+    openapi().to_string()
 }
 
 pub(crate) fn router(state: AppState, console: bool) -> Router {
     let docs = web::docs_routes(console);
     let console = if console { web::console_routes(state.web.sign_in.as_ref()) } else { Router::new() };
-    Router::from(operations())
+    let operations = OPERATIONS.iter().fold(Router::new(), |router, (handler, operation)| {
+        let method = MethodFilter::try_from(operation.method()).unwrap_or(MethodFilter::GET);
+        router.route(operation.path(), handler(method))
+    });
+    operations
         .merge(docs)
         .merge(console)
         .fallback(no_route)

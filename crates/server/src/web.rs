@@ -7,6 +7,6 @@ mod state;
 mod static_files;
 
 pub(crate) use self::console::{is_navigation, not_found, routes as console_routes};
-pub(crate) use self::docs::{__path_openapi, openapi, routes as docs_routes};
+pub(crate) use self::docs::{openapi, routes as docs_routes};
 pub use self::sign_in::SignIn;
 pub(crate) use self::state::Web;

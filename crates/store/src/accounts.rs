@@ -3,11 +3,12 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 
 use crate::error::StoreError;
 use crate::row::RowSource;
 use plantstore_model::text::Escaped;
-use plantstore_model::token::{Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel};
+use plantstore_model::token::{Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState};
 use plantstore_model::user::{Role, UserId, UserName};
 
 /// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
@@ -42,6 +43,12 @@ impl StoredName {
     }
 }
 
+impl Serialize for StoredName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 /// Escapes an invalid name, so that it stays on one line.
 impl fmt::Display for StoredName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,12 +74,11 @@ pub struct StoredToken {
 }
 
 impl StoredToken {
-    /// Returns `revoked`, `expired` or `active`.
-    pub fn state(&self, now: Timestamp) -> &'static str {
+    pub fn state(&self, now: Timestamp) -> TokenState {
         match self.revoked {
-            Some(_) => "revoked",
-            None if self.attributes.is_expired(now) => "expired",
-            None => "active",
+            Some(_) => TokenState::Revoked,
+            None if self.attributes.is_expired(now) => TokenState::Expired,
+            None => TokenState::Active,
         }
     }
 
@@ -100,14 +106,14 @@ impl StoredToken {
 }
 
 /// A user, with the numbers of their tokens and plants.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct StoredUser {
     pub name: StoredName,
-    /// Time of the first token, or of the first request with an issuer's token.
-    pub created: Timestamp,
     /// Tokens that are not revoked.
     pub tokens: u64,
     pub plants: u64,
+    /// Time of the first token, or of the first request with an issuer's token.
+    pub created: Timestamp,
 }
 
 impl StoredUser {
@@ -138,9 +144,10 @@ impl CollectionAccess {
 }
 
 /// A share, with the names of both users.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct StoredShare {
     pub owner: StoredName,
+    #[serde(rename = "to")]
     pub grantee: StoredName,
     pub role: Role,
     pub created: Timestamp,

@@ -103,11 +103,21 @@ pub(crate) fn check(request: Option<&RequestLine>, response: &Response) {
     let listed = listed(request, response.status);
     let exchange = || format!("the response to {request:?} is {}", response.wire());
     let listed = listed.unwrap_or_else(|| panic!("the document does not list the status: {}", exchange()));
-    let headers = listed["headers"].as_object().expect("header fields");
+    let common = &document()["x-common-headers"];
+    let headers = [
+        Some(&listed.response["headers"]),
+        Some(&common["all"]),
+        Some(&common["authenticated"]).filter(|_| !listed.is_public),
+        Some(&common["errors"]).filter(|_| response.status >= 400),
+    ];
+    let headers: Vec<_> = headers.into_iter().flatten().filter_map(Value::as_object).flatten().collect();
     for (name, _) in response.headers.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
-        let known = headers.keys().any(|known| known.eq_ignore_ascii_case(name));
+        let known = headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
         assert!(known, "the document does not list `{name}`: {}", exchange());
     }
+    let listed = listed.response;
+    let is_head = request.is_some_and(|request| request.method == "head");
+    assert!(!is_head || response.body.is_empty(), "a response to HEAD has a body: {}", exchange());
     // A response to HEAD has a content type but no body.
     if let Some(media_type) = response.header("content-type").filter(|_| !response.body.is_empty()) {
         let content = &listed["content"][media_type];
@@ -123,20 +133,41 @@ pub(crate) fn check(request: Option<&RequestLine>, response: &Response) {
     }
 }
 
+/// The document's description of a response.
+struct Listed {
+    response: &'static Value,
+    /// The operation requires no token.
+    is_public: bool,
+}
+
+/// Follows a reference within the document.
+pub(crate) fn resolved(value: &'static Value) -> &'static Value {
+    let Some(reference) = value["$ref"].as_str() else { return value };
+    reference.strip_prefix('#').and_then(|pointer| document().pointer(pointer)).expect("a valid reference")
+}
+
 /// Returns the document's description of a response with this status to this request.
-fn listed(request: Option<&RequestLine>, status: u16) -> Option<&'static Value> {
-    let responses = |path: &str, method: &str| document()["paths"][path][method]["responses"].get(status.to_string());
+fn listed(request: Option<&RequestLine>, status: u16) -> Option<Listed> {
+    let responses = |path: &str, method: &str| {
+        let operation = &document()["paths"][path][method];
+        let response = resolved(operation["responses"].get(status.to_string())?);
+        Some(Listed { response, is_public: operation["security"] == Value::Array(Vec::new()) })
+    };
+    let outside = |name: &str| {
+        Some(Listed { response: document()["components"]["responses"].get(name)?, is_public: name == "Preflight" })
+    };
     let Some(RequestLine { method, path }) = request else {
         // Malformed requests get the responses that every operation lists.
         return responses("/livez", "get");
     };
+    // HEAD is described as GET without a body.
+    let method = if method == "head" { "get" } else { method.as_str() };
     let operation = template(path).filter(|template| document()["paths"][*template].get(method).is_some());
-    let outside = &document()["components"]["responses"];
     match (operation, status) {
         (Some(template), _) => responses(template, method),
-        (None, 204) if method == "options" => outside.get("Preflight"),
-        (None, 405) if template(path).is_some() => outside.get("MethodNotAllowed"),
-        (None, 404) => outside.get("NoSuchAddress"),
+        (None, 204) if method == "options" => outside("Preflight"),
+        (None, 405) if template(path).is_some() => outside("MethodNotAllowed"),
+        (None, 404) => outside("NoSuchAddress"),
         // Other errors are those that every authenticated operation lists.
         (None, 400..) => responses("/plants", "get"),
         (None, _) => None,

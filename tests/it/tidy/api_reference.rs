@@ -1,47 +1,41 @@
 //! Reference page of the HTTP API, compared with the OpenAPI document.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use serde_json::Value;
 
 use super::generated;
 use super::source::read;
+use crate::support::contract::{document, resolved};
 
 const DOCUMENT: &str = "docs/reference/http-api.md";
 
-fn openapi() -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).arg("openapi").output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn members(value: &'static Value) -> impl Iterator<Item = (&'static String, &'static Value)> {
     value.as_object().into_iter().flatten()
 }
 
-/// Iterates over operations with their paths, without `HEAD`, which is derived from `GET`.
-fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
-    members(&document["paths"]).flat_map(|(path, methods)| {
-        let methods = members(methods).filter(|(method, _)| *method != "head");
-        methods.map(move |(method, operation)| (format!("{} {path}", method.to_uppercase()), operation))
+/// Iterates over operations with their paths.
+fn operations() -> impl Iterator<Item = (String, &'static Value)> {
+    members(&document()["paths"]).flat_map(|(path, methods)| {
+        members(methods).map(move |(method, operation)| (format!("{} {path}", method.to_uppercase()), operation))
     })
 }
 
-fn parameters(operation: &Value) -> impl Iterator<Item = &Value> {
-    operation["parameters"].as_array().into_iter().flatten()
+fn parameters(operation: &'static Value) -> impl Iterator<Item = &'static Value> {
+    operation["parameters"].as_array().into_iter().flatten().map(resolved)
 }
 
 #[test]
 fn api_reference_lists_parameters_and_error_codes_of_every_operation() {
-    let document = openapi();
     let mut rows =
         vec!["| operation | parameters | success | error codes |".to_owned(), "| --- | --- | --- | --- |".to_owned()];
-    for (name, operation) in operations(&document) {
+    for (name, operation) in operations() {
         let names: Vec<_> = parameters(operation).map(|one| format!("`{}`", one["name"].as_str().unwrap())).collect();
         let responses = || members(&operation["responses"]);
         let successes: Vec<_> =
             responses().map(|(status, _)| status.as_str()).filter(|status| *status < "400").collect();
-        let codes = responses().flat_map(|(_, response)| response["x-error-codes"].as_array().into_iter().flatten());
+        let codes =
+            responses().flat_map(|(_, response)| resolved(response)["x-error-codes"].as_array().into_iter().flatten());
         let codes: BTreeSet<_> = codes.filter_map(Value::as_u64).collect();
         let codes: Vec<_> = codes.iter().map(u64::to_string).collect();
         rows.push(format!("| `{name}` | {} | {} | {} |", names.join(", "), successes.join(", "), codes.join(", ")));
@@ -61,11 +55,10 @@ fn documented(heading: &str) -> BTreeSet<String> {
 
 #[test]
 fn api_reference_lists_every_header_field() {
-    let document = openapi();
-    let sent: BTreeSet<String> = members(&document["components"]["headers"]).map(|(name, _)| name.clone()).collect();
+    let sent: BTreeSet<String> = members(&document()["components"]["headers"]).map(|(name, _)| name.clone()).collect();
     assert!(sent.contains("ETag"), "{sent:?}");
     assert_eq!(documented("Response header fields"), sent);
-    let headers = operations(&document).flat_map(|(_, operation)| parameters(operation));
+    let headers = operations().flat_map(|(_, operation)| parameters(operation));
     let accepted = headers.filter(|parameter| parameter["in"] == "header").filter_map(|one| one["name"].as_str());
     let accepted: BTreeSet<String> = accepted.map(str::to_owned).collect();
     assert!(accepted.contains("Idempotency-Key"), "{accepted:?}");

@@ -35,7 +35,7 @@ const RULES: &[(Restricted, &[&str])] = &[
     ),
     (Restricted::Sequence(&["fn", "into_response"]), &["crates/server/src/api/error"]),
     (Restricted::Path("axum"), &["crates/server"]),
-    (Restricted::Path("utoipa"), &["crates/server/src/api", "crates/server/src/routes", "crates/server/src/web/docs"]),
+    (Restricted::Path("utoipa"), &["crates/model", "crates/server/src/api"]),
     (Restricted::Path("h2"), &["crates/server/src/transport/http2"]),
     (Restricted::Path("rustls"), &["crates/client", "crates/store/src/postgres", "crates/server/src/transport/tls"]),
     (Restricted::Path("ring"), &["crates/server/src/auth/oidc"]),

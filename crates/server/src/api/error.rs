@@ -11,6 +11,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::idempotency_headers::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
@@ -223,6 +224,17 @@ fn status_of(code: i32) -> StatusCode {
     status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
+/// The body of every error response
+#[derive(Serialize, ToSchema)]
+#[schema(as = Error)]
+pub(super) struct ErrorBody {
+    /// The error code: stable, never reused; its first three digits are the status. Each response lists the codes that it can
+    /// have; accept others, because later releases may add some
+    error: i32,
+    /// What is wrong and what to do, for people to read
+    message: String,
+}
+
 /// An error as the access log reports it, carried as an extension of the response.
 #[derive(Clone)]
 pub(crate) struct ErrorReport {
@@ -242,11 +254,6 @@ impl ErrorReport {
 impl ApiError {
     /// Returns status, header fields and body of the response.
     pub(crate) fn render(&self) -> (StatusCode, HeaderMap, Bytes) {
-        #[derive(Serialize)]
-        struct ErrorBody {
-            error: i32,
-            message: String,
-        }
         let (error, status) = self.code();
         // Serialising a number and a string cannot fail.
         let body = serde_json::to_vec(&ErrorBody { error, message: self.to_string() }).unwrap_or_default();

@@ -4,54 +4,57 @@ use axum::body::Body;
 use axum::response::Response;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
+use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::openapi::{MeResponses, ReadParameters, SELF_SERVICE};
 use crate::auth::{Caller, Credential, NoScopeRequired};
-use plantstore_model::token::{Scope, Scopes};
+use plantstore_model::token::{Scope, Scopes, TokenId, TokenLabel};
+use plantstore_model::user::UserName;
 
-/// The response to `GET /me`.
-#[derive(Serialize)]
-pub(super) struct Me<'a> {
-    pub(super) user: &'a str,
-    pub(super) token: CallerToken<'a>,
+/// Who you are
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Me {
+    user: UserName,
+    token: MeToken,
 }
 
-/// The token of the request: one of the service, or one of the issuer.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(super) enum CallerToken<'a> {
-    Stored { id: i64, label: &'a str, scopes: Vec<&'static str>, expires_at: Option<String> },
-    Issued { issuer: &'a str, scopes: Vec<&'static str>, expires_at: Option<String> },
+/// The token that you sent: one of this service, or one of the issuer
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MeToken {
+    /// Absent for a token of the issuer
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    id: Option<TokenId>,
+    /// Absent for a token of the issuer
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    label: Option<TokenLabel>,
+    /// The issuer of the token; absent for a token of this service
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    issuer: Option<String>,
+    #[schema(value_type = Vec<Scope>)]
+    scopes: Scopes,
+    /// Expiry time; null for a token that never expires
+    #[schema(required)]
+    expires_at: Option<Timestamp>,
 }
 
 /// `GET /me`
-#[utoipa::path(
-    get,
-    path = "/me",
-    operation_id = "showMe",
-    tag = SELF_SERVICE,
-    summary = "Show who you are",
-    description = "Returns your user name, and the scopes and the expiry time of the token that you sent.",
-    params(ReadParameters),
-    responses(MeResponses),
-    security(("bearer" = [])),
-)]
 pub(crate) async fn show(caller: Caller<NoScopeRequired>) -> Result<Response, ApiError> {
     let session = &caller.session;
-    let (scopes, expires_at) = (scope_names(session.scopes), session.expires.map(|time| time.to_string()));
-    let token = match &session.credential {
+    let mut token =
+        MeToken { id: None, label: None, issuer: None, scopes: session.scopes, expires_at: session.expires };
+    match &session.credential {
         Credential::Token { id, label } => {
-            CallerToken::Stored { id: id.get(), label: label.as_str(), scopes, expires_at }
+            token.id = Some(*id);
+            token.label = Some(label.clone());
         }
-        Credential::Issuer { url } => CallerToken::Issued { issuer: url, scopes, expires_at },
-    };
-    json(StatusCode::OK, &Me { user: session.identity.user.as_str(), token })
-}
-
-pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
-    scopes.iter().map(Scope::name).collect()
+        Credential::Issuer { url } => token.issuer = Some(url.clone()),
+    }
+    json(StatusCode::OK, &Me { user: session.identity.user.clone(), token })
 }
 
 /// Returns a response about an account, which no cache may store.

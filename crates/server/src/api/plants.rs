@@ -12,10 +12,6 @@ use super::error::ApiError;
 use super::extract::{PathId, PlantBody};
 use super::idempotency::{self, RequestKey};
 use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
-use super::openapi::{
-    CreateResponses, DeleteParameters, DeleteResponses, ListParameters, ListResponses, NewPlantSchema, PLANTS,
-    ReadPlantParameters, ReadPlantResponses, WriteParameters,
-};
 use super::overload::capacity::{ReadCapacity, WriteCapacity};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
@@ -23,18 +19,6 @@ use plantstore_model::plant::NewPlant;
 use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
 
 /// `POST /plants`
-#[utoipa::path(
-    post,
-    path = "/plants",
-    operation_id = "createPlant",
-    tag = PLANTS,
-    summary = "Create a plant",
-    description = "Creates a new plant in the store, with an id of your choice.",
-    params(WriteParameters),
-    request_body(content = NewPlantSchema, description = "The plant; fields that are not known are ignored"),
-    responses(CreateResponses),
-    security(("bearer" = ["plants:write"])),
-)]
 pub(crate) async fn create(
     State(api): State<&'static Api>,
     access: WriteAccess<Write>,
@@ -72,18 +56,6 @@ fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiErro
 }
 
 /// `GET /plants`
-#[utoipa::path(
-    get,
-    path = "/plants",
-    operation_id = "listPlants",
-    tag = PLANTS,
-    summary = "List plants",
-    description = "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed for clients that \
-                   accept gzip (`Accept-Encoding`).",
-    params(ListParameters),
-    responses(ListResponses),
-    security(("bearer" = ["plants:read"])),
-)]
 pub(crate) async fn list(
     State(api): State<&'static Api>,
     caller: Caller<Read>,
@@ -94,17 +66,6 @@ pub(crate) async fn list(
 }
 
 /// `GET /plants/{id}`
-#[utoipa::path(
-    get,
-    path = "/plants/{id}",
-    operation_id = "readPlant",
-    tag = PLANTS,
-    summary = "Read a plant",
-    description = "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
-    params(ReadPlantParameters),
-    responses(ReadPlantResponses),
-    security(("bearer" = ["plants:read"])),
-)]
 pub(crate) async fn read(
     State(api): State<&'static Api>,
     caller: Caller<Read>,
@@ -116,17 +77,6 @@ pub(crate) async fn read(
 }
 
 /// `DELETE /plants/{id}`
-#[utoipa::path(
-    delete,
-    path = "/plants/{id}",
-    operation_id = "deletePlant",
-    tag = PLANTS,
-    summary = "Delete a plant",
-    description = "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
-    params(DeleteParameters),
-    responses(DeleteResponses),
-    security(("bearer" = ["plants:delete"])),
-)]
 pub(crate) async fn delete(
     State(api): State<&'static Api>,
     access: WriteAccess<Delete>,

@@ -7,57 +7,45 @@ use axum::response::Response;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::audit::{Attempt, AuditLog, Change};
 use super::error::ApiError;
 use super::extract::{JsonBody, PathUser};
 use super::me::{json, no_content};
-use super::openapi::{
-    GrantShareResponses, ListSharesResponses, NewShareSchema, ReadParameters, RevokeShareResponses, SELF_SERVICE,
-    ShareParameters,
-};
 use super::overload::account_changes::ChangeKind;
 use super::overload::capacity::ReadCapacity;
 use super::state::Api;
 use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
 use plantstore_model::self_service::ShareRequest;
-use plantstore_store::GrantByNameOutcome;
+use plantstore_model::user::{Role, UserName};
+use plantstore_store::{GrantByNameOutcome, StoredName};
 
-/// The response to `GET /shares`.
-#[derive(Serialize)]
-pub(super) struct ShownShares<'a> {
-    pub(super) granted: Vec<GrantedShareBody<'a>>,
-    pub(super) received: Vec<ReceivedShare<'a>>,
+/// Shares that you have granted and received
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Shares {
+    granted: Vec<SharesGrantedItem>,
+    received: Vec<SharesReceivedItem>,
 }
 
-/// A share of the caller's plants.
-#[derive(Serialize)]
-pub(super) struct GrantedShareBody<'a> {
-    pub(super) user: &'a str,
-    pub(super) role: &'static str,
-    pub(super) created_at: String,
+/// A share of your plants
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SharesGrantedItem {
+    #[schema(value_type = UserName)]
+    user: StoredName,
+    role: Role,
+    /// The time when the plants were shared first
+    created_at: Timestamp,
 }
 
-/// A share with the caller.
-#[derive(Serialize)]
-pub(super) struct ReceivedShare<'a> {
-    pub(super) owner: &'a str,
-    pub(super) role: &'static str,
+/// A share of another owner's plants
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SharesReceivedItem {
+    owner: UserName,
+    role: Role,
 }
 
 /// `GET /shares`
-#[utoipa::path(
-    get,
-    path = "/shares",
-    operation_id = "listShares",
-    tag = SELF_SERVICE,
-    summary = "List shares",
-    description = "Returns the users who have access to your plants, whether or not they exist, and the owners who share theirs \
-        with you; each in the order of the names.",
-    params(ReadParameters),
-    responses(ListSharesResponses),
-    security(("bearer" = ["shares:manage"])),
-)]
 pub(crate) async fn list(
     State(api): State<&'static Api>,
     caller: Caller<ManageShares>,
@@ -67,29 +55,16 @@ pub(crate) async fn list(
     let user = caller.session.user_id();
     let granted = api.store.granted_shares(user).await?;
     let received = api.store.shared_with(user).await?;
-    let granted = granted.iter().map(|share| GrantedShareBody {
-        user: share.grantee.as_str(),
-        role: share.role.name(),
-        created_at: share.created.to_string(),
+    let granted = granted.into_iter().map(|share| SharesGrantedItem {
+        user: share.grantee,
+        role: share.role,
+        created_at: share.created,
     });
-    let received = received.iter().map(|share| ReceivedShare { owner: share.owner.as_str(), role: share.role.name() });
-    json(StatusCode::OK, &ShownShares { granted: granted.collect(), received: received.collect() })
+    let received = received.into_iter().map(|share| SharesReceivedItem { owner: share.owner, role: share.role });
+    json(StatusCode::OK, &Shares { granted: granted.collect(), received: received.collect() })
 }
 
 /// `PUT /shares/{user}`
-#[utoipa::path(
-    put,
-    path = "/shares/{user}",
-    operation_id = "grantShare",
-    tag = SELF_SERVICE,
-    summary = "Share your plants",
-    description = "Shares all your present and future plants with a user, or changes the role. If there is no user of this name, \
-        the response is the same, and the share takes effect when there is one.",
-    params(ShareParameters),
-    request_body(content = NewShareSchema, description = "The role; fields that are not known are an error"),
-    responses(GrantShareResponses),
-    security(("bearer" = ["shares:manage"])),
-)]
 pub(crate) async fn grant(
     State(api): State<&'static Api>,
     caller: Caller<ManageShares>,
@@ -121,17 +96,6 @@ pub(crate) async fn grant(
 }
 
 /// `DELETE /shares/{user}`
-#[utoipa::path(
-    delete,
-    path = "/shares/{user}",
-    operation_id = "revokeShare",
-    tag = SELF_SERVICE,
-    summary = "Stop sharing your plants",
-    description = "Ends the access of a user to your plants, on every server within 5 seconds.",
-    params(ShareParameters),
-    responses(RevokeShareResponses),
-    security(("bearer" = ["shares:manage"])),
-)]
 pub(crate) async fn revoke(
     State(api): State<&'static Api>,
     caller: Caller<ManageShares>,

@@ -11,7 +11,6 @@ use hyper::header::{HeaderMap, HeaderValue};
 
 use super::state::Web;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
-use crate::api::openapi::{OpenapiParameters, OpenapiResponses, SERVICE};
 use crate::auth::Public;
 
 /// Content security policy: scripts, styles and requests only from and to this server.
@@ -19,16 +18,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// `GET /openapi.json`
-#[utoipa::path(
-    get,
-    path = "/openapi.json",
-    operation_id = "getOpenapi",
-    tag = SERVICE,
-    summary = "This document",
-    description = "Describes the API, in OpenAPI 3.1.",
-    params(OpenapiParameters),
-    responses(OpenapiResponses),
-)]
 pub(crate) async fn openapi(State(web): State<&'static Web>, _: Public, request: HeaderMap) -> Response {
     web.openapi.respond(&request).await
 }
