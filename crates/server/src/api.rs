@@ -13,6 +13,7 @@ mod listing;
 pub(crate) mod me;
 mod negotiation;
 pub(crate) mod openapi;
+pub(crate) mod operation;
 mod overload;
 pub(crate) mod plants;
 pub(crate) mod probes;

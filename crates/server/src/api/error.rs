@@ -231,7 +231,7 @@ pub(super) struct ErrorBody {
     /// The error code: stable, never reused; its first three digits are the status. Each response lists the codes that it can
     /// have; accept others, because later releases may add some
     error: i32,
-    /// What is wrong and what to do, for people to read
+    /// Text for people: the reason, and how to correct the request
     message: String,
 }
 

@@ -13,7 +13,7 @@ use crate::auth::{Caller, Credential, NoScopeRequired};
 use plantstore_model::token::{Scope, Scopes, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
 
-/// Who you are
+/// Your user name and token
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Me {
     user: UserName,

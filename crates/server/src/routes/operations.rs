@@ -3,7 +3,7 @@
 use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::json;
 
-use crate::api::openapi::{Access, DEFAULT, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, inline, list, one};
+use crate::api::operation::{Access, DEFAULT, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, inline, list, one};
 use crate::api::{me, plants, probes, shares, tokens};
 use crate::request_handler::AppState;
 use crate::web;

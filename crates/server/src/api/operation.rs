@@ -1,0 +1,131 @@
+//! The description of an operation, from which the router, the labels and the OpenAPI document are made.
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+use plantstore_model::token::Scope;
+
+/// Groups of operations.
+pub(crate) const PLANTS: &str = "plants";
+pub(crate) const SELF_SERVICE: &str = "self-service";
+pub(crate) const SERVICE: &str = "service";
+
+/// An operation of the API, as the router, the labels and the document have it.
+pub(crate) struct Operation {
+    /// Method and path, separated by a space.
+    pub(crate) line: &'static str,
+    /// The name of the function in generated clients.
+    pub(crate) id: &'static str,
+    pub(crate) tag: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) access: Access,
+    /// Names of parameters of `openapi.rs`, beside `X-Request-Id`. An operation with `If-None-Match` may respond 304.
+    pub(crate) parameters: &'static [&'static str],
+    /// The body of requests.
+    pub(crate) takes: Option<BodyType>,
+    /// Description of a success.
+    pub(crate) success: &'static str,
+    pub(crate) returns: Returns,
+    /// Names of the header fields of a success, beside those that every response may have.
+    pub(crate) headers: &'static [&'static str],
+    /// Error codes, beside those of all operations with this access.
+    pub(crate) errors: &'static [i32],
+}
+
+/// Fields that most operations leave out.
+pub(crate) const DEFAULT: Operation = Operation {
+    line: "",
+    id: "",
+    tag: SERVICE,
+    summary: "",
+    description: "",
+    access: Access::Public,
+    parameters: &[],
+    takes: None,
+    success: "",
+    returns: Returns::NoContent,
+    headers: &[],
+    errors: &[],
+};
+
+impl Operation {
+    pub(crate) fn method(&self) -> Method {
+        self.line.split(' ').next().and_then(|method| method.parse().ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn path(&self) -> &'static str {
+        self.line.split_once(' ').map_or("", |(_, path)| path)
+    }
+}
+
+/// Credentials that an operation requires.
+#[derive(Clone, Copy)]
+pub(crate) enum Access {
+    Public,
+    AnyToken,
+    Scope(Scope),
+}
+
+/// The body of a success, which decides its status.
+#[derive(Clone, Copy)]
+pub(crate) enum Returns {
+    NoContent,
+    Body(BodyType),
+    Created(BodyType),
+}
+
+impl Returns {
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Self::NoContent => StatusCode::NO_CONTENT,
+            Self::Body(_) => StatusCode::OK,
+            Self::Created(_) => StatusCode::CREATED,
+        }
+    }
+
+    pub(super) fn body(self) -> Option<BodyType> {
+        match self {
+            Self::NoContent => None,
+            Self::Body(body) | Self::Created(body) => Some(body),
+        }
+    }
+}
+
+/// The type of a JSON body.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyType {
+    pub(super) schema: fn() -> Value,
+    /// Adds the named schemas that the type consists of.
+    pub(super) components: fn(&mut Vec<(String, RefOr<Schema>)>),
+}
+
+/// Returns the type of a body with one `T`.
+pub(crate) const fn one<T: ToSchema>() -> BodyType {
+    BodyType { schema: || reference("schemas", &T::name()), components: add_components::<T> }
+}
+
+/// Returns the type of a body with an array of `T`.
+pub(crate) const fn list<T: ToSchema>() -> BodyType {
+    BodyType {
+        schema: || json!({"type": "array", "items": reference("schemas", &T::name())}),
+        components: add_components::<T>,
+    }
+}
+
+/// Returns the type of a body with this schema, which has no name.
+pub(crate) const fn inline(schema: fn() -> Value) -> BodyType {
+    BodyType { schema, components: |_| {} }
+}
+
+fn add_components<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((T::name().into_owned(), T::schema()));
+    T::schemas(schemas);
+}
+
+/// Returns a reference to a component of the document.
+pub(super) fn reference(kind: &str, name: &str) -> Value {
+    json!({"$ref": format!("#/components/{kind}/{name}")})
+}
