@@ -57,7 +57,7 @@ impl TlsConnect<Socket> for Negotiator<RustlsConnect> {
         Box::pin(async move {
             socket.write_all(&TLS_REQUEST).await?;
             match socket.read_u8().await? {
-                b'S' => self.tls.connect(socket).await.map(DatabaseStream::Encrypted),
+                b'S' => Ok(DatabaseStream::Encrypted(Box::new(self.tls.connect(socket).await?))),
                 _ if self.is_required => Err(io::Error::new(ErrorKind::InvalidData, "server does not support TLS")),
                 _ => Ok(DatabaseStream::Plain { socket, start: Vec::new() }),
             }
@@ -67,7 +67,7 @@ impl TlsConnect<Socket> for Negotiator<RustlsConnect> {
 
 /// A connection with or without TLS. Reading fails if the server asks for the password in clear text without TLS.
 pub(super) enum DatabaseStream {
-    Encrypted(RustlsStream),
+    Encrypted(Box<RustlsStream>),
     Plain {
         socket: Socket,
         /// First bytes from the server, as many as [`CLEARTEXT_REQUEST`] has. The request would be the first message.
