@@ -92,7 +92,8 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
             r"table shares, grantee_id 2, owner_id 1: `role` is `\u001b\u009b\u202e`, which",
         ),
         (
-            "INSERT INTO shares_by_name VALUES ('a' || char(27, 7, 155, 8238), 1, 'reader', 0)",
+            "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
+             VALUES ('a' || char(27, 7, 155, 8238), 1, 'reader', 0)",
             r"table shares_by_name, grantee_name a\u001b\u0007\u009b\u202e, owner_id 1: a user name",
         ),
         ("UPDATE shares SET owner_id = 99", "table shares, grantee_id 2, owner_id 99: "),

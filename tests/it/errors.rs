@@ -25,6 +25,7 @@ fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)]
     for path in ["/plants/", "/plants/1/", "/tokens/", "/readyz/"] {
         assert!(ada.get(path).message().ends_with("without the slash at the end"), "{path}");
     }
+    assert_eq!(ada.get("/console/nothing/").wire(), ada.get("/nothing").wire());
     for path in ["/plants/", "/plants/1/2", "/Plants", "//plants", "/plantsx", "/livez/", "/%"] {
         for method in ["GET", "POST", "DELETE", "BREW"] {
             assert_eq!(ada.call(method, path, &[], None).error(), 40401, "{method} {path}");

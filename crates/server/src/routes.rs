@@ -101,7 +101,8 @@ pub(crate) fn router(state: AppState, console: bool) -> Router {
 /// Requires a token, so that other clients do not learn which paths exist.
 async fn no_route(_: Caller<NoScopeRequired>, uri: Uri) -> ApiError {
     let without_slash = uri.path().strip_suffix('/').map_or(NO_ROUTE, label_of);
-    if without_slash == NO_ROUTE { ApiError::NoRoute } else { ApiError::SlashAtEnd }
+    let is_page = PAGES.iter().any(|(page, _)| *page == without_slash);
+    if without_slash == NO_ROUTE || is_page { ApiError::NoRoute } else { ApiError::SlashAtEnd }
 }
 
 /// Leaves the methods out: the router adds `Allow`, from which `name_allowed_methods` fills them in.

@@ -80,11 +80,11 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
 #[rstest]
 #[case::requires_script()]
 fn a_request_is_a_short_line_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
     let request_line = |options: &[&str]| {
+        let site = Site::new(Engine::Sqlite);
+        let token = site.token("ada", &[]);
         let terminal = Terminal::serve(&site, options);
-        let ada = Client { address: terminal.address().unwrap(), token: Some(token.clone()) };
+        let ada = Client { address: terminal.address().unwrap(), token: Some(token) };
         let response = ada.call("DELETE", "/plants/5", &[("X-Request-Id", "seen")], None);
         assert_eq!(response.status, 404);
         assert_eq!(ada.get("/livez").status, 200);

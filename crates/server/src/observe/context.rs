@@ -159,7 +159,7 @@ impl Context {
                 )
             };
         }
-        if self.routine && status.is_some_and(|status| status.as_u16() < 400) {
+        if self.routine && error.is_none() && status.is_some() {
             log_request!(debug);
         } else {
             log_request!(info);

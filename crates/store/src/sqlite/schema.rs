@@ -14,6 +14,7 @@ use super::database_error::describe;
 use crate::error::OpenError;
 use crate::options::{SchemaChange, report_migration};
 use crate::url::StoreUrl;
+use plantstore_model::text::Escaped;
 
 /// Migrations, numbered from 1. A released migration is never changed.
 const MIGRATIONS: &[&str] = &[
@@ -119,7 +120,7 @@ fn check_no_views_and_triggers(connection: &Connection) -> Result<(), SchemaErro
     match found.optional()? {
         Some((kind, name)) => Err(SchemaError::Unfit(format!(
             "it has the {kind} `{}`, which a copy would not have: drop it first",
-            name.escape_debug()
+            Escaped(&name)
         ))),
         None => Ok(()),
     }

@@ -21,6 +21,7 @@ use crate::transfer::{
     SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
 };
 use crate::url::StoreUrl;
+use plantstore_model::text::Escaped;
 
 /// Timeout for the receiver to receive a chunk.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -186,7 +187,7 @@ fn bad_row<T: Record>(row: &Row<'_>, fault: &str) -> SnapshotError {
     let value = |column| match row.get_ref(column) {
         Ok(ValueRef::Integer(number)) => number.to_string(),
         Ok(ValueRef::Blob(bytes)) => hex(bytes),
-        Ok(ValueRef::Text(text)) => String::from_utf8_lossy(text).escape_debug().to_string(),
+        Ok(ValueRef::Text(text)) => Escaped(&String::from_utf8_lossy(text)).to_string(),
         _ => "?".to_owned(),
     };
     let values: Vec<_> = (0..T::TABLE.key_columns).map(value).collect();

@@ -8,6 +8,7 @@ use super::records::{
 };
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
+use plantstore_model::text::Escaped;
 use plantstore_model::token::{Scope, TokenCreator, TokenLabel};
 use plantstore_model::user::{Role, UserName};
 
@@ -59,10 +60,10 @@ fn token(row: &TokenRecord) -> Result<(), String> {
     digest("hash", &row.hash)?;
     TokenLabel::parse_stored(&row.label).map_err(|fault| fault.to_string())?;
     if let Some(unknown) = row.scopes.split(' ').find(|name| Scope::from_name(name).is_none()) {
-        return Err(format!("`scopes` has the unknown scope `{}`", unknown.escape_debug()));
+        return Err(format!("`scopes` has the unknown scope `{}`", Escaped(unknown)));
     }
     if TokenCreator::parse(&row.created_by).is_none() {
-        return Err(format!("`created_by` is `{}`, which no release wrote", row.created_by.escape_debug()));
+        return Err(format!("`created_by` is `{}`, which no release wrote", Escaped(&row.created_by)));
     }
     time("created_at", Some(row.created_at))?;
     time("expires_at", row.expires_at)?;
@@ -118,7 +119,7 @@ fn id(column: &str, value: i64) -> Result<(), String> {
 fn role(name: &str) -> Result<(), String> {
     match Role::from_name(name) {
         Some(_) => Ok(()),
-        None => Err(format!("`role` is `{}`, which is neither reader nor editor", name.escape_debug())),
+        None => Err(format!("`role` is `{}`, which is neither reader nor editor", Escaped(name))),
     }
 }
 
