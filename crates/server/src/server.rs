@@ -56,8 +56,9 @@ impl Server {
             web: leak(Web::new(routes::openapi_json, sign_in)),
         };
         let cors = cors.map(leak);
-        let (label_of, is_routine) = (routes::label_of, routes::is_routine);
-        Self { state, store: leak(store), options: HandlerOptions { cors, console, hsts, label_of, is_routine } }
+        let options =
+            HandlerOptions { cors, console, hsts, label_of: routes::label_of, is_routine: routes::is_routine };
+        Self { state, store: leak(store), options }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes

@@ -288,8 +288,10 @@ impl RequestLine {
         };
         let status = if colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
         let method = self.method.as_deref().unwrap_or("-");
-        let (whole, tenths) = (self.duration_us / 1_000, self.duration_us % 1_000 / 100);
-        let _ = write!(line, "{time} {method} {} {status} {whole}.{tenths}ms {}", self.route, Escaped(&self.user));
+        let milliseconds = self.duration_us / 1_000;
+        let tenths = self.duration_us % 1_000 / 100;
+        let user = Escaped(&self.user);
+        let _ = write!(line, "{time} {method} {} {status} {milliseconds}.{tenths}ms {user}", self.route);
         line.truncate(line.trim_end().len());
         line.push_str(if with_details { &self.details } else { "" });
         line.push('\n');
