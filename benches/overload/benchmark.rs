@@ -110,9 +110,10 @@ fn measure(options: &Options, name: &str, program: &Path, workload: RequestMix) 
             let steal = [middle.steal_since(&begin), end.steal_since(&middle)];
             let is_valid = steal.iter().all(|steal| *steal <= options.max_steal);
             let mark = |steal: f64| format!("{steal:.0} %{}", if is_valid { "" } else { ", discarded" });
-            print(name, workload, "peak", &peak, None, peak.goodput(), &server, &mark(steal[0]));
-            let offered = format!("{load}×");
-            print(name, workload, &offered, &report, Some(&polite), peak.goodput(), &server, &mark(steal[1]));
+            let label = |offered: &str| format!("{name} | {} | {workload:?} | {offered}", options.users);
+            print(&label("peak"), workload, &peak, None, peak.goodput(), &server, &mark(steal[0]));
+            let offered = label(&format!("{load}×"));
+            print(&offered, workload, &report, Some(&polite), peak.goodput(), &server, &mark(steal[1]));
             if is_valid {
                 break;
             }
@@ -122,9 +123,8 @@ fn measure(options: &Options, name: &str, program: &Path, workload: RequestMix) 
 }
 
 fn print(
-    name: &str,
+    label: &str,
     workload: RequestMix,
-    offered: &str,
     report: &LoadReport,
     polite: Option<&LoadReport>,
     peak: f64,
@@ -145,8 +145,7 @@ fn print(
         },
     );
     println!(
-        "| {name} | {} | {workload:?} | {offered} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} | {steal} | {polite}",
-        server.tokens.len(),
+        "| {label} | {:.0}/s | {:.0}/s | {:.2} | {:.0}/s | {} | {:.1} | {:.1} | {:.1} | {} | {steal} | {polite}",
         report.per_second(report.sent),
         report.goodput(),
         report.goodput() / peak,
