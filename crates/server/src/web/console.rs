@@ -35,13 +35,14 @@ macro_rules! asset {
 
 /// Embeds modules of the console, in this order.
 macro_rules! modules {
-    ($($name:literal)*) => { [$(include_str!(concat!("console/", $name, ".js"))),*] };
+    ($($file:literal)*) => { [$(include_str!(concat!("console/", $file))),*] };
 }
 
 /// The modules of the console. Each imports only from those before it, and from the settings.
-const MODULES: [&str; 23] = modules![
-    "dom" "text" "storage" "json" "rules" "scopes" "token" "drawing" "garden" "api" "permissions" "drafts" "oidc" "dialogs"
-    "toasts" "address" "controls" "list" "overview" "access-dialogs" "access" "sign-in" "app"
+const MODULES: [&str; 24] = modules![
+    "dom.js" "text.js" "storage.js" "json.js" "rules.js" "scopes.js" "token.js" "drawing.js" "garden.js" "rest.js"
+    "api.js" "permissions.js" "drafts.js" "oidc.js" "dialogs.js" "toasts.js" "address.js" "controls.js" "list.js"
+    "overview.js" "access-dialogs.js" "access.js" "sign-in.js" "app.js"
 ];
 
 /// Returns the routes of the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.

@@ -15,7 +15,7 @@ export class AccessPage {
   #isRenewing = false;
 
   /// `actions` are `open` (opens a dialog), `say` (shows a message), `onFailure` (gets every failure of a request first), `onShares`
-  /// (gets the shares that were read), `onOwner` (shows the plants of an owner), `onOwnTokenRevoked`, and `onRenewed` (gets the token
+  /// (gets the shares that were read), `onOwner` (shows the plants of an owner), `onOwnTokenRevoked`, and `onRenewed` (gets the secret
   /// that replaces the one in use).
   constructor(permissions, actions) {
     this.#permissions = permissions;
@@ -77,12 +77,32 @@ export class AccessPage {
     const renewed = await this.#createToken({ label, scopes, ...(current && { renew: true }) });
     // Signed out meanwhile.
     if (!this.#api) return;
-    if (current) this.#actions.onRenewed(renewed);
+    if (current) this.#use(renewed);
     const stays = current ? "You stay signed in with it. " : "";
     this.#tokenDialog.openSecret(renewed.secret, `${stays}Programs that used the old one need it.`);
     await this.#revoke((api) => api.revokeToken(id)).catch(({ message }) => {
       throw new Error(`The old token was not revoked. ${message}`);
     });
+  }
+
+  /// Goes on with the token that replaces the one in use.
+  #use({ id, label, scopes, expires_at, secret }) {
+    this.#api.useToken(secret);
+    this.#actions.onRenewed(secret);
+    this.#permissions.learn({ user: this.#permissions.user, token: { id, label, scopes, expires_at } });
+    this.showRenewal();
+  }
+
+  /// Shows that the token in use ends soon, on every page.
+  showRenewal() {
+    const { isEnding, token } = this.#permissions;
+    const canRenew = this.#permissions.has("tokens:manage");
+    const advice = canRenew ? "Renew it for 90 days: you get a new one, and this one is revoked." : "Ask the operator of this service for a new one.";
+    const text = isEnding ? `Your token ends ${dateOf(token.expires_at)}. ${advice}` : "";
+    // Only a changed message is read out.
+    if (byId("renewal-text").textContent !== text) byId("renewal-text").textContent = text;
+    byId("renewal").hidden = text === "";
+    byId("renew").hidden = !canRenew;
   }
 
   async #readTokens() {

@@ -3,7 +3,7 @@
 import { AccessPage } from "./access.js";
 import { Address } from "./address.js";
 import { Api } from "./api.js";
-import { listen, showPage } from "./controls.js";
+import { focusContent, listen, showPage } from "./controls.js";
 import { AddDialog, KeysDialog, PlantDialog, newKey } from "./dialogs.js";
 import { byId } from "./dom.js";
 import { forgetDraft, restoreDraft, storeDraft, takeDraft } from "./drafts.js";
@@ -12,22 +12,16 @@ import { PlantList } from "./list.js";
 import { takeResponse } from "./oidc.js";
 import { Overview } from "./overview.js";
 import { Permissions } from "./permissions.js";
-import { isId } from "./rules.js";
-import { dateOf } from "./scopes.js";
+import { Rest } from "./rest.js";
 import { SignIn } from "./sign-in.js";
 import { load, store } from "./storage.js";
-import { called, count } from "./text.js";
+import { called, timeUntil } from "./text.js";
 import { Toasts } from "./toasts.js";
 
 /// Maximum number of plants that are loaded; for a longer list, the page says so.
 const LOADED_MAX = 50_000;
-/// Maximum number of further plants that are counted.
-const COUNTED_MAX = 200_000;
 /// Age in milliseconds at which the list is read again when the user returns to the tab.
 const STALE_AFTER = 15_000;
-/// Pause in milliseconds before a number that is typed is searched for on the server, and the most owners to ask for.
-const SEARCH_DELAY = 300;
-const SEARCHED_OWNERS_MAX = 10;
 const VIEW_KEY = "plantstore-view";
 
 class Console {
@@ -39,8 +33,7 @@ class Console {
   #reader = null;
   /// The list may differ from the server's, because something was changed while it was read.
   #isOutdated = false;
-  /// Number of plants that are not loaded, as far as they are counted; `null` if there are none.
-  #notLoaded = null;
+  #rest = new Rest();
   /// The failure of reading the list.
   #failure = null;
   /// Deletions that can still be undone or have no response yet, by the plant's key.
@@ -51,7 +44,6 @@ class Console {
   #page = "plants";
   /// The token is being checked.
   #isEntering = false;
-  #searchTimer;
   #permissions = new Permissions();
 
   #address = new Address((place) => this.#navigate(place));
@@ -64,7 +56,7 @@ class Console {
     onOpen: (plant) => this.#plantDialog.open(plant, { canDelete: this.#permissions.canDelete(plant) }),
     onDelete: (plant) => this.#delete(plant),
   });
-  #toasts = new Toasts(byId("toasts"), () => this.#focusContent());
+  #toasts = new Toasts(byId("toasts"), () => focusContent());
   #addDialog = new AddDialog({
     open: (dialog) => this.#address.open(dialog),
     onSubmit: (plant, key, close) => this.#add(plant, key, close),
@@ -80,7 +72,7 @@ class Console {
     onShares: (received) => this.#learnRoles(received),
     onOwner: (owner) => this.#address.go({ query: "", tag: null, owner }),
     onOwnTokenRevoked: () => this.#signOut("You have revoked the token that you were signed in with."),
-    onRenewed: (token) => this.#useRenewed(token),
+    onRenewed: (secret) => this.#signIn.replace(secret),
   });
 
   start() {
@@ -102,10 +94,8 @@ class Console {
       renew: () => this.#access.renew(this.#api, { ...this.#permissions.token, current: true }),
       view: (view) => this.#setView(view),
       filter: (change) => this.#changeFilter(change),
-      clearSearch: () => this.#clearSearch(),
       undo: () => this.#toasts.undoLast(),
       go: (page) => this.#address.go(page === "access" ? null : this.#filter),
-      focusContent: () => this.#focusContent(),
       focusFirst: () => !byId("plants").hidden && this.#list.focusAt(0),
       return: () => this.#refreshIfStale(),
       // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
@@ -113,16 +103,6 @@ class Console {
       restore: () => this.#api && this.#resume(),
       canAdd: () => this.#permissions.canAdd,
     });
-  }
-
-  #clearSearch() {
-    byId("query").value = "";
-    this.#changeFilter({ query: "" });
-  }
-
-  #focusContent() {
-    const plants = byId("plants").hidden ? "nothing-action" : "plants";
-    byId(this.#page === "access" ? "access-title" : plants).focus();
   }
 
   // Signing in and out
@@ -153,14 +133,6 @@ class Console {
     if (this.#page === "access") this.#access.show(this.#api);
     await this.#read();
     if (api === this.#api) this.#resumeDraft();
-  }
-
-  /// Goes on with the token that replaces the one in use.
-  #useRenewed({ id, label, scopes, expires_at, secret }) {
-    this.#api.useToken(secret);
-    this.#signIn.replace(secret);
-    this.#permissions.learn({ user: this.#permissions.user, token: { id, label, scopes, expires_at } });
-    this.#render();
   }
 
   /// Opens the dialog that was open when the same user's last token ended.
@@ -197,8 +169,8 @@ class Console {
     this.#pendingDeletions.clear();
     this.#toasts.clear();
     this.#api?.end();
-    this.#api = this.#reader = this.#etag = this.#failure = this.#notLoaded = null;
-    this.#garden = new Garden();
+    this.#api = this.#reader = this.#etag = this.#failure = null;
+    [this.#garden, this.#rest] = [new Garden(), new Rest()];
     this.#permissions.forget();
     this.#list.clear();
     this.#overview.reset();
@@ -252,52 +224,35 @@ class Console {
   }
 
   #replace(garden, etag) {
-    [this.#garden, this.#etag, this.#notLoaded] = [garden, etag, null];
+    [this.#garden, this.#etag, this.#rest] = [garden, etag, new Rest()];
     // The server still has the plants whose deletion can be undone.
     for (const { plant } of this.#pendingDeletions.values()) this.#garden.remove(plant.key);
     this.#show();
   }
 
-  /// Asks the server for the plants with the id that is searched for, if they may be among those that are not loaded.
-  async #searchId() {
-    const [api, query] = [this.#api, this.#filter.query.trim()];
-    if (this.#notLoaded === null || !isId(query)) return;
-    const { owner: chosen } = this.#filter;
-    const owners = chosen === null ? [this.#permissions.user, ...this.#otherOwners()].slice(0, SEARCHED_OWNERS_MAX) : [chosen];
-    const wanted = owners.map((owner) => plantOf({ id: String(BigInt(query)), name: "", owner }));
-    const missing = wanted.filter(({ key }) => !this.#garden.get(key) && !this.#pendingDeletions.has(key));
-    const found = await Promise.all(missing.map((plant) => api.plant(plant).catch((failure) => this.#isRejected(failure) && null)));
-    if (api !== this.#api) return;
-    for (const plant of found.filter(Boolean).map(plantOf)) {
-      if (!this.#garden.get(plant.key)) this.#countNotLoaded(-1);
-      this.#garden.add(plant);
-    }
-    this.#render();
-  }
-
-  #searchIdSoon() {
-    clearTimeout(this.#searchTimer);
-    this.#searchTimer = setTimeout(() => this.#searchId(), SEARCH_DELAY);
-  }
-
   /// Counts the plants that are not loaded, starting with this page of the list.
   async #countRest(api, page) {
-    this.#notLoaded = { number: 0, isExact: false };
-    this.#searchIdSoon();
-    this.#show();
-    for await (const { number, hasNext } of api.counts(page)) {
-      if (api !== this.#api) return;
-      this.#countNotLoaded(number, !hasNext);
-      this.#show();
-      if (this.#notLoaded?.number >= COUNTED_MAX) return;
-    }
+    const counting = this.#rest.countFrom(api, page, () => {
+      if (api === this.#api) this.#show();
+      return api === this.#api;
+    });
+    this.#searchRest();
+    await counting;
   }
 
-  /// Adds to the number of plants that are not loaded.
-  #countNotLoaded(number, isExact = this.#notLoaded?.isExact) {
-    if (this.#notLoaded === null) return;
-    const sum = this.#notLoaded.number + number;
-    this.#notLoaded = isExact && sum <= 0 ? null : { number: sum, isExact };
+  /// Searches for the id in the query among the plants that are not loaded.
+  #searchRest() {
+    const [api, { query, owner }] = [this.#api, this.#filter];
+    const owners = owner === null ? [this.#permissions.user, ...this.#permissions.otherOwners(this.#garden)] : [owner];
+    this.#rest.searchSoon(api, query, owners, (plants) => {
+      if (api !== this.#api) return;
+      for (const plant of plants) {
+        if (this.#garden.get(plant.key) || this.#pendingDeletions.has(plant.key)) continue;
+        this.#garden.add(plant);
+        this.#rest.take();
+      }
+      this.#render();
+    });
   }
 
   /// Reads the user's roles, if the token may. Without them, rejected writes show what is not allowed.
@@ -363,16 +318,9 @@ class Console {
       freeId: (owner = user) => this.#garden.freeId(owner, leaving),
       tag: this.#filter.tag,
       tags,
-      owners: this.#otherOwners().map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
+      owners: this.#permissions.otherOwners(this.#garden).map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
       owner: this.#filter.owner,
     });
-  }
-
-  /// Returns the other owners that are known.
-  #otherOwners() {
-    const owners = new Set([...this.#garden.owners(), ...this.#permissions.owners]);
-    owners.delete(this.#permissions.user);
-    return [...owners].sort();
   }
 
   async #add(plant, key, close) {
@@ -488,7 +436,7 @@ class Console {
     this.#page = page;
     Object.assign(this.#filter, filter);
     byId("query").value = this.#filter.query;
-    this.#searchIdSoon();
+    this.#searchRest();
     this.#render();
     if (isEntered && this.#api && !this.#isEntering) this.#access.show(this.#api);
   }
@@ -496,7 +444,7 @@ class Console {
   #changeFilter(change) {
     Object.assign(this.#filter, change);
     this.#address.write(this.#filter);
-    this.#searchIdSoon();
+    this.#searchRest();
     this.#storeView();
     this.#render();
   }
@@ -518,8 +466,8 @@ class Console {
   }
 
   #showAll() {
-    this.#clearSearch();
-    this.#changeFilter({ tag: null, owner: null });
+    byId("query").value = "";
+    this.#changeFilter({ query: "", tag: null, owner: null });
     byId("query").focus();
   }
 
@@ -527,9 +475,9 @@ class Console {
     const found = this.#garden.select(this.#filter);
     const [isReading, isFirst, permissions] = [this.#reader !== null || this.#isEntering, this.#etag === null, this.#permissions];
     showPage(this.#page, permissions.user ?? "");
-    this.#renderRenewal();
+    this.#access.showRenewal();
     byId("plants").hidden = found.length === 0;
-    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#notLoaded };
+    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#rest.count };
     this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });
     for (const view of ["cards", "table"]) byId(`as-${view}`).setAttribute("aria-pressed", String(view === this.#view));
     if (byId("garden").hidden) return;
@@ -537,28 +485,13 @@ class Console {
     this.#list.show(found, { view: this.#view, owners, canDelete: (plant) => permissions.canDelete(plant) });
   }
 
-  #renderRenewal() {
-    const { isEnding, token } = this.#permissions;
-    const canRenew = this.#permissions.has("tokens:manage");
-    const advice = canRenew ? "Renew it for 90 days: you get a new one, and this one is revoked." : "Ask the operator of this service for a new one.";
-    const text = isEnding ? `Your token ends ${dateOf(token.expires_at)}. ${advice}` : "";
-    // Only a changed message is read out.
-    if (byId("renewal-text").textContent !== text) byId("renewal-text").textContent = text;
-    byId("renewal").hidden = text === "";
-    byId("renew").hidden = !canRenew;
-  }
-
   #showRetry(retry) {
-    const words = retry ? `${retry.failure.message} Trying again in ${secondsUntil(retry.until)}.` : "";
+    const words = retry ? `${retry.failure.message} Trying again in ${timeUntil(retry.until)}.` : "";
     byId("trouble").hidden = words === "";
     byId("trouble-text").textContent = words;
     this.#signIn.showRetry(words);
     this.#addDialog.showRetry(words);
   }
-}
-
-function secondsUntil(moment) {
-  return count(Math.max(1, Math.round((moment - Date.now()) / 1_000)), "second");
 }
 
 new Console().start();

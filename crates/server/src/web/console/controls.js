@@ -16,6 +16,12 @@ export function showPage(page, user) {
   else byId("to-access").removeAttribute("aria-current");
 }
 
+/// Focuses what the page is about.
+export function focusContent() {
+  const plants = byId("plants").hidden ? "nothing-action" : "plants";
+  byId(byId("plants-page").hidden ? "access-title" : plants).focus();
+}
+
 /// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant, and `focusFirst` returns false without plants.
 export function listen(actions) {
   const onClick = (id, action) => byId(id).addEventListener("click", action);
@@ -30,7 +36,7 @@ export function listen(actions) {
       action();
     });
   };
-  onLink("skip", () => actions.focusContent());
+  onLink("skip", () => focusContent());
   for (const page of PAGES) {
     onLink(`to-${page}`, () => {
       actions.go(page);
@@ -44,7 +50,7 @@ export function listen(actions) {
     dialog.addEventListener("close", () => {
       // The button that opened it may have been hidden or replaced meanwhile.
       const { activeElement } = document;
-      if (!byId("garden").hidden && (activeElement === document.body || !activeElement.checkVisibility())) actions.focusContent();
+      if (!byId("garden").hidden && (activeElement === document.body || !activeElement.checkVisibility())) focusContent();
     });
   }
   addEventListener("keydown", (event) => onKey(event, actions));
@@ -61,7 +67,10 @@ export function listen(actions) {
 function onKey(event, actions) {
   const typing = event.target.closest("input, select, textarea, dialog");
   if (byId("garden").hidden || event.altKey) return;
-  if (event.key === "Escape" && event.target === byId("query")) return actions.clearSearch();
+  if (event.key === "Escape" && event.target === byId("query")) {
+    byId("query").value = "";
+    return actions.filter({ query: "" });
+  }
   if (event.key === "ArrowDown" && leadsToPlants(event.target) && actions.focusFirst()) return event.preventDefault();
   if (typing) return;
   const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);

@@ -53,6 +53,13 @@ export class Permissions {
     return [...this.#roles.keys()];
   }
 
+  /// Returns the other owners that are known, or have plants in the garden.
+  otherOwners(garden) {
+    const owners = new Set([...garden.owners(), ...this.owners]);
+    owners.delete(this.user);
+    return [...owners].sort();
+  }
+
   has(scope) {
     return this.token.scopes.includes(scope);
   }

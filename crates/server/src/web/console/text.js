@@ -17,3 +17,8 @@ export function called({ name }) {
 export function listed(names) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
+
+/// Returns the time until a moment, such as `5 seconds`.
+export function timeUntil(moment) {
+  return count(Math.max(1, Math.round((moment - Date.now()) / 1_000)), "second");
+}
