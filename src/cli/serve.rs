@@ -212,7 +212,7 @@ impl Options {
 
         let server = Server::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(server, tls.clone(), lines_dropped));
-        let stopped = server.serve(listener, tls, shutdown).await;
+        let stopped = server.serve(listener, tls, Box::pin(shutdown)).await;
         // The rest of the grace period, but at least `CLOSE_TIMEOUT`.
         let deadline = stopped.deadline.max(Instant::now() + CLOSE_TIMEOUT);
         let closing = async {

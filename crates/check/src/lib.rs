@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
 use plantstore_client::Proxies;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -47,7 +48,14 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs every check of the level. The first interruption ends the checks, and the created plants are still deleted; the
 /// second interruption ends the cleanup, too.
-pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
+pub fn run(
+    options: Options,
+    interruptions: UnboundedReceiver<()>,
+) -> LocalBoxFuture<'static, Result<Vec<Finding>, RunError>> {
+    Box::pin(run_checks(options, interruptions))
+}
+
+async fn run_checks(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
     let level = options.level;
     let mut run = Run::start(options, CHECKS_TIMEOUT).await?;
     let mut findings = Vec::new();

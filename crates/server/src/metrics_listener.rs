@@ -10,6 +10,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::get;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use plantstore_telemetry::metrics::{Exposition, ExpositionFormat};
 use tokio::net::TcpListener;
@@ -30,12 +32,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 const METRICS: &str = "/metrics";
 
+/// A function that writes metrics.
+pub(crate) type WriteMetrics = Arc<dyn Fn(&mut Exposition) + Send + Sync>;
+
 /// Serves the metrics of `server`, and those that `write_more` writes, for as long as it is polled.
-pub async fn serve_metrics(
-    listener: TcpListener,
-    server: Server,
-    write_more: impl Fn(&mut Exposition) + Send + Sync + 'static,
-) {
+pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMetrics) -> BoxFuture<'static, ()> {
     let limits = TransportLimits {
         header_timeout: TIMEOUT,
         write_timeout: TIMEOUT,
@@ -50,8 +51,7 @@ pub async fn serve_metrics(
         api: leak(Api::new(Arc::clone(server.store), api)),
         web: server.state.web,
     };
-    let write_more = Arc::new(write_more);
-    let metrics = async move |_: Public, headers: HeaderMap| scrape(&server, &*write_more, &headers).await;
+    let metrics = async move |_: Public, headers: HeaderMap| scrape(&server, &write_more, &headers).await;
     let router = Router::new()
         .route(METRICS, get(metrics))
         .fallback(async |_: Public| ApiError::NoMetricsHere)
@@ -62,14 +62,15 @@ pub async fn serve_metrics(
         HandlerOptions { cors: None, console: false, hsts: false, label_of, is_routine: |route| route == METRICS },
         router,
     );
-    transport::serve(listener, None, state.transport, Arc::new(handler), std::future::pending()).await;
+    let serve = transport::serve(listener, None, state.transport, Arc::new(handler), std::future::pending());
+    Box::pin(serve.map(drop))
 }
 
 fn label_of(path: &str) -> &'static str {
     if path == METRICS { METRICS } else { NO_ROUTE }
 }
 
-async fn scrape(server: &Server, write_more: impl Fn(&mut Exposition), headers: &HeaderMap) -> Response {
+async fn scrape(server: &Server, write_more: &WriteMetrics, headers: &HeaderMap) -> Response {
     let up = matches!(tokio::time::timeout(PING_TIMEOUT, server.store.ping()).await, Ok(Ok(())));
     let format = requested_format(headers);
     let mut exposition = Exposition::new(format);

@@ -1,8 +1,8 @@
 //! The server: its configuration, the state that all requests share, and `serve`.
 
-use std::future::Future;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use plantstore_store::Store;
 use plantstore_telemetry::metrics::Exposition;
 use tokio::net::TcpListener;
@@ -63,15 +63,18 @@ impl Server {
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
     /// the requests in flight and closes all connections, within the grace period of the limits.
-    pub async fn serve(
+    ///
+    /// The future is boxed, as those of other entry points of the crates: otherwise its code, and with it all handlers, would be
+    /// compiled with the binary, after everything else and on one core.
+    pub fn serve(
         &self,
         listener: TcpListener,
         tls: Option<Arc<Tls>>,
-        shutdown: impl Future<Output = ()>,
-    ) -> ShutdownOutcome {
+        shutdown: BoxFuture<'static, ()>,
+    ) -> BoxFuture<'_, ShutdownOutcome> {
         let router = routes::router(self.state, self.options.console);
         let handler = Arc::new(RequestHandler::new(self.state, self.options, router));
-        transport::serve(listener, tls, self.state.transport, handler, shutdown).await
+        Box::pin(transport::serve(listener, tls, self.state.transport, handler, shutdown))
     }
 
     /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.
@@ -80,8 +83,8 @@ impl Server {
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
-    pub async fn flush_traces(&self) {
-        self.state.observe.flush_traces().await;
+    pub fn flush_traces(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.state.observe.flush_traces())
     }
 
     /// Writes the metrics of the service; the store writes its own.

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use jiff::Timestamp;
 
 use crate::accounts::{
@@ -45,13 +46,13 @@ pub enum Store {
 
 impl Store {
     /// Opens a store, and migrates its schema if the options say so. Also returns true if the store is new.
-    pub async fn open(url: &StoreUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+    pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<(Self, bool), OpenError>> {
         match url {
             StoreUrl::Sqlite(path) => {
-                Sqlite::open(path, options).await.map(|(engine, created)| (Self::Sqlite(engine), created))
+                Sqlite::open(path, options).map_ok(|(engine, created)| (Self::Sqlite(engine), created)).boxed()
             }
             StoreUrl::Postgres(url) => {
-                Postgres::open(url, options).await.map(|(engine, created)| (Self::Postgres(engine), created))
+                Postgres::open(url, options).map_ok(|(engine, created)| (Self::Postgres(engine), created)).boxed()
             }
         }
     }

@@ -152,6 +152,6 @@ impl MetricsListener {
             let help = "Log lines dropped because standard error was not read fast enough.";
             exposition.counter("plantstore_log_lines_dropped_total", help).sample(&[], lines_dropped());
         };
-        tokio::spawn(serve_metrics(self.listener, server, more))
+        tokio::spawn(serve_metrics(self.listener, server, Arc::new(more)))
     }
 }
