@@ -60,8 +60,8 @@ def parse_options():
 def measure(options):
     selected = options.parts or (parts.QUICK if options.quick else parts.ALL)
     settings = QUICK if options.quick else FULL
-    examples = ROOT / "target" / "release" / "examples"
-    program = (options.program or ROOT / "target" / "release" / "plantstore").resolve()
+    examples = ROOT / "target" / "dist" / "examples"
+    program = (options.program or ROOT / "target" / "dist" / "plantstore").resolve()
     began = time.monotonic()
     (OUTPUT / "unfinished.json").unlink(missing_ok=True)
     with Context(settings, program, examples, options.control and options.control.resolve()) as context:
