@@ -27,13 +27,23 @@ static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| {
     directory
 });
 
+/// Architecture other than that of this machine: its name, Debian's name and its number in the header of a program.
+const FOREIGN: (&str, &str, u16) =
+    if cfg!(target_arch = "x86_64") { ("aarch64", "arm64", 0xb7) } else { ("x86_64", "amd64", 0x3e) };
+
+/// Returns the command that packages a program into this directory.
+fn package(program: &Path, directory: &Path) -> Command {
+    let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/package"));
+    script.arg("--program").arg(program).arg("--output").arg(directory);
+    // Set, so that the script needs no Git repository.
+    script.env("SOURCE_DATE_EPOCH", "1700000000");
+    script
+}
+
 /// Builds the packages into an empty directory.
 fn build(directory: &Path) {
     let _ = fs::remove_dir_all(directory);
-    let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/package"));
-    script.args(["--program", PROGRAM, "--output"]).arg(directory);
-    // Set, so that the script needs no Git repository.
-    succeed(script.env("SOURCE_DATE_EPOCH", "1700000000"));
+    succeed(&mut package(PROGRAM.as_ref(), directory));
 }
 
 /// Returns the file of the directory whose name ends with `ending`.
@@ -91,6 +101,47 @@ fn the_same_program_gives_the_same_packages() {
             [&**PACKAGES, again.path()].map(|directory| fs::read(file_in(directory, ending)).unwrap());
         assert!(first == second, "{ending}: different bytes");
     }
+}
+
+/// Lists the files of an archive or a .deb, below its root.
+fn files_of(package: &Path) -> BTreeSet<String> {
+    let command = if package.extension().unwrap() == "deb" { "dpkg-deb --fsys-tarfile" } else { "gunzip -c" };
+    let list = format!("{command} \"$0\" | tar --list");
+    let listed = succeed(Command::new("bash").args(["-o", "pipefail", "-c", &list]).arg(package));
+    listed.lines().map(|path| path.split_once('/').unwrap().1.to_owned()).collect()
+}
+
+#[test]
+fn packages_of_another_architecture_have_the_same_files_and_its_name() {
+    let (architecture, debian, machine) = FOREIGN;
+    let directory = tempfile::tempdir().unwrap();
+    // The tested program with another architecture in its header, instead of a build with a cross compiler.
+    let (foreign, output) = (directory.path().join("foreign"), directory.path().join("packages"));
+    let mut program = fs::read(PROGRAM).unwrap();
+    program[18..20].copy_from_slice(&machine.to_le_bytes());
+    fs::write(&foreign, program).unwrap();
+    succeed(package(&foreign, &output).args(["--architecture", architecture, "--native", PROGRAM]));
+    for ending in [".tar.gz", ".deb"] {
+        assert_eq!(files_of(&file_in(&output, ending)), files_of(&file_in(&PACKAGES, ending)), "{ending}");
+    }
+    file_in(&output, &format!("-linux-{architecture}.tar.gz"));
+    let package_file = file_in(&output, &format!("_{debian}.deb"));
+    let field = succeed(Command::new("dpkg-deb").arg("--field").arg(package_file).arg("Architecture"));
+    assert_eq!(field.trim_end(), debian);
+
+    let rejected = package(PROGRAM.as_ref(), &output).args(["--architecture", architecture]).output().unwrap();
+    assert_eq!(rejected.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&rejected.stderr).into_owned();
+    assert!(message.contains(&format!("is not a program for {architecture}")), "{message}");
+}
+
+#[test]
+fn lintian_finds_nothing_in_the_package() {
+    // The tested program is not static, and the package declares no dependencies.
+    let dynamic = "undeclared-elf-prerequisites";
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags", dynamic]);
+    assert_eq!(succeed(lintian.arg(file_in(&PACKAGES, ".deb"))), "");
 }
 
 /// Root directory with its own package database.
