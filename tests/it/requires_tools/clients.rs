@@ -45,9 +45,9 @@ fn follow_section(heading: &str, site: &Site, server: &Server) {
         let is_pinned = pinned.contains(package) || pinned.contains(&format!("\"{name}\": \"{version}\""));
         assert!(is_pinned, "{package} is not the version of the tests");
     }
-    let path = format!("{}:{}", target().join("venv/bin").display(), std::env::var("PATH").unwrap());
+    let path = format!("PATH={}:$PATH", target().join("venv/bin").display());
     let mut shell = Command::new("bash");
-    shell.args(["-ec", &run.join("\n")]).current_dir(directory).env("PATH", path);
+    shell.args(["-ec", &[&[&*path], &*run].concat().join("\n")]).current_dir(directory);
     // `npx` must find the program among the packages of the tests.
     shell.env("npm_config_offline", "true").env("TOKEN", site.token("gardener", &[]));
     let printed = succeed(&mut shell);

@@ -88,7 +88,8 @@ fn litestream_replicates_under_load_and_restores_the_same_rows() {
         let restored = wait_for("a replica", || replication.restore("early.db"));
         digests(site, &restored);
         // No writer waits for another, and each has one create in flight: only whole commits, in their order, have this shape.
-        let connection = rusqlite::Connection::open(site.directory().join("early.db")).unwrap();
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let connection = rusqlite::Connection::open_with_flags(site.directory().join("early.db"), flags).unwrap();
         let gaps = "SELECT count(*) FROM plants AS later WHERE plant_id >= ?1 AND NOT EXISTS (
                     SELECT 1 FROM plants AS earlier WHERE earlier.plant_id = later.plant_id - ?1)";
         assert_eq!(connection.query_row(gaps, [WRITERS], |row| row.get::<_, i64>(0)), Ok(0));
