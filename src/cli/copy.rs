@@ -83,7 +83,6 @@ fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
         row("users", counts.users, copied.users),
         row("tokens", counts.tokens, copied.tokens),
         row("shares", counts.shares, copied.shares),
-        row("shares by name", counts.named_shares, copied.named_shares),
         row("idempotency keys", counts.keys, copied.keys),
         row("plants", counts.plants, copied.plants),
     ];

@@ -16,8 +16,8 @@ use super::stdio::is_dash;
 use super::store_options::{CreateOption, StoreOption};
 use super::value_parser::number;
 use plantstore_model::text::Escaped;
+use plantstore_store::StoreError;
 use plantstore_store::archive::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
-use plantstore_store::{Importer, StoreError};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of skipped lines that are reported one by one; further ones are only counted.
@@ -73,10 +73,9 @@ impl Options {
         let skip = self.on_conflict == OnConflict::Skip;
         let mut signal = None;
         let summary = self.store.with(self.new_store.schema_change(), async |store| {
-            let importer = Importer::start(store).await?;
             let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
             let interrupted = async { signal = Some(first_signal.await) };
-            Ok(archive::import(importer, input, skip, interrupted, |event| reporter.report(&event)).await)
+            Ok(archive::import(store, input, skip, interrupted, |event| reporter.report(&event)).await?)
         })?;
         drop(reporter);
         self.report(summary, signal)

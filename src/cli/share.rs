@@ -58,7 +58,7 @@ struct GrantShare {
     store: StoreOption,
 }
 
-/// List shares
+/// List shares: offered by their owners, accepted, or declined
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore share list
@@ -116,9 +116,7 @@ impl GrantShare {
             GrantOutcome::NoOwner => bail!(unknown(&owner)),
             GrantOutcome::NoGrantee => bail!(unknown(&to)),
             GrantOutcome::TooMany => {
-                bail!(
-                    "{SHARES_RECEIVED_MAX} users share their plants with {to} already, which is the most: revoke one first"
-                )
+                bail!("{to} has accepted {SHARES_RECEIVED_MAX} shares already, which is the most: revoke one first")
             }
         }
         let role = role.name();
@@ -139,10 +137,11 @@ impl ListShares {
                 share.owner.to_string(),
                 share.grantee.to_string(),
                 share.role.name().to_owned(),
+                share.state.name().to_owned(),
                 format_date_time(share.created),
             ]
         };
-        let columns = [Wrapped("OWNER"), Wrapped("TO"), Text("ROLE"), Text("SINCE (UTC)")];
+        let columns = [Wrapped("OWNER"), Wrapped("TO"), Text("ROLE"), Text("STATE"), Text("SINCE (UTC)")];
         table::print(columns, &shares.iter().map(row).collect::<Vec<_>>())
     }
 }

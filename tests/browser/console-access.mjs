@@ -150,6 +150,7 @@ async function shares(browser) {
   await page.keyboard.press("Escape");
   await share("bob", "reader");
   await entry(page, "bob").getByText("bob can see your plants").waitFor();
+  await ask("accept as bob");
   await until("the share", async () => (await stored(BOB)).includes("Ivy"));
   await share("bob", "editor");
   await entry(page, "bob").getByText("bob can see, add and delete your plants").waitFor();

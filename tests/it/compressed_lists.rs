@@ -97,8 +97,9 @@ fn small_lists_are_the_same_for_all_clients(#[values(Engine::Sqlite, Engine::Pos
     }
 }
 
+/// The length would tell one owner about the plants of another.
 #[rstest]
-fn large_lists_of_several_owners_are_compressed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn lists_of_several_owners_are_not_compressed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = garden(site, 10_000);
     let server = site.serve(&[]);
@@ -115,15 +116,13 @@ fn large_lists_of_several_owners_are_compressed(#[values(Engine::Sqlite, Engine:
     });
     for path in ["/plants?include=id,owner", "/plants?include=id,owner&limit=9000"] {
         let plain = ada.get(path);
-        let compressed = ada.call("GET", path, &[GZIP], None);
-        assert!(decompress(&compressed) == plain.body, "{path}");
-        assert_eq!(compressed.header("link"), plain.header("link"));
-        assert!(decompress(&Http2::open(&ada).call("GET", path, &[GZIP], None)) == plain.body, "{path}");
+        for asked in [ada.call("GET", path, &[GZIP], None), Http2::open(&ada).call("GET", path, &[GZIP], None)] {
+            assert_eq!((asked.header("content-encoding"), asked.header("link")), (None, plain.header("link")));
+            assert!(asked.body == plain.body, "{path}");
+        }
     }
-    let small = "/plants?include=id,owner&limit=400";
-    let asked = ada.call("GET", small, &[GZIP], None);
-    assert_eq!((asked.header("content-encoding"), &asked.body), (None, &ada.get(small).body));
-    assert_eq!(asked.header("link"), ada.get(small).header("link"));
+    let own = "/plants?include=id,owner&owner=ada";
+    assert!(decompress(&ada.call("GET", own, &[GZIP], None)) == ada.get(own).body);
 }
 
 /// A connection with a small receive buffer, of whose compressed list only the status is read.

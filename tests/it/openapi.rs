@@ -102,6 +102,7 @@ fn the_document_has_every_operation() {
     let found: Vec<&str> = found.iter().map(String::as_str).collect();
     assert_snapshot!(found.join("\n"), @r"
     delete /plants/{id}
+    delete /shares/received/{owner}
     delete /shares/{user}
     delete /tokens/{id}
     get /livez
@@ -114,6 +115,7 @@ fn the_document_has_every_operation() {
     get /tokens
     post /plants
     post /tokens
+    put /shares/received/{owner}
     put /shares/{user}
     ");
     assert_eq!(document()["openapi"], "3.1.0");

@@ -1,4 +1,6 @@
-//! Shares that owners grant and revoke themselves. No response shows which users exist.
+//! Shares that owners offer and revoke themselves, and that grantees accept and leave. No response shows which users exist.
+
+use std::path::Path;
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -19,6 +21,25 @@ fn revoke(client: &Client, to: &str) -> Response {
     client.call("DELETE", &format!("/shares/{to}"), &[], None)
 }
 
+#[track_caller]
+fn accept(client: &Client, owner: &str) -> Response {
+    client.call("PUT", &format!("/shares/received/{owner}"), &[], None)
+}
+
+/// Declines an offer, or leaves.
+#[track_caller]
+fn decline(client: &Client, owner: &str) -> Response {
+    client.call("DELETE", &format!("/shares/received/{owner}"), &[], None)
+}
+
+fn granted(user: &str, role: &str, state: &str) -> Value {
+    json!([{"user": user, "role": role, "state": state}])
+}
+
+fn received(owner: &str, role: &str, state: &str) -> Value {
+    json!([{"owner": owner, "role": role, "state": state}])
+}
+
 /// Shares without their times, which are checked.
 #[track_caller]
 fn shares(client: &Client) -> Value {
@@ -33,31 +54,70 @@ fn shares(client: &Client) -> Value {
 }
 
 #[rstest]
-fn owner_grants_changes_and_revokes_a_share(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn share_gives_access_after_it_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
     ada.plant(1, "Rose");
-    assert_eq!(bob.get("/plants?owner=ada").error(), 40400, "and bob has a session");
-    let granted = grant(&ada, "bob", "reader");
-    assert_eq!((granted.status, granted.text()), (204, ""));
+    let tag = bob.get("/plants").header("etag").expect("a tag").to_owned();
+    assert_eq!(accept(&bob, "ada").error(), 40403);
+    let offered = grant(&ada, "bob", "reader");
+    assert_eq!((offered.status, offered.text()), (204, ""));
+    assert_eq!(shares(&ada), json!({"granted": granted("bob", "reader", "offered"), "received": []}));
+    assert_eq!(shares(&bob), json!({"granted": [], "received": received("ada", "reader", "offered")}));
+    assert_eq!(bob.get("/plants?owner=ada").error(), 40400);
+    assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &tag)], None).status, 304);
+    for _ in 0..2 {
+        let accepted = accept(&bob, "ada");
+        assert_eq!((accepted.status, accepted.text()), (204, ""));
+    }
     // At once on the node that handled it.
-    assert_eq!(bob.get("/plants?owner=ada").text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"}]"#);
     assert_eq!(bob.call("DELETE", "/plants/1?owner=ada", &[], None).error(), 40300);
-    assert_eq!(shares(&ada), json!({"granted": [{"user": "bob", "role": "reader"}], "received": []}));
-    assert_eq!(shares(&bob), json!({"granted": [], "received": [{"owner": "ada", "role": "reader"}]}));
+    assert_eq!(shares(&bob)["received"], received("ada", "reader", "accepted"));
     assert_eq!(grant(&ada, "bob", "editor").status, 204);
+    assert_eq!(shares(&ada)["granted"], granted("bob", "editor", "accepted"), "a change of the role needs no consent");
     assert_eq!(bob.call("DELETE", "/plants/1?owner=ada", &[], None).status, 204);
-    assert_eq!(shares(&ada), json!({"granted": [{"user": "bob", "role": "editor"}], "received": []}));
     assert_eq!(revoke(&ada, "bob").status, 204);
     assert_eq!(bob.get("/plants?owner=ada").error(), 40400);
     assert_eq!(revoke(&ada, "bob").error(), 40403);
     assert_eq!(shares(&ada), json!({"granted": [], "received": []}));
-    assert_eq!(revoke(&bob, "ada").error(), 40403, "a share ends with its owner only");
+    assert_eq!([accept(&bob, "ada").error(), decline(&bob, "ada").error()], [40403; 2]);
 }
 
 #[rstest]
-fn share_takes_effect_when_its_user_appears(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn grantee_declines_and_leaves_unnoticed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let server = site.serve(&[]);
+    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+    let offered = granted("bob", "reader", "offered");
+    assert_eq!(decline(&bob, "ada").error(), 40403);
+    assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    let declined = decline(&bob, "ada");
+    assert_eq!((declined.status, declined.text()), (204, ""));
+    assert_eq!((&shares(&ada)["granted"], &shares(&bob)["received"]), (&offered, &json!([])));
+    assert_eq!([accept(&bob, "ada").error(), decline(&bob, "ada").error()], [40403; 2]);
+    // The owner's next offer is a new one, also after the grantee has left.
+    assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    assert_eq!(accept(&bob, "ada").status, 204);
+    assert_eq!(bob.get("/plants?owner=ada").status, 200);
+    assert_eq!(decline(&bob, "ada").status, 204);
+    assert_eq!(bob.get("/plants?owner=ada").error(), 40400);
+    assert_eq!((&shares(&ada)["granted"], &shares(&bob)["received"]), (&offered, &json!([])));
+    assert_eq!(grant(&ada, "bob", "editor").status, 204);
+    assert_eq!(shares(&bob)["received"], received("ada", "editor", "offered"));
+    // A share of the operator can be left, too, and granted again.
+    for _ in 0..2 {
+        assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+        assert_eq!(shares(&bob)["received"], received("ada", "editor", "accepted"));
+        assert_eq!(decline(&bob, "ada").status, 204);
+    }
+    let listed = String::from_utf8(site.run(&["share", "list"]).stdout).expect("text");
+    assert!(listed.lines().any(|line| line.contains("declined")), "the operator sees the state: {listed}");
+}
+
+#[rstest]
+fn offer_is_there_when_its_user_appears(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let server = site.serve(&[]);
     let ada = manager(site, &server, "ada");
@@ -66,15 +126,23 @@ fn share_takes_effect_when_its_user_appears(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(grant(&ada, "eve", "reader").status, 204);
     assert_eq!(revoke(&ada, "eve").status, 204);
     let (bob, eve) = (manager(site, &server, "bob"), manager(site, &server, "eve"));
+    assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
+    assert_eq!(accept(&bob, "ada").status, 204);
     assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"}]"#);
-    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "reader"}]));
-    assert_eq!(eve.get("/plants").text(), "[]");
-    // A deleted user loses it, and so does the next of this name.
-    assert!(site.run(&["user", "delete", "bob", "--yes"]).status.success());
-    let bob = manager(site, &server, "bob");
-    assert_eq!(bob.get("/plants").text(), "[]");
+    assert_eq!(accept(&eve, "ada").error(), 40403);
+    // The acceptance of a deleted user ends, and so does a refusal: the next user of this name has an offer.
+    for _ in 0..2 {
+        assert!(site.run(&["user", "delete", "bob", "--yes"]).status.success());
+        let bob = manager(site, &server, "bob");
+        assert_eq!(bob.get("/plants").text(), "[]");
+        assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
+        assert_eq!(decline(&bob, "ada").status, 204);
+    }
+    assert_eq!(shares(&ada)["granted"], granted("bob", "reader", "offered"));
     // The share of a deleted owner ends.
+    let bob = manager(site, &server, "bob");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    assert_eq!(accept(&bob, "ada").status, 204);
     assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
     wait_for("the end of the share", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
     assert_eq!(shares(&bob)["received"], json!([]));
@@ -94,17 +162,18 @@ fn owner_and_operator_change_the_same_share(#[values(Engine::Sqlite, Engine::Pos
     assert!(by_operator("reader"));
     let since = ada.get("/shares").json()["granted"][0]["created_at"].clone();
     assert_eq!(grant(&ada, "bob", "editor").status, 204);
-    let granted = ada.get("/shares").json()["granted"].clone();
-    assert_eq!(granted, json!([{"user": "bob", "role": "editor", "created_at": since}]));
-    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "editor"}]));
+    let share = ada.get("/shares").json()["granted"][0].clone();
+    assert_eq!(share, json!({"user": "bob", "role": "editor", "state": "accepted", "created_at": since}));
+    assert_eq!(shares(&bob)["received"], received("ada", "editor", "accepted"));
     assert_eq!(listed().len(), 1);
     assert!(by_operator("reader"));
-    assert_eq!(shares(&bob)["received"], json!([{"owner": "ada", "role": "reader"}]));
-    assert_eq!(listed()[0]["role"], "reader");
+    assert_eq!(shares(&bob)["received"], received("ada", "reader", "accepted"));
+    assert_eq!((&listed()[0]["role"], &listed()[0]["state"]), (&json!("reader"), &json!("accepted")));
     assert_eq!(revoke(&ada, "bob").status, 204);
     assert_eq!(listed().len(), 0);
     assert_eq!(grant(&ada, "absent-user", "editor").status, 204);
-    assert_eq!((listed()[0]["to"].clone(), listed()[0]["role"].clone()), (json!("absent-user"), json!("editor")));
+    let offer = listed()[0].clone();
+    assert_eq!([&offer["to"], &offer["role"], &offer["state"]], ["absent-user", "editor", "offered"]);
     assert!(operator(&["revoke", "--owner", "ada", "--to", "absent-user"]).status.success());
     assert_eq!(shares(&ada)["granted"], json!([]));
 }
@@ -137,17 +206,19 @@ fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)]
     for name in ["%20", "a%20b", "%00", "%ff", "%E2%80%8B", &"x".repeat(256)] {
         assert_eq!(put(&format!("/shares/{name}"), valid).error(), 40007, "{name}");
         assert_eq!(revoke(&ada, name).error(), 40007, "{name}");
+        assert_eq!([accept(&ada, name).error(), decline(&ada, name).error()], [40007; 2], "{name}");
     }
     assert_eq!(put("/shares", valid).error(), 40500);
     assert_eq!(put("/shares/", valid).error(), 40401);
     assert_eq!(shares(&ada)["granted"], json!([]));
     assert_eq!(put("/shares/%C3%85sa%2F%2B%40x", valid).status, 204);
-    assert_eq!(shares(&ada)["granted"], json!([{"user": "Åsa/+@x", "role": "reader"}]));
+    assert_eq!(shares(&ada)["granted"], granted("Åsa/+@x", "reader", "offered"));
     assert_eq!(revoke(&ada, "%C3%85sa%2F+@x").status, 204);
     let plain = server.client(&site.token("ada", &[]));
     assert_eq!(plain.get("/shares").error(), 40300);
     assert_eq!(grant(&plain, "bob", "reader").error(), 40300);
     assert_eq!(revoke(&plain, "bob").error(), 40300);
+    assert_eq!([accept(&plain, "bob").error(), decline(&plain, "bob").error()], [40300; 2]);
 }
 
 #[rstest]
@@ -198,68 +269,74 @@ fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgre
     // The operator can grant more than the limit.
     site.execute("INSERT INTO users (name, created_at) VALUES ('one', 0), ('two', 0)");
     site.execute(
-        "INSERT INTO shares (grantee_id, owner_id, role, created_at)
-         SELECT user_id, 1, 'editor', 0 FROM users WHERE name IN ('one', 'two')",
+        "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id)
+         SELECT name, 1, 'editor', 0, user_id FROM users WHERE name IN ('one', 'two')",
     );
     assert_eq!(grant(&ada, "one", "reader").status, 204, "the role of a share can change beyond the limit");
     assert_eq!(grant(&ada, "another", "reader").error(), 40903);
 }
 
-/// A grant replaces a share of the operator by one of the owner, in another table. A revocation during the grant waits for it.
+/// Only what a user has accepted counts, so others cannot use up the limit.
 #[rstest]
-#[case::requires_postgres()]
-fn revocation_during_a_grant_ends_the_share() {
-    const WAITING: &str =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    let site = &Site::new(Engine::Postgres);
-    let server = site.serve(&[]);
-    let ada = &manager(site, &server, "ada");
-    let _bob = manager(site, &server, "bob");
-    assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.shares IN EXCLUSIVE MODE");
-    std::thread::scope(|scope| {
-        let granting = scope.spawn(|| grant(ada, "bob", "editor"));
-        wait_for("the grant to wait", || (site.rows(WAITING) == [1]).then_some(()));
-        let revoking = scope.spawn(|| revoke(ada, "bob"));
-        wait_for("the revocation to wait", || (site.rows(WAITING) == [2]).then_some(()));
-        drop(held);
-        assert_eq!(granting.join().expect("a response").status, 204);
-        assert_eq!(revoking.join().expect("a response").status, 204);
-    });
-    assert_eq!(shares(ada), json!({"granted": [], "received": []}));
-}
-
-/// The limit on received shares counts by name, and so does not show who exists.
-#[rstest]
-fn received_shares_are_limited_by_name(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+fn accepted_shares_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let owners = ["ada", "eve", "joe"].map(|user| manager(site, &server, user));
-    let _bob = manager(site, &server, "bob");
+    let bob = manager(site, &server, "bob");
     site.execute(
-        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 99)
+        "WITH RECURSIVE numbers (n) AS (SELECT 100 UNION ALL SELECT n + 1 FROM numbers WHERE n < 304)
          INSERT INTO users (name, created_at) SELECT 'owner' || n, 0 FROM numbers",
     );
-    for name in ["bob", "absent-user"] {
-        site.execute(&format!(
-            "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
-             SELECT '{name}', user_id, 'reader', 0 FROM users WHERE name LIKE 'owner%'"
-        ));
-        let mut responses: Vec<Response> = std::thread::scope(|scope| {
-            let attempts: Vec<_> = owners
-                .iter()
-                .zip([&server, &other, &server])
-                .map(|(owner, node)| {
-                    let client = Client { address: node.address(), token: owner.token.clone() };
-                    scope.spawn(move || grant(&client, name, "reader"))
-                })
-                .collect();
-            attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
-        });
-        responses.sort_by_key(|response| response.status);
-        assert_eq!(responses.iter().map(|response| response.status).collect::<Vec<_>>(), [204, 409, 409], "{name}");
-        assert_eq!(responses[1].error(), 40903);
+    site.execute(
+        "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id)
+         SELECT 'bob', user_id, 'reader', user_id, CASE WHEN name < 'owner197' THEN 1 END
+         FROM users WHERE name LIKE 'owner%'",
+    );
+    let listed = shares(&bob)["received"].as_array().expect("an array").clone();
+    assert_eq!(listed.iter().filter(|share| share["state"] == "accepted").count(), 97);
+    let offers: Vec<_> = listed.iter().filter(|share| share["state"] == "offered").collect();
+    assert_eq!((offers.len(), &offers[0]["owner"]), (100, &json!("owner205")), "the newest");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let attempts: Vec<_> = (0..8)
+            .map(|number| {
+                let node = if number % 2 == 0 { &server } else { &other };
+                let client = Client { address: node.address(), token: bob.token.clone() };
+                scope.spawn(move || accept(&client, &format!("owner{}", 197 + number)).status)
+            })
+            .collect();
+        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 3, "{statuses:?}");
+    assert_eq!(accept(&bob, "owner300").error(), 40903);
+    assert_eq!(accept(&bob, "owner100").status, 204, "it is accepted already");
+    assert_eq!(accept(&bob, "absent").error(), 40403, "the limit does not show who exists");
+    let operator = site.run(&["share", "grant", "--owner", "owner300", "--to", "bob", "--role", "reader"]);
+    assert!(String::from_utf8_lossy(&operator.stderr).contains("bob has accepted 100 shares already"), "{operator:?}");
+    assert_eq!(decline(&bob, "owner100").status, 204);
+    assert_eq!(accept(&bob, "owner300").status, 204);
+}
+
+/// What gave access in 0.6.0 is accepted; a share with a name that no user has is an offer.
+#[rstest]
+fn shares_of_an_earlier_release_stay_effective(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+    let site = &Site::new(engine);
+    let released = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/0.6.0.db");
+    match engine {
+        Engine::Sqlite => drop(std::fs::copy(&released, site.file()).expect("a copy")),
+        Engine::Postgres => {
+            let copy = site.directory().join("released.db");
+            std::fs::copy(&released, &copy).expect("a copy");
+            assert!(site.run(&["restore", copy.to_str().expect("text")]).status.success());
+        }
     }
+    let server = site.serve(&[]);
+    let token = std::fs::read_to_string(released.with_extension("token")).expect("the token beside it");
+    let ada = server.client(token.trim_end());
+    let expected = [("absent", "reader", "offered"), ("bob", "reader", "accepted"), ("cyd", "editor", "accepted")];
+    let expected = expected.map(|(user, role, state)| granted(user, role, state)[0].clone());
+    assert_eq!(shares(&ada), json!({"granted": expected, "received": received("bob", "reader", "accepted")}));
+    let [bob, cyd] = ["bob", "cyd"].map(|user| server.client(&site.token(user, &[])));
+    assert_eq!(bob.get("/plants/1?owner=ada").text(), r#"{"name":"Rose","tag":"red"}"#);
+    assert_eq!(cyd.call("DELETE", "/plants/1?owner=ada", &[], None).status, 204);
 }
 
 /// Every pair of users, with every operation on tokens and shares: the responses to a caller are the same whether the other user
@@ -291,6 +368,8 @@ fn no_response_shows_which_users_tokens_or_shares_exist(#[values(Engine::Sqlite,
                 ("grant again", grant(client, other, "reader")),
                 ("change", grant(client, other, "editor")),
                 ("bad role", grant(client, other, "owner")),
+                ("accept", accept(client, other)),
+                ("decline", decline(client, other)),
                 ("revoke their token while sharing", revoke_token()),
                 ("their plants", client.get(&format!("/plants?owner={other}"))),
                 ("their plant", client.get(&format!("/plants/1?owner={other}"))),
@@ -320,7 +399,7 @@ fn no_response_shows_which_users_tokens_or_shares_exist(#[values(Engine::Sqlite,
         }
     }
     assert_eq!(eve.get("/me").status, 200);
-    assert_eq!(shares(&eve), json!({"granted": [{"user": "absent", "role": "reader"}], "received": []}));
+    assert_eq!(shares(&eve), json!({"granted": granted("absent", "reader", "offered"), "received": []}));
 }
 
 #[rstest]
@@ -329,6 +408,7 @@ fn share_is_revoked_on_every_node(#[values(Engine::Sqlite, Engine::Postgres)] en
     let (server, other) = (site.serve(&[]), site.serve(&[]));
     let (ada, bob) = (manager(site, &server, "ada"), manager(site, &other, "bob"));
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
+    assert_eq!(accept(&bob, "ada").status, 204);
     wait_for("the share on the other node", || (bob.get("/plants?owner=ada").status == 200).then_some(()));
     assert_eq!(revoke(&ada, "bob").status, 204);
     let revoked = Stopwatch::start();

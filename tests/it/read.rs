@@ -70,6 +70,7 @@ fn unknown_plant_is_the_same_404_as_for_delete(#[values(Engine::Sqlite, Engine::
     let granted =
         bob.call("PUT", "/shares/ada", &[("Content-Type", "application/json")], Some(br#"{"role":"reader"}"#));
     assert_eq!(granted.status, 204);
+    assert_eq!(ada.call("PUT", "/shares/received/bob", &[], None).status, 204);
     assert_eq!(ada.get("/plants/1?owner=bob&include=owner").text(), r#"{"owner":"bob","name":"Rose"}"#);
     assert_eq!(ada.get("/plants/1").error(), 40400, "without an owner it is the caller's own");
     for (path, code) in [

@@ -292,7 +292,7 @@ fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqli
     }
     server.stop();
     // The changes of the first transaction of a deletion.
-    site.execute("INSERT INTO departed_users VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
+    site.execute("INSERT INTO departed_users (user_id) VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
     let server = site.serve(&[]);
     assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
     let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");

@@ -15,7 +15,7 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// Counts the transactions in PostgreSQL that wait for the lock of a token.
 const WAITING_FOR_TOKEN: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-                                 AND wait_event_type = 'Lock' AND query LIKE '%FOR SHARE'";
+                                 AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO tokens%'";
 
 /// A client whose token has all scopes.
 pub(crate) fn manager(site: &Site, server: &Server, user: &str) -> Client {
@@ -326,7 +326,7 @@ pub(crate) fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
     match site.engine {
         Engine::Sqlite => site.hold_writes(),
         Engine::Postgres => {
-            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares IN EXCLUSIVE MODE"))
+            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares_by_name IN EXCLUSIVE MODE"))
         }
     }
 }
@@ -357,7 +357,7 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     assert_eq!(server.log().matches("token created").count(), 1, "{}", server.log());
 }
 
-/// The other transaction holds the row of the token and waits for that of the user, which the request has locked. The database
+/// The other transaction holds the row of the user and waits for the lock of the user's changes, which the request has. The database
 /// rolls the request back, because it looks for a deadlock 5 s after the request began to wait, and later for the other one.
 #[rstest]
 #[case::requires_postgres()]
@@ -368,13 +368,12 @@ fn change_is_retried_after_a_deadlock() {
     site.execute(
         "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $do$",
     );
-    let mut other = site.hold(
-        "BEGIN; SET LOCAL deadlock_timeout = '50s'; SELECT 1 FROM plantstore.tokens WHERE token_id = 1 FOR UPDATE",
-    );
+    let mut other = site
+        .hold("BEGIN; SET LOCAL deadlock_timeout = '50s'; SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
     let response = std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));
         wait_for("the request to wait", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
-        other.send("SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
+        other.send("SELECT pg_advisory_xact_lock(-5873301895286449354)");
         other.finish();
         creating.join().expect("a response")
     });
@@ -423,6 +422,13 @@ fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres
     assert_eq!(with_id("PUT", "/shares/bob", "r4", Some(br#"{"role":"reader"}"#)), 204);
     assert_eq!(with_id("DELETE", "/shares/bob", "r5", None), 204);
     assert_eq!(with_id("DELETE", "/shares/bob", "r6", None), 404);
+    site.execute(
+        "INSERT INTO users (name, created_at) VALUES ('eve', 0);
+         INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
+         SELECT 'ada', user_id, 'reader', 0 FROM users WHERE name = 'eve'",
+    );
+    assert_eq!(with_id("PUT", "/shares/received/eve", "r7", None), 204);
+    assert_eq!(with_id("DELETE", "/shares/received/eve", "r8", None), 204);
     server.stop();
     let lines: Vec<Value> = server
         .log()
@@ -441,6 +447,8 @@ fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres
             json!(["token revoked", "r2", "ada", 1, 2, null]),
             json!(["share granted", "r4", "ada", 1, "bob", "reader"]),
             json!(["share revoked", "r5", "ada", 1, "bob", null]),
+            json!(["share accepted", "r7", "ada", 1, "eve", null]),
+            json!(["share declined", "r8", "ada", 1, "eve", null]),
         ]
     );
 }

@@ -129,6 +129,8 @@ mod tests {
             ("/plants/x", "/plants/{id}"),
             ("/tokens/1", "/tokens/{id}"),
             ("/shares/ada", "/shares/{user}"),
+            ("/shares/received", "/shares/{user}"),
+            ("/shares/received/ada", "/shares/received/{owner}"),
             ("/docs/", "/docs"),
             ("/docs/page.css", "/docs/{file}"),
             ("/console/a/b", "/console/{file}"),

@@ -3,9 +3,9 @@
 mod accounts;
 pub mod archive;
 pub mod cache;
+mod database;
 mod error;
 mod idempotency;
-mod limits;
 mod merge;
 mod metrics;
 pub mod new_file;
@@ -14,7 +14,7 @@ mod plants;
 mod postgres;
 mod range;
 mod reserve;
-mod row;
+mod sql;
 mod sqlite;
 mod store;
 mod transfer;
@@ -23,13 +23,12 @@ mod version;
 mod write_queue;
 
 pub use self::accounts::{
-    CollectionAccess, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredName, StoredShare,
-    StoredToken, StoredUser,
+    AcceptOutcome, CollectionAccess, CreateTokenOutcome, GrantOutcome, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX,
+    SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
 pub use self::archive::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
-pub use self::limits::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, SWEEP_DELAY, TOKENS_MAX};
 pub use self::options::{OpenOptions, SchemaChange};
 pub use self::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
 pub use self::postgres::{PlacedTable, Placement};
@@ -37,8 +36,8 @@ pub use self::range::{PlantRange, end_ranges_after};
 pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
 pub use self::transfer::{
-    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Selection,
-    ShareRecord, Snapshot, SnapshotChunk, TokenRecord, UserRecord,
+    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord, Snapshot,
+    SnapshotChunk, TokenRecord, UserRecord,
 };
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
 pub use self::version::Version;

@@ -3,7 +3,6 @@
 //! Reads are pipelined on a few connections. Writes go through the same queue as in the embedded engine. Every wait has a
 //! deadline, so that a database that is down, frozen or unreachable leads to an error and never to a request that hangs.
 
-mod accounts;
 mod admin;
 mod batch_collector;
 mod batch_statements;
@@ -23,18 +22,15 @@ mod readers;
 mod restore;
 mod rows;
 mod schema;
-mod self_service;
-mod shares;
 mod snapshot;
 mod start;
 mod statements;
-mod sweep;
 mod tls;
 mod version_reader;
 mod writer;
 
 pub(crate) use self::distribution::distribute;
-pub(crate) use self::engine::Postgres;
+pub(crate) use self::engine::{Postgres, Transaction};
 pub(crate) use self::import::Importer;
 pub use self::placement::{PlacedTable, Placement};
 pub(crate) use self::restore::RestoreTarget;

@@ -4,7 +4,6 @@
 //! read long lists in steps and hold no transaction between two steps, so that the WAL can always be reset. The command line
 //! opens the same file as a running server; SQLite's locks synchronize them.
 
-mod accounts;
 mod checkpoint;
 mod checkpointer;
 mod connection;
@@ -17,14 +16,11 @@ mod metrics;
 mod restore;
 mod rows;
 mod schema;
-mod self_service;
-mod shares;
 mod snapshot;
-mod sweep;
 mod version_cache;
 mod writer;
 
-pub(crate) use self::engine::Sqlite;
+pub(crate) use self::engine::{Sqlite, Transaction};
 pub(crate) use self::import::Importer;
 pub(crate) use self::restore::RestoreTarget;
 pub(crate) use self::schema::check_schema;

@@ -7,12 +7,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
-use jiff::Timestamp;
 
-use crate::accounts::{
-    CollectionAccess, CreateTokenOutcome, GrantByNameOutcome, GrantOutcome, GrantedShare, StoredShare, StoredToken,
-    StoredUser,
-};
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, WriteResult};
 use crate::options::OpenOptions;
@@ -24,8 +19,7 @@ use crate::url::StoreUrl;
 use crate::version::Version;
 use crate::write_queue::{Job, WriteQueue};
 use plantstore_model::plant::{NewPlant, PlantId};
-use plantstore_model::token::{TokenAttributes, TokenHash, TokenId};
-use plantstore_model::user::{Role, UserId, UserName};
+use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
 /// Evaluates an expression on the value of the engine that `$value` holds.
@@ -168,161 +162,6 @@ impl Store {
         Ok(last)
     }
 
-    pub async fn find_token(&self, hash: &TokenHash) -> Result<Option<StoredToken>, StoreError> {
-        dispatch!(self, engine => engine.find_token(hash).await)
-    }
-
-    /// Records in the background that the token was used on `day`. The record may be lost.
-    pub fn record_token_use(&self, token: TokenId, day: Timestamp) {
-        self.queue().record_token_use(token, day);
-    }
-
-    /// Creates a token, and its user if there is none of that name; [`StoreError::NewUserName`] if the name is not allowed for
-    /// new users.
-    pub async fn create_token(
-        &self,
-        user: &UserName,
-        hash: &TokenHash,
-        attributes: &TokenAttributes,
-    ) -> Result<TokenId, StoreError> {
-        if let Err(fault) = user.check_new()
-            && self.find_user(user).await?.is_none()
-        {
-            return Err(StoreError::NewUserName(fault));
-        }
-        dispatch!(self, engine => engine.create_token(user, hash, attributes).await)
-    }
-
-    /// Returns the id of the user of this name. Creates a user without tokens and plants if there is none. Concurrent calls on
-    /// several nodes create one user, and a call can always be repeated. [`StoreError::NewUserName`] if there is no such user
-    /// and the name is not allowed for new users.
-    pub async fn ensure_user(&self, name: &UserName) -> Result<UserId, StoreError> {
-        if let Some(user) = self.find_user(name).await? {
-            return Ok(user);
-        }
-        name.check_new().map_err(StoreError::NewUserName)?;
-        let (name, now) = (name.clone(), Timestamp::now());
-        self.queue().execute(None, |reply| Job::CreateUser { name, now, reply }).await
-    }
-
-    async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {
-        dispatch!(self, engine => engine.find_user(name).await)
-    }
-
-    /// Returns all tokens, or those of one user, in ascending order of id.
-    pub async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
-        dispatch!(self, engine => engine.tokens(user).await)
-    }
-
-    /// Revokes a token permanently; false if there is none of this id. A revoked token keeps its time of revocation.
-    pub async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.revoke_token(token, now).await)
-    }
-
-    /// Creates a token that its user requests with another one. The limit on active tokens holds for concurrent requests on all
-    /// nodes, and no token is created with one that is revoked or expired. Removes the oldest tokens that are not active
-    /// beyond a limit.
-    pub async fn create_own_token(
-        &self,
-        user: UserId,
-        hash: &TokenHash,
-        attributes: &TokenAttributes,
-    ) -> Result<CreateTokenOutcome, StoreError> {
-        dispatch!(self, engine => engine.create_own_token(user, hash, attributes).await)
-    }
-
-    /// Returns the tokens of a user in ascending order of id.
-    pub async fn own_tokens(&self, user: UserId) -> Result<Vec<StoredToken>, StoreError> {
-        dispatch!(self, engine => engine.own_tokens(user).await)
-    }
-
-    /// Revokes a token of this user permanently; false if the user has none of this id, or it is revoked already.
-    pub async fn revoke_own_token(&self, user: UserId, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.revoke_own_token(user, token, now).await)
-    }
-
-    /// Returns all users, or the one of this name, in the order of their names.
-    pub async fn users(&self, name: Option<&UserName>) -> Result<Vec<StoredUser>, StoreError> {
-        dispatch!(self, engine => engine.users(name).await)
-    }
-
-    /// Returns true if the store never had a user. With PostgreSQL, users who were deleted and swept do not count.
-    pub async fn is_unused(&self) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.is_unused().await)
-    }
-
-    /// Deletes a user with their tokens and shares in one transaction; false if there is none of this name. Their plants are
-    /// inaccessible from then on, and [`Store::sweep_deleted_users`] removes them.
-    pub async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.delete_user(name).await)
-    }
-
-    /// Removes some rows of deleted users (plants and keys; on PostgreSQL also rows of writers that ended) and returns their number; 0 if none are left. Never locks the store for
-    /// long. Call it [`SWEEP_DELAY`](crate::SWEEP_DELAY) after the deletion: until then a server may still accept a cached token
-    /// of the user, and would return an incomplete list.
-    pub async fn sweep_deleted_users(&self) -> Result<u64, StoreError> {
-        dispatch!(self, engine => engine.sweep_deleted_users().await)
-    }
-
-    /// Removes some expired keys and returns their number; 0 if none are left. Never locks the store for long.
-    pub async fn sweep_expired_keys(&self) -> Result<u64, StoreError> {
-        dispatch!(self, engine => engine.sweep_expired_keys().await)
-    }
-
-    /// Returns the collections that others share with this user, in the order of the owners' names.
-    pub async fn shared_with(&self, user: UserId) -> Result<Vec<CollectionAccess>, StoreError> {
-        dispatch!(self, engine => engine.shared_with(user).await)
-    }
-
-    /// Shares the plants of one user with another. If they are shared already, the role changes. The grantee gets a new version,
-    /// because their list changes.
-    pub async fn grant_share(
-        &self,
-        owner: &UserName,
-        to: &UserName,
-        role: Role,
-        now: Timestamp,
-    ) -> Result<GrantOutcome, StoreError> {
-        dispatch!(self, engine => engine.grant_share(owner, to, role, now).await)
-    }
-
-    /// Returns all shares, or those of one owner, or those with one user, in the order of the names.
-    pub async fn shares(
-        &self,
-        owner: Option<&UserName>,
-        to: Option<&UserName>,
-    ) -> Result<Vec<StoredShare>, StoreError> {
-        dispatch!(self, engine => engine.shares(owner, to).await)
-    }
-
-    /// Shares the plants of the owner with the user of this name, at once or when there is such a user. If they are shared
-    /// already, the role changes. The outcome does not depend on whether there is such a user, and the limits hold for
-    /// concurrent requests on all nodes.
-    pub async fn grant_own_share(
-        &self,
-        owner: UserId,
-        to: &UserName,
-        role: Role,
-        now: Timestamp,
-    ) -> Result<GrantByNameOutcome, StoreError> {
-        dispatch!(self, engine => engine.grant_own_share(owner, to, role, now).await)
-    }
-
-    /// Returns the shares of an owner in the order of the grantees' names.
-    pub async fn granted_shares(&self, owner: UserId) -> Result<Vec<GrantedShare>, StoreError> {
-        dispatch!(self, engine => engine.granted_shares(owner).await)
-    }
-
-    /// Removes a share of this owner; false if there is none.
-    pub async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.revoke_own_share(owner, to).await)
-    }
-
-    /// Removes a share; false if there is none. The grantee gets a new version, because their list changes.
-    pub async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
-        dispatch!(self, engine => engine.revoke_share(owner, to).await)
-    }
-
     /// Checks that the store responds.
     pub async fn ping(&self) -> Result<(), StoreError> {
         dispatch!(self, engine => engine.ping().await)
@@ -349,7 +188,7 @@ impl Store {
         dispatch!(self, engine => engine.close().await);
     }
 
-    fn queue(&self) -> &WriteQueue {
+    pub(crate) fn queue(&self) -> &WriteQueue {
         dispatch!(self, engine => engine.queue())
     }
 

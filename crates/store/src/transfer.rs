@@ -9,9 +9,7 @@ mod table;
 
 pub use self::import::{ImportOutcome, ImportResult, ImportRow};
 pub(crate) use self::records::{ChunkBuilder, Record};
-pub use self::records::{
-    Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, ShareRecord, SnapshotChunk, TokenRecord, UserRecord,
-};
+pub use self::records::{Counts, KeyRecord, LastIds, PlantRecord, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
 pub use self::snapshot::{Selection, Snapshot};
 pub(crate) use self::snapshot::{SnapshotError, SnapshotMessage};
 pub(crate) use self::table::{Column, ColumnType, Value, hex, names};

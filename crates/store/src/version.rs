@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 
-/// The version of a user. It increases at least with each change of the user's plants, and when the operator changes a share with the
-/// user. It is never reused.
+/// The version of a user. It increases at least with each change of the user's plants. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(i64);
 

@@ -134,7 +134,7 @@ fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine:
     let issuer = Issuer::start(&[&key]);
     let server = serve(site, &issuer, &[]);
     let scope = json!({ "scope": "plants:read tokens:manage shares:manage" });
-    let ada = server.client(&key.token(&with(issuer.claims("ada"), scope)));
+    let ada = server.client(&key.token(&with(issuer.claims("ada"), scope.clone())));
     let me = ada.get("/me").json();
     assert_eq!((&me["user"], &me["token"]["issuer"]), (&json!("ada"), &json!(issuer.url())));
     assert!(me["token"].get("id").is_none() && me["token"].get("label").is_none(), "{me}");
@@ -154,8 +154,9 @@ fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine:
     let listed = String::from_utf8(site.run(&["token", "list", "--json"]).stdout).expect("text");
     assert!(listed.contains(r#""created_by": "issuer""#), "{listed}");
 
-    // A share with a name takes effect when the issuer's user of this name first appears.
+    // An offer to a name is there when the issuer's user of this name first appears.
     assert_eq!(ada.call("PUT", "/shares/bob", &headers, Some(br#"{"role":"reader"}"#)).status, 204);
-    let bob = server.client(&key.token(&issuer.claims("bob")));
+    let bob = server.client(&key.token(&with(issuer.claims("bob"), scope)));
+    assert_eq!(bob.call("PUT", "/shares/received/ada", &[], None).status, 204);
     assert_eq!(bob.get("/plants?owner=ada").text(), "[]");
 }

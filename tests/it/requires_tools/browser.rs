@@ -142,6 +142,10 @@ fn run_part(script: &str, part: &str) {
     script.run_with_commands(|command| {
         match command {
             "share of bob" => operate(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]),
+            "accept as bob" => {
+                let bob = server.client(&site.token("bob", &["--scope", "shares:manage"]));
+                assert_eq!(bob.call("PUT", "/shares/received/ada", &[], None).status, 204);
+            }
             "revoke first" => operate(&site, &["token", "revoke", "1"]),
             other => share(&site, other),
         }

@@ -310,7 +310,7 @@ fn newer_schema_is_accepted_only_if_it_is_compatible() {
     site.execute(
         "ALTER TABLE plants ADD COLUMN planted_at bigint; ALTER TABLE users ADD COLUMN email text;
          ALTER TABLE tokens ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE pots (pot_id bigint PRIMARY KEY);
-         INSERT INTO schema_versions VALUES (4, 1)",
+         INSERT INTO schema_versions VALUES (5, 1)",
     );
     for arguments in [&[][..], &["--no-migrate"]] {
         let server = node.serve(arguments);
@@ -318,11 +318,11 @@ fn newer_schema_is_accepted_only_if_it_is_compatible() {
         works(&server, &node.run(&["token", "create", "--user", "bob"]));
     }
     node.run(&["migrate"]);
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4, 5]);
 
-    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (5, 5)");
+    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (6, 6)");
     for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
-        let newer = "was written by a newer plantstore (schema 5, this one knows 3): use that release or a later one";
+        let newer = "was written by a newer plantstore (schema 6, this one knows 4): use that release or a later one";
         assert!(words.contains(newer), "{words}");
     }
 }
@@ -349,7 +349,32 @@ fn database_of_the_previous_release_is_migrated() {
     assert_eq!(ada.ids(), [1, 2]);
     let shared = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
     assert!(shared.status.success());
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3]);
+    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
+}
+
+/// The database of 0.6.0 has two tables of shares.
+#[test]
+fn shares_of_the_previous_release_are_migrated() {
+    let site = Site::new(Engine::Postgres);
+    let tokens = ["ada", "bob", "cyd"].map(|user| site.token(user, &[]));
+    site.execute(
+        "ALTER TABLE shares_by_name DROP COLUMN grantee_id, DROP COLUMN declined_at;
+         DELETE FROM schema_versions WHERE version > 3;
+         INSERT INTO shares (grantee_id, owner_id, role, created_at) VALUES (2, 1, 'editor', 1), (3, 1, 'reader', 2);
+         INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
+         VALUES ('bob', 1, 'reader', 3), ('ada', 3, 'editor', 4), ('absent', 1, 'reader', 5)",
+    );
+    let server = site.serve(&[]);
+    let listed = Operator::at(site.url()).json(&["share", "list"]);
+    let words = ["owner", "to", "role", "state"];
+    let line = |share: &serde_json::Value| words.map(|word| share[word].as_str().expect("text").to_owned()).join(" ");
+    let lines: Vec<String> = listed.as_array().expect("an array").iter().map(line).collect();
+    let expected =
+        ["ada absent reader offered", "ada bob reader accepted", "ada cyd reader accepted", "cyd ada editor accepted"];
+    assert_eq!(lines, expected);
+    let [ada, bob, cyd] = tokens.map(|token| server.client(&token));
+    assert_eq!([&bob, &cyd].map(|client| client.get("/plants?owner=ada").status), [200; 2]);
+    assert_eq!(ada.get("/plants?owner=cyd").status, 200);
 }
 
 /// An upgrade first adds columns while nodes of the previous release run.

@@ -23,7 +23,7 @@ pub(super) const CHECKS: &[Check] = &[
         "a token cannot give an expiry later than its own, nor be repeated",
         token_limits
     ),
-    check!(Full, "account-shares", "a share with a name that no user has can be granted, listed and revoked", shares),
+    check!(Full, "account-shares", "a share with a name that no user has can be offered, listed and revoked", shares),
 ];
 
 async fn me(run: &mut Run) -> CheckResult {
@@ -117,8 +117,12 @@ async fn shares(run: &mut Run) -> CheckResult {
     }
     granted.expect_status(204)?;
     let (response, shares) = listed?;
-    let granted = shares["granted"].as_array().is_some_and(|shares| shares.iter().any(|share| share["user"] == name));
-    response.expect(granted, "the new share")?;
+    let is_new = |share: &Value| share["user"] == name && share["state"] == "offered";
+    response.expect(shares["granted"].as_array().is_some_and(|shares| shares.iter().any(is_new)), "the new offer")?;
     revoked.expect_status(204)?;
-    run.send(Request::new("DELETE", path)).await?.expect_error(404, 40403)
+    run.send(Request::new("DELETE", path)).await?.expect_error(404, 40403)?;
+    for method in ["PUT", "DELETE"] {
+        run.send(Request::new(method, format!("/shares/received/{name}"))).await?.expect_error(404, 40403)?;
+    }
+    Ok(())
 }

@@ -18,6 +18,8 @@ pub(super) enum Change<'a> {
     TokenRevoked(TokenId),
     ShareGranted(&'a UserName, Role),
     ShareRevoked(&'a UserName),
+    ShareAccepted(&'a UserName),
+    ShareDeclined(&'a UserName),
 }
 
 /// A change whose outcome is unknown.
@@ -28,6 +30,8 @@ pub(super) enum Attempt<'a> {
     RevokeToken(TokenId),
     GrantShare(&'a UserName),
     RevokeShare(&'a UserName),
+    AcceptShare(&'a UserName),
+    DeclineShare(&'a UserName),
 }
 
 /// Writes the line of a change to the log.
@@ -59,6 +63,12 @@ impl AuditLog {
             Change::ShareRevoked(target) => {
                 tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.as_str(), "share revoked");
             }
+            Change::ShareAccepted(target) => {
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.as_str(), "share accepted");
+            }
+            Change::ShareDeclined(target) => {
+                tracing::info!(target: AUDIT_LOG, request_id, actor, token_id, target = target.as_str(), "share declined");
+            }
         }
     }
 
@@ -72,6 +82,8 @@ impl AuditLog {
                 Attempt::RevokeToken(id) => ("revoke token", id.get().to_string()),
                 Attempt::GrantShare(to) => ("grant share", to.as_str().to_owned()),
                 Attempt::RevokeShare(to) => ("revoke share", to.as_str().to_owned()),
+                Attempt::AcceptShare(owner) => ("accept share", owner.as_str().to_owned()),
+                Attempt::DeclineShare(owner) => ("decline share", owner.as_str().to_owned()),
             };
             tracing::warn!(target: AUDIT_LOG, request_id, actor, token_id, attempt, target, "change with unknown outcome");
         }

@@ -55,6 +55,8 @@ pub(crate) enum ApiError {
     UnknownToken,
     #[error("you do not share your plants with a user of this name: list your shares to see the names")]
     UnknownShare,
+    #[error("no owner of this name shares their plants with you: list your shares to see the names")]
+    UnknownReceivedShare,
     #[error("there is nothing at this address: /openapi.json lists what there is")]
     NoRoute,
     #[error("there is nothing at this address: use it without the slash at the end")]
@@ -74,7 +76,7 @@ pub(crate) enum ApiError {
     TooManyTokens,
     #[error("you share your plants with {SHARES_GRANTED_MAX} users, which is the most: revoke one share first")]
     TooManyGranted,
-    #[error("{SHARES_RECEIVED_MAX} owners share their plants with this user, which is the most")]
+    #[error("you have accepted {SHARES_RECEIVED_MAX} shares, which is the most: leave one first")]
     TooManyReceived,
     #[error("the body is larger than {limit} bytes: send a smaller one")]
     BodyTooLarge {
@@ -141,7 +143,7 @@ impl ApiError {
             Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
             Self::NoRoute | Self::SlashAtEnd | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
             Self::UnknownToken => (40402, StatusCode::NOT_FOUND),
-            Self::UnknownShare => (40403, StatusCode::NOT_FOUND),
+            Self::UnknownShare | Self::UnknownReceivedShare => (40403, StatusCode::NOT_FOUND),
             Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
             Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
             Self::Duplicate(_) => (40900, StatusCode::CONFLICT),

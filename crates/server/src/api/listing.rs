@@ -88,8 +88,10 @@ async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery
     let listed = api.store.list(&mut ranges, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
     readable.check_owners_exist(&listed.versions)?;
     let mut more = listed.more;
-    // A step of a list of several owners may be short, and the size decides on compression.
-    while query.accepts_gzip && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
+    // The length of a compressed list of several owners would tell one of them about the plants of another.
+    let is_compressed = query.accepts_gzip && readable.collections().len() == 1;
+    // A step may be short, and the size decides on compression.
+    while is_compressed && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
         tokio::task::yield_now().await;
         for (range, version) in ranges.iter_mut().zip(&listed.versions) {
             *range = range.as_of(*version);
@@ -106,7 +108,7 @@ async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery
 
     let (density, size) = (chunk.density(), chunk.bytes.len());
     if more && chunk.count < limit {
-        let (count, mut coding) = (chunk.count, Coding::negotiated(query.accepts_gzip));
+        let (count, mut coding) = (chunk.count, Coding::negotiated(is_compressed));
         let first = match query.buffers.try_take() {
             Some(permit) => {
                 let bytes = coding.encode(chunk.bytes, false).map_err(|error| ApiError::Internal(error.to_string()))?;

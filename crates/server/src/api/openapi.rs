@@ -334,6 +334,7 @@ fn parameters() -> Map<String, Value> {
         ("PlantId", "path", "id", "The id of the plant", schema("PlantId")),
         ("TokenId", "path", "id", "The id of the token", schema("TokenId")),
         ("User", "path", "user", "The name of the user who gets or loses access", schema("UserName")),
+        ("SharingOwner", "path", "owner", "The name of the owner who shares with you", schema("UserName")),
         (
             "limit",
             "query",
@@ -385,6 +386,7 @@ fn parameters() -> Map<String, Value> {
         ("PlantId", json!(1)),
         ("TokenId", json!(1)),
         ("User", json!("bob")),
+        ("SharingOwner", json!("eve")),
         ("limit", json!(20)),
         ("include", json!("id")),
     ];

@@ -1,4 +1,4 @@
-//! The caller's own shares: list, grant and revoke. No response depends on which users exist.
+//! The shares that the caller has granted and received. No response depends on which users exist.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::state::Api;
 use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
 use plantstore_model::self_service::ShareRequest;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{GrantByNameOutcome, StoredName};
+use plantstore_store::{AcceptOutcome, GrantOutcome, StoredName};
 
 /// Shares that you have granted and received
 #[derive(Serialize, ToSchema)]
@@ -34,15 +34,36 @@ pub(crate) struct SharesGrantedItem {
     #[schema(value_type = UserName)]
     user: StoredName,
     role: Role,
-    /// The time when the plants were shared first
+    state: ShareState,
+    /// The time of the offer, or of the grant by the operator
     created_at: Timestamp,
 }
 
 /// A share of another owner's plants
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SharesReceivedItem {
-    owner: UserName,
+    #[schema(value_type = UserName)]
+    owner: StoredName,
     role: Role,
+    state: ShareState,
+}
+
+/// `offered` until the share is accepted
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ShareState {
+    Offered,
+    Accepted,
+}
+
+impl ShareState {
+    /// Returns the state in a response. An owner does not learn that an offer was declined.
+    fn shown(stored: plantstore_store::ShareState) -> Self {
+        match stored {
+            plantstore_store::ShareState::Accepted => Self::Accepted,
+            plantstore_store::ShareState::Offered | plantstore_store::ShareState::Declined => Self::Offered,
+        }
+    }
 }
 
 /// `GET /shares`
@@ -54,13 +75,18 @@ pub(crate) async fn list(
     let _slot = api.read_limiter.acquire(caller.session.user_id()).await?;
     let user = caller.session.user_id();
     let granted = api.store.granted_shares(user).await?;
-    let received = api.store.shared_with(user).await?;
+    let received = api.store.received_shares(user).await?;
     let granted = granted.into_iter().map(|share| SharesGrantedItem {
         user: share.grantee,
         role: share.role,
+        state: ShareState::shown(share.state),
         created_at: share.created,
     });
-    let received = received.into_iter().map(|share| SharesReceivedItem { owner: share.owner, role: share.role });
+    let received = received.into_iter().map(|share| SharesReceivedItem {
+        owner: share.owner,
+        role: share.role,
+        state: ShareState::shown(share.state),
+    });
     json(StatusCode::OK, &Shares { granted: granted.collect(), received: received.collect() })
 }
 
@@ -82,14 +108,13 @@ pub(crate) async fn grant(
         let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
         let attempt = Attempt::GrantShare(&to);
         match granted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            GrantByNameOutcome::Granted => {
+            GrantOutcome::Granted => {
                 auth.end_sessions(&SessionSelector::User(to.clone()));
                 audit.record(&session, &Change::ShareGranted(&to, role));
                 Ok(no_content())
             }
-            GrantByNameOutcome::TooManyGranted => Err(ApiError::TooManyGranted),
-            GrantByNameOutcome::TooManyReceived => Err(ApiError::TooManyReceived),
-            GrantByNameOutcome::NoOwner => Err(ApiError::InvalidToken),
+            GrantOutcome::TooMany => Err(ApiError::TooManyGranted),
+            GrantOutcome::NoOwner | GrantOutcome::NoGrantee => Err(ApiError::InvalidToken),
         }
     })
     .await
@@ -112,6 +137,53 @@ pub(crate) async fn revoke(
         }
         auth.end_sessions(&SessionSelector::User(to.clone()));
         audit.record(&session, &Change::ShareRevoked(&to));
+        Ok(no_content())
+    })
+    .await
+}
+
+/// `PUT /shares/received/{owner}`
+pub(crate) async fn accept(
+    State(api): State<&'static Api>,
+    caller: Caller<ManageShares>,
+    State(auth): State<&'static Auth>,
+    audit: AuditLog,
+    PathUser(owner): PathUser,
+) -> Result<Response, ApiError> {
+    let session = caller.session;
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
+        let accepted = api.store.accept_share(session.user_id(), &owner).await;
+        let attempt = Attempt::AcceptShare(&owner);
+        match accepted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
+            AcceptOutcome::Accepted => {
+                auth.end_sessions(&SessionSelector::User(session.identity.user.clone()));
+                audit.record(&session, &Change::ShareAccepted(&owner));
+                Ok(no_content())
+            }
+            AcceptOutcome::NoOffer => Err(ApiError::UnknownReceivedShare),
+            AcceptOutcome::TooMany => Err(ApiError::TooManyReceived),
+        }
+    })
+    .await
+}
+
+/// `DELETE /shares/received/{owner}`
+pub(crate) async fn decline(
+    State(api): State<&'static Api>,
+    caller: Caller<ManageShares>,
+    State(auth): State<&'static Auth>,
+    audit: AuditLog,
+    PathUser(owner): PathUser,
+) -> Result<Response, ApiError> {
+    let session = caller.session;
+    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
+        let declined = api.store.decline_share(session.user_id(), &owner, Timestamp::now()).await;
+        let attempt = Attempt::DeclineShare(&owner);
+        if !declined.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
+            return Err(ApiError::UnknownReceivedShare);
+        }
+        auth.end_sessions(&SessionSelector::User(session.identity.user.clone()));
+        audit.record(&session, &Change::ShareDeclined(&owner));
         Ok(no_content())
     })
     .await

@@ -15,7 +15,7 @@ use plantstore_model::token::Scope;
 type Handler = fn(MethodFilter) -> MethodRouter<AppState>;
 
 /// All operations with their handlers; those that are called most come first.
-pub(super) static OPERATIONS: [(Handler, Operation); 14] = [
+pub(super) static OPERATIONS: [(Handler, Operation); 16] = [
     (
         |method| on(method, plants::list),
         Operation {
@@ -156,8 +156,8 @@ pub(super) static OPERATIONS: [(Handler, Operation); 14] = [
             tag: SELF_SERVICE,
             id: "listShares",
             summary: "List shares",
-            description: "Returns the users who have access to your plants, whether or not they exist, and the owners who share \
-            theirs with you; each in the order of the names.",
+            description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
+            theirs with you, with at most the 100 newest offers; each in the order of the names.",
             access: Access::Scope(Scope::ManageShares),
             success: "Shares that you have granted and received",
             returns: Returns::Body(one::<shares::Shares>()),
@@ -172,13 +172,13 @@ pub(super) static OPERATIONS: [(Handler, Operation); 14] = [
             tag: SELF_SERVICE,
             id: "grantShare",
             summary: "Share your plants",
-            description: "Shares all your present and future plants with a user, or changes the role. The token that you send \
-            needs the scopes that the role allows to use. If there is no user of this name, the response is the same, and \
-            the share takes effect when there is one.",
+            description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
+            role. The token that you send needs the scopes that the role allows to use. If there is no user of this name, the \
+            response is the same, and the offer is there when there is one.",
             access: Access::Scope(Scope::ManageShares),
             parameters: &["User"],
             takes: Some(one::<ShareRequest>()),
-            success: "The plants are shared with this role",
+            success: "The plants are offered, or shared, with this role",
             errors: &[40000, 40001, 40002, 40008, 40903, 41500],
             ..DEFAULT
         },
@@ -194,6 +194,38 @@ pub(super) static OPERATIONS: [(Handler, Operation); 14] = [
             access: Access::Scope(Scope::ManageShares),
             parameters: &["User"],
             success: "The plants are not shared any more",
+            errors: &[40403],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::accept),
+        Operation {
+            line: "PUT /shares/received/{owner}",
+            tag: SELF_SERVICE,
+            id: "acceptShare",
+            summary: "Accept a share",
+            description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
+            seconds.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["SharingOwner"],
+            success: "The share is accepted",
+            errors: &[40403, 40903],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::decline),
+        Operation {
+            line: "DELETE /shares/received/{owner}",
+            tag: SELF_SERVICE,
+            id: "declineShare",
+            summary: "Decline or leave a share",
+            description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
+            The owner is not notified.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["SharingOwner"],
+            success: "The share is declined, or ended",
             errors: &[40403],
             ..DEFAULT
         },

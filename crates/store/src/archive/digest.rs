@@ -25,7 +25,6 @@ pub struct ContentHasher {
     users: Hasher,
     tokens: Hasher,
     shares: Hasher,
-    named_shares: Hasher,
     keys: Hasher,
     plants: Hasher,
     versions: Hasher,
@@ -39,7 +38,6 @@ pub struct ContentDigest {
     pub users: Digest,
     pub tokens: Digest,
     pub shares: Digest,
-    pub named_shares: Digest,
     pub keys: Digest,
     pub plants: Digest,
     /// Digest of the versions of plants, which are not part of an export.
@@ -57,11 +55,11 @@ impl ContentDigest {
 
 impl fmt::Display for ContentDigest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { users, tokens, shares, named_shares, keys, plants } = self.counts;
+        let Counts { users, tokens, shares, keys, plants } = self.counts;
         write!(
             formatter,
-            "{users} users ({}), {tokens} tokens ({}), {shares} shares ({}), {named_shares} shares by name ({}), {keys} idempotency keys ({}), {plants} plants ({})",
-            self.users, self.tokens, self.shares, self.named_shares, self.keys, self.plants
+            "{users} users ({}), {tokens} tokens ({}), {shares} shares ({}), {keys} idempotency keys ({}), {plants} plants ({})",
+            self.users, self.tokens, self.shares, self.keys, self.plants
         )
     }
 }
@@ -74,7 +72,6 @@ impl ContentHasher {
             SnapshotChunk::Users(rows) => self.counts.users += self.users.rows(rows),
             SnapshotChunk::Tokens(rows) => self.counts.tokens += self.tokens.rows(rows),
             SnapshotChunk::Shares(rows) => self.counts.shares += self.shares.rows(rows),
-            SnapshotChunk::NamedShares(rows) => self.counts.named_shares += self.named_shares.rows(rows),
             SnapshotChunk::Keys(rows) => self.counts.keys += self.keys.rows(rows),
             SnapshotChunk::Plants(rows) => {
                 self.counts.plants += rows.len() as u64;
@@ -97,7 +94,6 @@ impl ContentHasher {
             users: self.users.finish(),
             tokens: self.tokens.finish(),
             shares: self.shares.finish(),
-            named_shares: self.named_shares.finish(),
             keys: self.keys.finish(),
             plants: self.plants.finish(),
             versions: self.versions.finish(),

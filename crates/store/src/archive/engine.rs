@@ -9,7 +9,6 @@ use crate::store::{Store, dispatch};
 use crate::transfer::{ImportResult, ImportRow, Selection, Snapshot, SnapshotChunk};
 use crate::url::StoreUrl;
 use crate::{postgres, sqlite};
-use plantstore_model::user::UserName;
 
 impl Snapshot {
     /// Starts reading the store, which must have the current schema, without changing it.
@@ -83,11 +82,6 @@ impl Importer {
     /// of the table alone detects duplicate ids. With `stop`, the first duplicate ends the batch.
     pub async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
         dispatch!(self, importer => importer.put(batch, stop).await)
-    }
-
-    /// Returns true if there is a user of this name.
-    pub async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        dispatch!(self, importer => importer.has_user(name).await)
     }
 
     /// Stops the threads of the importer. All stored batches are already durable.

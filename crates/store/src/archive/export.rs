@@ -50,7 +50,6 @@ pub async fn export(
             | SnapshotChunk::Users(_)
             | SnapshotChunk::Tokens(_)
             | SnapshotChunk::Shares(_)
-            | SnapshotChunk::NamedShares(_)
             | SnapshotChunk::Keys(_) => {}
         }
     }

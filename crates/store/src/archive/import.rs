@@ -13,6 +13,7 @@ use super::engine::Importer;
 use super::line::LineReader;
 use super::progress::TransferProgress;
 use crate::error::StoreError;
+use crate::store::Store;
 use crate::transfer::{ImportOutcome, ImportRow};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
@@ -94,19 +95,21 @@ pub enum StopReason {
 
 /// Stores the plants of the input until `interrupted` resolves. An existing plant stops the import, unless `skip` is set.
 pub async fn import(
-    mut importer: Importer,
+    store: &Store,
     input: ImportInput<impl BufRead + Send + 'static>,
     skip: bool,
     interrupted: impl Future<Output = ()>,
     on_event: impl FnMut(ImportEvent<'_>),
-) -> ImportSummary {
-    let summary = store(&mut importer, input, skip, interrupted, on_event).await;
+) -> Result<ImportSummary, StoreError> {
+    let mut importer = Importer::start(store).await?;
+    let summary = import_with(&mut importer, store, input, skip, interrupted, on_event).await;
     importer.finish();
-    summary
+    Ok(summary)
 }
 
-async fn store(
+async fn import_with(
     importer: &mut Importer,
+    store: &Store,
     input: ImportInput<impl BufRead + Send + 'static>,
     skip: bool,
     interrupted: impl Future<Output = ()>,
@@ -134,7 +137,7 @@ async fn store(
                 continue;
             }
         };
-        let (batch, rejected) = match split_at_rejected_owner(importer, batch).await {
+        let (batch, rejected) = match split_at_rejected_owner(store, batch).await {
             Ok(split) => split,
             Err(error) => {
                 summary.stop = Some(StopReason::Store(error));
@@ -165,15 +168,12 @@ async fn store(
 
 /// Cuts the batch before the first line whose owner does not exist and has a name that is not allowed for new users. Also
 /// returns the fault of that line.
-async fn split_at_rejected_owner(
-    importer: &Importer,
-    mut batch: Batch,
-) -> Result<(Batch, Option<ParserOutput>), StoreError> {
+async fn split_at_rejected_owner(store: &Store, mut batch: Batch) -> Result<(Batch, Option<ParserOutput>), StoreError> {
     let mut known: Option<&UserName> = None;
     for (index, row) in batch.rows.iter().enumerate() {
         let owner = &*row.owner;
         let Err(fault) = owner.check_new() else { continue };
-        if known == Some(owner) || importer.has_user(owner).await? {
+        if known == Some(owner) || store.find_user(owner).await?.is_some() {
             known = Some(owner);
             continue;
         }

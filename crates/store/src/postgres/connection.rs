@@ -1,14 +1,15 @@
 //! Connections to the database that reconnect automatically. Callers wait for a connection until a deadline.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{Client, Error, Statement};
 
 use super::connection_role::ConnectionRole;
 use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
@@ -29,9 +30,22 @@ pub(super) struct DatabaseSession<S = Statements> {
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
+    /// Statements that were prepared when they were first used.
+    prepared: Mutex<HashMap<&'static str, Statement>>,
 }
 
 impl<S> DatabaseSession<S> {
+    /// Returns a prepared statement.
+    pub(super) async fn prepared(&self, text: &'static str) -> Result<Statement, Error> {
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let statement = self.client.prepare(text).await?;
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(text, statement.clone());
+        Ok(statement)
+    }
+
     /// Closes the connection, which is then replaced by a new one.
     pub(super) fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
@@ -223,6 +237,7 @@ async fn establish<S: Prepared>(
         responses: AtomicU64::new(0),
         discarded: AtomicBool::new(false),
         end: Notify::new(),
+        prepared: Mutex::default(),
     };
     Ok((Arc::new(session), driver))
 }

@@ -4,13 +4,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
 use super::admin::AdminConnection;
 use super::connector::Connector;
-use super::database_error::is_conflict;
+use super::database_error::{NO_RESPONSE, is_conflict, store_error};
+use super::dialect::Dialect;
 use super::key_locks::KeyLocks;
 use super::metrics::PostgresMetrics;
 use super::readers::Readers;
@@ -19,7 +22,9 @@ use super::version_reader::VersionReader;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
+use crate::metrics::SweepMetrics;
 use crate::options::OpenOptions;
+use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
 use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
@@ -81,6 +86,10 @@ impl Postgres {
         self.readers.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
+    pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
+        &self.metrics.sweeps
+    }
+
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         self.metrics.write(exposition);
     }
@@ -109,43 +118,57 @@ impl Postgres {
         found.await.map(|row| row.is_some())
     }
 
-    /// Runs an operation that a request asks for in a transaction on a new connection, and again after a conflict with another
-    /// transaction before the commit. At most [`REQUEST_OPERATIONS_MAX`] run at a time. The operation gets a client of its own,
-    /// because a future that borrows it could not be sent between threads.
-    pub(super) async fn run_request_transaction<T, F: Future<Output = Result<T, Error>>>(
+    /// Returns the rows of a query. The statement is prepared once for each connection.
+    pub(crate) async fn query<T: FromRow>(
         &self,
-        work: impl Fn(Arc<Client>) -> F,
+        text: &'static str,
+        values: &[&dyn Parameter],
+    ) -> Result<Vec<T>, StoreError> {
+        let found = self.readers.read(|session| async move {
+            let statement = session.prepared(text).await?;
+            session.client.query(&statement, &parameters(values)).await
+        });
+        found.await?.iter().map(T::read).collect()
+    }
+
+    /// Returns the rows of a query on a new connection, with the timeout of administrative operations.
+    pub(crate) async fn scan<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
+        let connection = self.admin_connection().await?;
+        let found = connection.wait_for(connection.client.query(text, &parameters(values))).await?;
+        found.iter().map(T::read).collect()
+    }
+
+    /// Runs a change in a transaction on a new connection, and again after a conflict with another transaction before the commit. At
+    /// most [`REQUEST_OPERATIONS_MAX`] of requests run at a time.
+    pub(crate) async fn transaction<T, F: Future<Output = Result<T, TransactionError>>>(
+        &self,
+        origin: Origin,
+        work: impl Fn(Transaction) -> F,
     ) -> Result<T, StoreError> {
-        let timeout = self.connector.timeout;
-        let permit = tokio::time::timeout(timeout, self.request_operations.acquire()).await;
-        let _permit =
-            permit.map_err(|_| StoreError::Unavailable("too many changes wait for the database".to_owned()))?;
+        let (timeout, _permit) = match origin {
+            Origin::Operator => (self.admin_timeout, None),
+            Origin::Request => {
+                let timeout = self.connector.timeout;
+                let permit = tokio::time::timeout(timeout, self.request_operations.acquire()).await;
+                let permit =
+                    permit.map_err(|_| StoreError::Unavailable("too many changes wait for the database".to_owned()))?;
+                (timeout, Some(permit))
+            }
+        };
         let connection = AdminConnection::open(&self.connector, timeout).await?;
+        let transaction = Transaction { client: Arc::clone(&connection.client), dialect: connection.dialect };
         let working = async {
             loop {
-                connection.client.batch_execute(BEGIN).await?;
-                match work(Arc::clone(&connection.client)).await {
-                    Err(error) if is_conflict(&error) => connection.client.batch_execute("ROLLBACK").await?,
+                transaction.send(BEGIN).await?;
+                match work(transaction.clone()).await {
+                    Err(TransactionError::Conflict(_)) => transaction.send("ROLLBACK").await?,
                     result => return result,
                 }
             }
         };
-        let done = connection.wait_for(working).await?;
-        connection.commit(LOST_DURING_COMMIT).await?;
-        Ok(done)
-    }
-
-    /// Runs an administrative operation in a transaction on a new connection.
-    pub(super) async fn run_admin_transaction<T>(
-        &self,
-        work: impl AsyncFnOnce(&Client) -> Result<T, Error>,
-    ) -> Result<T, StoreError> {
-        let connection = self.admin_connection().await?;
-        let working = async {
-            connection.client.batch_execute(BEGIN).await?;
-            work(&connection.client).await
-        };
-        let done = connection.wait_for(working).await?;
+        let done = tokio::time::timeout(timeout, working).await;
+        let done = done.map_err(|_| StoreError::Unavailable(NO_RESPONSE.to_owned()))?;
+        let done = done.map_err(TransactionError::into_store_error)?;
         connection.commit(LOST_DURING_COMMIT).await?;
         Ok(done)
     }
@@ -153,4 +176,60 @@ impl Postgres {
     pub(super) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
         AdminConnection::open(&self.connector, self.admin_timeout).await
     }
+}
+
+/// An open transaction.
+#[derive(Clone)]
+pub(crate) struct Transaction {
+    client: Arc<Client>,
+    dialect: Dialect,
+}
+
+impl Transaction {
+    /// Returns true if a statement can lock rows in a subquery. Citus cannot lock rows of several workers.
+    pub(crate) fn locks_rows_in_subqueries(&self) -> bool {
+        self.dialect == Dialect::Postgres
+    }
+
+    pub(crate) async fn execute(&self, text: &str, values: &[&dyn Parameter]) -> Result<u64, TransactionError> {
+        self.client.execute(text, &parameters(values)).await.map_err(|error| transaction_error(&error))
+    }
+
+    pub(crate) async fn query<T: FromRow>(
+        &self,
+        text: &str,
+        values: &[&dyn Parameter],
+    ) -> Result<Vec<T>, TransactionError> {
+        let found = self.client.query(text, &parameters(values)).await.map_err(|error| transaction_error(&error))?;
+        found.iter().map(|row| T::read(row).map_err(TransactionError::Failed)).collect()
+    }
+
+    /// Takes the advisory lock of a subject. Its number is the same in all releases that may run concurrently.
+    pub(crate) async fn lock(&self, subject: Subject<'_>) -> Result<(), TransactionError> {
+        let digest = match subject {
+            Subject::Name(name) => Sha256::new_with_prefix("shares with\0").chain_update(name.as_str()),
+            Subject::User(user) => Sha256::new_with_prefix("changes of\0").chain_update(user.get().to_be_bytes()),
+        };
+        // 64 bits, so that collisions, which only cost time, are unlikely.
+        let number = digest.finalize().iter().take(8).fold(0, |number: i64, byte| number << 8 | i64::from(*byte));
+        self.execute("SELECT pg_advisory_xact_lock($1)", &[&number]).await.map(|_| ())
+    }
+
+    /// Sends a statement without parameters.
+    async fn send(&self, text: &str) -> Result<(), TransactionError> {
+        self.client.batch_execute(text).await.map_err(|error| transaction_error(&error))
+    }
+}
+
+fn transaction_error(error: &Error) -> TransactionError {
+    if is_conflict(error) {
+        TransactionError::Conflict(store_error(error))
+    } else {
+        TransactionError::Failed(store_error(error))
+    }
+}
+
+/// Returns the values as the driver takes them.
+fn parameters<'a>(values: &[&'a dyn Parameter]) -> Vec<&'a (dyn ToSql + Sync)> {
+    values.iter().map(|value| *value as &(dyn ToSql + Sync)).collect()
 }

@@ -12,7 +12,6 @@ use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use plantstore_model::plant::Tag;
-use plantstore_model::user::UserName;
 
 /// Importer with its own connection.
 pub struct Importer {
@@ -45,12 +44,6 @@ impl Importer {
             batch = &batch[..taken];
             self.connection.wait_for(self.connection.client.batch_execute("ROLLBACK")).await?;
         }
-    }
-
-    pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        let client = &self.connection.client;
-        let found = self.connection.wait_for(client.query_opt(&self.statements.find_user, &[&name.as_str()])).await?;
-        Ok(found.is_some())
     }
 
     /// Executes the transaction except for its commit.

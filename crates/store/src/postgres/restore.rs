@@ -67,7 +67,6 @@ impl RestoreTarget {
                 }
                 SnapshotChunk::Tokens(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Shares(rows) => copy_all(client, rows).await,
-                SnapshotChunk::NamedShares(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Keys(rows) => copy_all(client, rows).await,
                 SnapshotChunk::Plants(rows) => copy_all(client, rows).await,
             }

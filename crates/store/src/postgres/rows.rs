@@ -7,7 +7,7 @@ use tokio_postgres::types::FromSql;
 
 use super::database_error::describe;
 use crate::error::StoreError;
-use crate::row::{ReadableValue, RowSource};
+use crate::sql::{ReadableValue, RowSource};
 
 impl RowSource for Row {
     type Error = StoreError;

@@ -33,6 +33,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("../../../../migrations/postgres/0001_plants.sql"), oldest: 1 },
     Migration { statements: include_str!("../../../../migrations/postgres/0002_keys_and_shares.sql"), oldest: 1 },
     Migration { statements: include_str!("../../../../migrations/postgres/0003_self_service.sql"), oldest: 1 },
+    Migration { statements: include_str!("../../../../migrations/postgres/0004_one_table_of_shares.sql"), oldest: 1 },
 ];
 
 /// The advisory lock for migrations ("PLNT").
@@ -212,7 +213,10 @@ mod tests {
             let lines: Vec<&str> =
                 statement.lines().filter(|line| !line.starts_with("--") && !line.is_empty()).collect();
             let first = lines.first().copied().unwrap_or_default();
-            assert!(["CREATE ", "ALTER ", "INSERT "].iter().any(|word| first.starts_with(word)), "{statement}");
+            assert!(
+                ["CREATE ", "ALTER ", "INSERT ", "UPDATE ", "DELETE "].iter().any(|word| first.starts_with(word)),
+                "{statement}"
+            );
             assert_eq!(lines.iter().filter(|line| line.contains(';')).count(), 1, "{statement}");
             assert_eq!(statement.matches("$$").count(), 0, "{statement}");
         }

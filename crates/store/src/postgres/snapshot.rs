@@ -17,8 +17,8 @@ use super::start;
 use crate::error::{OpenError, StoreError};
 use crate::options::{OpenOptions, SchemaChange};
 use crate::transfer::{
-    ChunkBuilder, Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, Selection, ShareRecord, Snapshot,
-    SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
+    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
+    SnapshotError, SnapshotMessage, TokenRecord, UserRecord,
 };
 use crate::url::{PostgresUrl, StoreUrl};
 
@@ -29,8 +29,7 @@ const ROWS_TIMEOUT: Duration = Duration::from_secs(600);
 const USERS: &str = "plantstore.users LEFT JOIN plantstore.collections ON collections.user_id = users.user_id
     WHERE $1::text IS NULL OR users.name = $1";
 const TOKENS: &str = "plantstore.tokens WHERE $1::text IS NULL";
-const SHARES: &str = "plantstore.shares WHERE $1::text IS NULL";
-const NAMED_SHARES: &str = "plantstore.shares_by_name WHERE $1::text IS NULL";
+const SHARES: &str = "plantstore.shares_by_name WHERE $1::text IS NULL";
 const KEYS: &str = "plantstore.idempotency_keys JOIN plantstore.users ON users.user_id = idempotency_keys.user_id
     WHERE $1::text IS NULL";
 const PLANTS: &str = "plantstore.users JOIN plantstore.plants ON plants.user_id = users.user_id
@@ -94,8 +93,7 @@ impl SnapshotReader {
             self.send(SnapshotChunk::LastIds(self.last_ids().await?)).await?;
             self.rows::<UserRecord>(USERS, r#"users.name COLLATE "C""#).await?;
             self.rows::<TokenRecord>(TOKENS, "token_id").await?;
-            self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id").await?;
-            self.rows::<NamedShareRecord>(NAMED_SHARES, r#"grantee_name COLLATE "C", owner_id"#).await?;
+            self.rows::<ShareRecord>(SHARES, r#"grantee_name COLLATE "C", owner_id"#).await?;
             self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key").await?;
         }
         self.rows::<PlantRecord>(PLANTS, r#"users.name COLLATE "C", plant_id"#).await
@@ -106,18 +104,11 @@ impl SnapshotReader {
         let is_counted = |rows| self.selection == Selection::Everything || [USERS, PLANTS].contains(&rows);
         let count =
             |rows| if is_counted(rows) { format!("(SELECT count(*) FROM {rows})") } else { "0::bigint".to_owned() };
-        let counts = [USERS, TOKENS, SHARES, NAMED_SHARES, KEYS, PLANTS].map(count);
+        let counts = [USERS, TOKENS, SHARES, KEYS, PLANTS].map(count);
         let statement = format!("SELECT {}", counts.join(", "));
         let row = wait_for(self.client.query_one(&statement, &[&self.selection.user()])).await?;
         let count = |column| get::<i64>(&row, column).map(i64::unsigned_abs);
-        Ok(Counts {
-            users: count(0)?,
-            tokens: count(1)?,
-            shares: count(2)?,
-            named_shares: count(3)?,
-            keys: count(4)?,
-            plants: count(5)?,
-        })
+        Ok(Counts { users: count(0)?, tokens: count(1)?, shares: count(2)?, keys: count(3)?, plants: count(4)? })
     }
 
     /// Returns the last ids of the sequences, as far as this role may read them, and of the tables.

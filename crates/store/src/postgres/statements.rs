@@ -95,37 +95,6 @@ statements! {
     page_end:
         "SELECT plant_id FROM plantstore.plants
          WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
-    find_token:
-        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
-           EXISTS (SELECT 1 FROM plantstore.shares WHERE grantee_id = users.user_id)
-             OR EXISTS (SELECT 1 FROM plantstore.shares_by_name WHERE grantee_name = users.name), created_by
-         FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id WHERE hash = $1",
-    own_tokens:
-        "SELECT token_id, users.user_id, users.name, label, scopes, tokens.created_at, expires_at, revoked_at, last_used_at,
-           false, created_by
-         FROM plantstore.tokens JOIN plantstore.users ON users.user_id = tokens.user_id
-         WHERE tokens.user_id = $1 ORDER BY token_id",
-    granted_shares:
-        "SELECT grantee_name, role, created_at FROM (
-           SELECT grantee_name, role, created_at FROM plantstore.shares_by_name WHERE owner_id = $1
-           UNION ALL
-           SELECT users.name, shares.role, shares.created_at
-           FROM plantstore.shares JOIN plantstore.users ON users.user_id = shares.grantee_id
-           WHERE shares.owner_id = $1 AND users.name NOT IN (
-             SELECT grantee_name FROM plantstore.shares_by_name WHERE owner_id = $1)) AS granted
-         ORDER BY grantee_name COLLATE \"C\"",
-    shared_with:
-        "WITH by_name AS (
-           SELECT owner_id, role FROM plantstore.shares_by_name JOIN plantstore.users ON users.name = grantee_name
-           WHERE users.user_id = $1 AND owner_id <> users.user_id)
-         SELECT users.name, received.owner_id, received.role FROM (
-           SELECT owner_id, role FROM by_name
-           UNION ALL
-           SELECT owner_id, role FROM plantstore.shares
-           WHERE grantee_id = $1 AND owner_id NOT IN (SELECT owner_id FROM by_name)) AS received
-         JOIN plantstore.users ON users.user_id = received.owner_id ORDER BY users.name COLLATE \"C\"",
-    find_user:
-        "SELECT user_id FROM plantstore.users WHERE name = $1",
     // In the order of names, so that two nodes that create users do not deadlock. An existing user is updated without a change,
     // because only then its id is returned; not in a key column, because that would wait for every transaction that refers to
     // the user. A concurrent deletion of the same user can still deadlock: PostgreSQL aborts one of them, and the writer
@@ -269,13 +238,4 @@ statements! {
     has_key:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
-    // Returns a row if there is something to sweep. ORDER BY an index prevents a parallel scan.
-    sweepable:
-        "(SELECT 1 FROM plantstore.departed_users
-          WHERE departed_at <= (extract(epoch FROM now()) * 1000)::bigint - $1::bigint ORDER BY user_id LIMIT 1)
-         UNION ALL
-         (SELECT 1 FROM plantstore.writers
-          WHERE seen_at < extract(epoch FROM now())::bigint - $2::bigint ORDER BY writer_id LIMIT 1)",
-    expired_key:
-        "SELECT 1 FROM plantstore.idempotency_keys WHERE expires_at <= extract(epoch FROM now())::bigint LIMIT 1",
 }

@@ -1,10 +1,11 @@
 //! The engine: connections, writer, and helpers for reads and changes.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
 use super::connection::{connect, connect_reader};
 use super::database_error::{change_error, describe, store_error};
@@ -12,10 +13,12 @@ use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use super::version_cache::VersionCache;
 use super::writer::Writer;
-use super::{checkpoint, schema};
+use super::{checkpoint, rows, schema};
 use crate::error::{OpenError, StoreError};
 use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
+use crate::metrics::SweepMetrics;
 use crate::options::OpenOptions;
+use crate::sql::{FromRow, Origin, Parameter, TransactionError};
 use crate::url::StoreUrl;
 use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
@@ -86,6 +89,10 @@ impl Sqlite {
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
     }
 
+    pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
+        &self.metrics.sweeps
+    }
+
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         self.metrics.write(exposition);
     }
@@ -120,39 +127,76 @@ impl Sqlite {
         Ok(found)
     }
 
-    /// Runs a change that a request asks for. It takes turns with the writer, because SQLite would let a busy writer have the lock
-    /// again and again. Does not block other tasks of this thread.
-    pub(super) async fn change_in_turn<T>(
-        &self,
-        change: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
-        let locked = tokio::time::timeout(self.request_timeout, self.writer.lock_for_change()).await;
-        let _locked = locked.map_err(|_| StoreError::Unavailable("the writer is busy".to_owned()))?;
-        tokio::task::block_in_place(|| self.run_transaction(self.request_timeout, change))
+    /// Returns the rows of a query.
+    pub(crate) fn query<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
+        self.read(|connection| rows::query(connection, text, values))
     }
 
-    /// Runs an administrative change in a transaction on a new connection.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        self.run_transaction(self.admin_timeout, change)
-    }
-
-    fn run_transaction<T>(
+    /// Runs a change in a transaction on a new connection. That of a request takes turns with the writer, because SQLite would let a
+    /// busy writer have the lock again and again, and does not block other tasks of this thread.
+    pub(crate) async fn transaction<T, F: Future<Output = Result<T, TransactionError>>>(
         &self,
-        timeout: Duration,
-        change: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        origin: Origin,
+        work: impl Fn(Transaction) -> F,
     ) -> Result<T, StoreError> {
-        let run = || {
-            let mut connection = connect(&self.path)?;
-            connection.busy_timeout(timeout)?;
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = change(&transaction)?;
-            transaction.commit()?;
-            Ok((connection, done))
+        let (timeout, _locked) = match origin {
+            Origin::Operator => (self.admin_timeout, None),
+            Origin::Request => {
+                let locked = tokio::time::timeout(self.request_timeout, self.writer.lock_for_change()).await;
+                let locked = locked.map_err(|_| StoreError::Unavailable("the writer is busy".to_owned()))?;
+                (self.request_timeout, Some(locked))
+            }
         };
-        self.file.check()?;
-        let (connection, done) = run().map_err(|error| change_error(&error))?;
-        self.file.verify_or_exit(&connection)?;
-        checkpoint::checkpoint_if_large(&connection);
+        let transaction = block(origin, || Transaction::begin(&self.path, &self.file, timeout))?;
+        let done = work(transaction.clone()).await.map_err(TransactionError::into_store_error)?;
+        block(origin, || transaction.commit(&self.file))?;
         Ok(done)
+    }
+}
+
+/// Runs an operation that blocks this thread. The tasks of a server must be able to run on other threads meanwhile.
+fn block<T>(origin: Origin, operation: impl FnOnce() -> T) -> T {
+    match origin {
+        Origin::Request => tokio::task::block_in_place(operation),
+        Origin::Operator => operation(),
+    }
+}
+
+/// An open transaction, which is rolled back when its connection is closed. Its statements never wait, because it has the write
+/// lock.
+#[derive(Clone)]
+pub(crate) struct Transaction(Arc<Mutex<Connection>>);
+
+impl Transaction {
+    fn begin(path: &Path, file: &DatabaseFile, timeout: Duration) -> Result<Self, StoreError> {
+        file.check()?;
+        let begin = || {
+            let connection = connect(path)?;
+            connection.busy_timeout(timeout)?;
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            Ok(connection)
+        };
+        begin().map(|connection| Self(Arc::new(Mutex::new(connection)))).map_err(|error| change_error(&error))
+    }
+
+    pub(crate) fn execute(&self, text: &str, values: &[&dyn Parameter]) -> Result<u64, TransactionError> {
+        self.run(|connection| rows::execute(connection, text, values)).map_err(TransactionError::Failed)
+    }
+
+    pub(crate) fn query<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, TransactionError> {
+        self.run(|connection| rows::query(connection, text, values)).map_err(TransactionError::Failed)
+    }
+
+    fn commit(&self, file: &DatabaseFile) -> Result<(), StoreError> {
+        self.run(|connection| connection.execute_batch("COMMIT"))?;
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.verify_or_exit(&connection)?;
+        checkpoint::checkpoint_if_large(&connection);
+        Ok(())
+    }
+
+    fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        work(&connection).map_err(|error| change_error(&error))
     }
 }

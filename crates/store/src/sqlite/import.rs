@@ -11,10 +11,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::checkpointer::Checkpointer;
 use super::connection::connect_writer;
-use super::database_error::{change_error, store_error};
+use super::database_error::change_error;
 use super::database_file::DatabaseFile;
 use super::engine::Sqlite;
-use super::rows::find_user;
 use crate::error::StoreError;
 use crate::transfer::{ImportOutcome, ImportResult, ImportRow};
 use crate::version::next_version;
@@ -54,10 +53,6 @@ impl Importer {
         self.checkpointer.after_commit(&self.connection);
         self.not_before = Instant::now() + held / LOCK_PAUSE_DIVISOR;
         Ok(imported)
-    }
-
-    pub(crate) async fn has_user(&self, name: &UserName) -> Result<bool, StoreError> {
-        find_user(&self.connection, name).map(|user| user.is_some()).map_err(|error| store_error(&error))
     }
 
     pub(crate) fn finish(self) {

@@ -88,7 +88,6 @@ fn insert(connection: &Connection, chunk: &SnapshotChunk) -> rusqlite::Result<()
         SnapshotChunk::Users(rows) => insert_rows(connection, rows),
         SnapshotChunk::Tokens(rows) => insert_rows(connection, rows),
         SnapshotChunk::Shares(rows) => insert_rows(connection, rows),
-        SnapshotChunk::NamedShares(rows) => insert_rows(connection, rows),
         SnapshotChunk::Keys(rows) => insert_rows(connection, rows),
         SnapshotChunk::Plants(rows) => insert_rows(connection, rows),
     }

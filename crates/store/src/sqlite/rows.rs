@@ -1,12 +1,14 @@
-//! Reading rows of SQLite.
+//! Statements that both engines have, and rows of SQLite.
 
 use std::borrow::Cow;
 
 use rusqlite::types::Type;
-use rusqlite::{Connection, Error, OptionalExtension, Row};
+use rusqlite::{CachedStatement, Connection, Error, Row, ToSql};
 
-use crate::row::{ReadableValue, RowSource};
-use plantstore_model::user::{UserId, UserName};
+use crate::sql::{FromRow, Parameter, ReadableValue, RowSource};
+
+/// Names of parameters. They are bound by name, because SQLite numbers them in the order of their first use.
+const PARAMETERS: [&str; 9] = ["$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8", "$9"];
 
 impl RowSource for Row<'_> {
     type Error = Error;
@@ -24,7 +26,37 @@ impl RowSource for Row<'_> {
     }
 }
 
-pub(super) fn find_user(connection: &Connection, name: &UserName) -> rusqlite::Result<Option<UserId>> {
-    let mut statement = connection.prepare_cached("SELECT user_id FROM users WHERE name = ?1")?;
-    statement.query_row([name.as_str()], |row| row.get(0).map(UserId::new)).optional()
+/// Executes a statement, and returns the number of changed rows.
+pub(super) fn execute(connection: &Connection, text: &str, values: &[&dyn Parameter]) -> rusqlite::Result<u64> {
+    prepare(connection, text, values)?.raw_execute().map(|changed| changed as u64)
+}
+
+/// Returns the rows of a query.
+pub(super) fn query<T: FromRow>(
+    connection: &Connection,
+    text: &str,
+    values: &[&dyn Parameter],
+) -> rusqlite::Result<Vec<T>> {
+    let mut statement = prepare(connection, text, values)?;
+    let mut rows = statement.raw_query();
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(T::read(row)?);
+    }
+    Ok(found)
+}
+
+fn prepare<'a>(
+    connection: &'a Connection,
+    text: &str,
+    values: &[&dyn Parameter],
+) -> rusqlite::Result<CachedStatement<'a>> {
+    let mut statement = connection.prepare_cached(text)?;
+    for (name, value) in PARAMETERS.iter().zip(values) {
+        if let Some(index) = statement.parameter_index(name)? {
+            let value: &dyn ToSql = *value;
+            statement.raw_bind_parameter(index, value)?;
+        }
+    }
+    Ok(statement)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
@@ -21,11 +22,19 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../../migrations/sqlite/0001_plants.sql"),
     include_str!("../../../../migrations/sqlite/0002_keys_and_shares.sql"),
     include_str!("../../../../migrations/sqlite/0003_self_service.sql"),
+    include_str!("../../../../migrations/sqlite/0004_one_table_of_shares.sql"),
 ];
 
-/// The tables that each migration adds.
-const TABLES: &[&[&str]] =
-    &[&["users", "departed_users", "tokens", "plants"], &["idempotency_keys", "shares"], &["shares_by_name"]];
+/// The tables, with the schema versions that have them.
+const TABLES: &[(&str, RangeInclusive<i64>)] = &[
+    ("users", 1..=i64::MAX),
+    ("departed_users", 1..=i64::MAX),
+    ("tokens", 1..=i64::MAX),
+    ("plants", 1..=i64::MAX),
+    ("idempotency_keys", 2..=i64::MAX),
+    ("shares", 2..=3),
+    ("shares_by_name", 3..=i64::MAX),
+];
 
 /// Identifies a plantstore file in its header ("PLNT").
 const APPLICATION_ID: i64 = 0x504C_4E54;
@@ -98,12 +107,12 @@ fn check_tables(connection: &Connection, version: i64) -> Result<(), SchemaError
     if version == 0 {
         return Ok(());
     }
-    for (since, table) in (1..).zip(TABLES).flat_map(|(since, tables)| tables.iter().map(move |table| (since, table))) {
+    for (table, versions) in TABLES {
         let is_table: Option<bool> = connection.query_row(FIND, [table], |row| row.get(0)).optional()?;
         let fault = match is_table {
-            None if since <= version => format!("the table `{table}` is missing"),
+            None if versions.contains(&version) => format!("the table `{table}` is missing"),
             Some(false) => format!("`{table}` is not a table that plantstore created"),
-            Some(true) if since > version => {
+            Some(true) if !versions.contains(&version) => {
                 format!("its user_version is {version}, which does not fit the table `{table}`")
             }
             None | Some(true) => continue,

@@ -17,8 +17,8 @@ use super::database_error::store_error;
 use super::schema;
 use crate::error::{OpenError, StoreError};
 use crate::transfer::{
-    ChunkBuilder, Counts, KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, Selection, ShareRecord, Snapshot,
-    SnapshotChunk, SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
+    ChunkBuilder, Counts, KeyRecord, LastIds, PlantRecord, Record, Selection, ShareRecord, Snapshot, SnapshotChunk,
+    SnapshotError, SnapshotMessage, TokenRecord, UserRecord, hex, names,
 };
 use crate::url::StoreUrl;
 use plantstore_model::text::Escaped;
@@ -31,13 +31,25 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 const SHARES_SINCE: i64 = 2;
 /// The first schema version with creators of tokens and shares by name.
 const SELF_SERVICE_SINCE: i64 = 3;
+/// The first schema version with one table of shares.
+const ONE_TABLE_SINCE: i64 = 4;
 
 /// The selected rows of each table. The parameter limits them to one user. Keys and plants of deleted users are left out.
 /// Plants are read with the index of user names and the primary key of plants, so that nothing has to be sorted.
 const USERS: &str = "users WHERE ?1 IS NULL OR users.name = ?1";
 const TOKENS: &str = "tokens WHERE ?1 IS NULL";
-const SHARES: &str = "shares WHERE ?1 IS NULL";
-const NAMED_SHARES: &str = "shares_by_name WHERE ?1 IS NULL";
+const SHARES: &str = "shares_by_name WHERE ?1 IS NULL";
+/// The shares of earlier releases, as the migrations would store them.
+const SHARES_OF_2: &str = "(
+    SELECT name AS grantee_name, owner_id, role, shares.created_at, grantee_id, NULL AS declined_at
+    FROM shares JOIN users ON user_id = grantee_id) AS shares_by_name WHERE ?1 IS NULL";
+const SHARES_OF_3: &str = "(
+    SELECT grantee_name, owner_id, role, shares_by_name.created_at, user_id AS grantee_id, NULL AS declined_at
+    FROM shares_by_name LEFT JOIN users ON name = grantee_name AND user_id <> owner_id
+    UNION ALL
+    SELECT name, owner_id, role, shares.created_at, grantee_id, NULL FROM shares JOIN users ON user_id = grantee_id
+    WHERE (name, owner_id) NOT IN (SELECT grantee_name, owner_id FROM shares_by_name)) AS shares_by_name
+    WHERE ?1 IS NULL";
 const KEYS: &str = "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE ?1 IS NULL";
 const PLANTS: &str = "users CROSS JOIN plants ON plants.user_id = users.user_id WHERE ?1 IS NULL OR users.name = ?1";
 
@@ -92,21 +104,24 @@ impl SnapshotReader {
         if self.selection == Selection::Everything {
             self.send_chunk(SnapshotChunk::LastIds(self.last_ids()?))?;
             self.rows::<UserRecord>(USERS, "users.name")?;
-            self.check_users_of::<TokenRecord>(&["user_id"])?;
+            self.check_users_of::<TokenRecord>(TOKENS, &["user_id"])?;
             self.rows::<TokenRecord>(TOKENS, "token_id")?;
             if self.schema >= SHARES_SINCE {
-                self.check_users_of::<ShareRecord>(&["grantee_id", "owner_id"])?;
-                self.rows::<ShareRecord>(SHARES, "grantee_id, owner_id")?;
-            }
-            if self.schema >= SELF_SERVICE_SINCE {
-                self.check_users_of::<NamedShareRecord>(&["owner_id"])?;
-                self.rows::<NamedShareRecord>(NAMED_SHARES, "grantee_name, owner_id")?;
-            }
-            if self.schema >= SHARES_SINCE {
+                self.check_users_of::<ShareRecord>(self.shares(), &["owner_id", "grantee_id"])?;
+                self.rows::<ShareRecord>(self.shares(), "grantee_name, owner_id")?;
                 self.rows::<KeyRecord>(KEYS, "idempotency_keys.user_id, key")?;
             }
         }
         self.rows::<PlantRecord>(PLANTS, "users.name, plant_id")
+    }
+
+    /// Returns the shares of this schema version.
+    fn shares(&self) -> &'static str {
+        match self.schema {
+            ..SELF_SERVICE_SINCE => SHARES_OF_2,
+            SELF_SERVICE_SINCE..ONE_TABLE_SINCE => SHARES_OF_3,
+            ONE_TABLE_SINCE.. => SHARES,
+        }
     }
 
     fn count(&self) -> rusqlite::Result<Counts> {
@@ -118,8 +133,7 @@ impl SnapshotReader {
         Ok(Counts {
             users: count(USERS)?,
             tokens: count(TOKENS)?,
-            shares: later(SHARES, SHARES_SINCE)?,
-            named_shares: later(NAMED_SHARES, SELF_SERVICE_SINCE)?,
+            shares: later(self.shares(), SHARES_SINCE)?,
             keys: later(KEYS, SHARES_SINCE)?,
             plants: count(PLANTS)?,
         })
@@ -136,11 +150,11 @@ impl SnapshotReader {
 
     /// Checks that the users of all rows exist. Programs that do not enforce foreign keys, such as `sqlite3` by default, can leave
     /// rows without a user.
-    fn check_users_of<T: Record>(&self, columns: &[&str]) -> Result<(), SnapshotError> {
+    fn check_users_of<T: Record>(&self, rows: &str, columns: &[&str]) -> Result<(), SnapshotError> {
         let missing = columns.iter().map(|column| format!("{column} NOT IN (SELECT user_id FROM users)"));
         let (key, missing) = (names(T::TABLE.key()), missing.collect::<Vec<_>>().join(" OR "));
-        let mut statement = self.connection.prepare(&format!("SELECT {key} FROM {} WHERE {missing}", T::TABLE.name))?;
-        match statement.query([])?.next()? {
+        let mut statement = self.connection.prepare(&format!("SELECT {key} FROM {rows} AND ({missing})"))?;
+        match statement.query([self.selection.user()])?.next()? {
             Some(row) => Err(bad_row::<T>(row, "its user does not exist")),
             None => Ok(()),
         }

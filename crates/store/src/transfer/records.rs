@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::table::{Column, Table, Value};
-use crate::row::RowSource;
+use crate::sql::RowSource;
 
 /// Maximum number of rows and of bytes of plants in a chunk.
 const CHUNK_ROWS: usize = 4_096;
@@ -87,20 +87,13 @@ record! {
 }
 
 record! {
-    ShareRecord of "shares", 2 in key, as Shares;
-    grantee_id: i64 = "grantee_id",
-    owner_id: i64 = "owner_id",
-    role: String = "role",
-    created_at: i64 = "created_at",
-}
-
-record! {
-    /// A share that an owner has granted by the name of the grantee.
-    NamedShareRecord of "shares_by_name", 2 in key, as NamedShares;
+    ShareRecord of "shares_by_name", 2 in key, as Shares;
     grantee_name: String = "grantee_name",
     owner_id: i64 = "owner_id",
     role: String = "role",
     created_at: i64 = "created_at",
+    grantee_id: Option<i64> = "grantee_id",
+    declined_at: Option<i64> = "declined_at",
 }
 
 record! {
@@ -168,10 +161,8 @@ pub struct Counts {
     pub users: u64,
     /// Including revoked and expired ones.
     pub tokens: u64,
-    /// Granted by operators.
+    /// Including offers.
     pub shares: u64,
-    /// Granted by owners.
-    pub named_shares: u64,
     pub keys: u64,
     pub plants: u64,
 }
@@ -194,10 +185,8 @@ pub enum SnapshotChunk {
     Users(Vec<UserRecord>),
     /// In the order of ids.
     Tokens(Vec<TokenRecord>),
-    /// In the order of grantee and owner ids.
-    Shares(Vec<ShareRecord>),
     /// In bytewise order of the grantees' names, and of owner ids.
-    NamedShares(Vec<NamedShareRecord>),
+    Shares(Vec<ShareRecord>),
     /// In the order of user ids and keys.
     Keys(Vec<KeyRecord>),
     /// In bytewise order of the owners' names, and of ids.

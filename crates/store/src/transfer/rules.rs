@@ -3,9 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::records::{
-    KeyRecord, LastIds, NamedShareRecord, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord,
-};
+use super::records::{KeyRecord, LastIds, PlantRecord, Record, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
 use plantstore_model::text::Escaped;
@@ -21,7 +19,6 @@ impl SnapshotChunk {
             Self::Users(rows) => check(rows, user),
             Self::Tokens(rows) => check(rows, token),
             Self::Shares(rows) => check(rows, share),
-            Self::NamedShares(rows) => check(rows, named_share),
             Self::Keys(rows) => check(rows, key),
             Self::Plants(rows) => check(rows, plant),
         }
@@ -72,17 +69,16 @@ fn token(row: &TokenRecord) -> Result<(), String> {
 }
 
 fn share(row: &ShareRecord) -> Result<(), String> {
-    if row.grantee_id == row.owner_id {
+    UserName::parse(&row.grantee_name).map_err(|fault| fault.to_string())?;
+    if row.grantee_id == Some(row.owner_id) {
         return Err("a user cannot share with themselves".to_owned());
     }
+    if row.grantee_id.is_some() && row.declined_at.is_some() {
+        return Err("it is both accepted and declined".to_owned());
+    }
     role(&row.role)?;
-    time("created_at", Some(row.created_at))
-}
-
-fn named_share(row: &NamedShareRecord) -> Result<(), String> {
-    UserName::parse(&row.grantee_name).map_err(|fault| fault.to_string())?;
-    role(&row.role)?;
-    time("created_at", Some(row.created_at))
+    time("created_at", Some(row.created_at))?;
+    time("declined_at", row.declined_at)
 }
 
 fn key(row: &KeyRecord) -> Result<(), String> {

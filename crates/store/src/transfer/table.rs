@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use crate::error::BadRow;
-use crate::row::ReadableValue;
+use crate::sql::ReadableValue;
 
 /// A table. Its first columns are the primary key.
 pub(crate) struct Table {

@@ -20,7 +20,8 @@ export class Permissions {
 
   /// Replaces the roles by those of `GET /shares`.
   learnRoles(received) {
-    this.#roles = new Map(received.map(({ owner, role }) => [owner, role]));
+    const accepted = received.filter(({ state }) => state === "accepted");
+    this.#roles = new Map(accepted.map(({ owner, role }) => [owner, role]));
   }
 
   /// Records that a write was rejected because the user is only a reader of this owner's plants.

@@ -1,0 +1,115 @@
+//! Reads and transactions in SQL that both engines understand: enough for users, tokens, shares and sweeps.
+//!
+//! Names of tables are not qualified, parameters are `$1` to `$9`, and texts are sorted by the caller, because the order of the
+//! database depends on its collation. Citus restricts statements further: see `postgres/dialect.rs`.
+
+use std::future::Future;
+
+use jiff::Timestamp;
+
+use crate::error::StoreError;
+use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
+use crate::store::Store;
+use crate::{postgres, sqlite};
+
+/// An open transaction. Its clones are the same transaction.
+#[derive(Clone)]
+pub(crate) enum Transaction {
+    Sqlite(sqlite::Transaction),
+    Postgres(postgres::Transaction),
+}
+
+impl Store {
+    /// Returns the rows of a query that requests send. The statement stays prepared.
+    pub(crate) async fn read<T: FromRow>(
+        &self,
+        text: &'static str,
+        values: &[&dyn Parameter],
+    ) -> Result<Vec<T>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.query(text, values),
+            Self::Postgres(engine) => engine.query(text, values).await,
+        }
+    }
+
+    /// Returns the rows of a query that an operator sends. It may take long.
+    pub(crate) async fn scan<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.query(text, values),
+            Self::Postgres(engine) => engine.scan(text, values).await,
+        }
+    }
+
+    /// Runs `work` in a transaction and commits. Repeats it after a conflict with another transaction. `work` gets the transaction
+    /// by value, because a future that borrows it could not be sent between threads.
+    pub(crate) async fn transaction<T, F: Future<Output = Result<T, TransactionError>>>(
+        &self,
+        origin: Origin,
+        work: impl Fn(Transaction) -> F,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::Sqlite(engine) => engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await,
+            Self::Postgres(engine) => engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await,
+        }
+    }
+}
+
+impl Transaction {
+    /// Executes a statement, and returns the number of changed rows.
+    pub(crate) async fn execute(&self, text: &str, values: &[&dyn Parameter]) -> Result<u64, TransactionError> {
+        match self {
+            Self::Sqlite(transaction) => transaction.execute(text, values),
+            Self::Postgres(transaction) => transaction.execute(text, values).await,
+        }
+    }
+
+    /// Returns the first row of a query.
+    pub(crate) async fn find<T: FromRow>(
+        &self,
+        text: &str,
+        values: &[&dyn Parameter],
+    ) -> Result<Option<T>, TransactionError> {
+        let found = match self {
+            Self::Sqlite(transaction) => transaction.query(text, values)?,
+            Self::Postgres(transaction) => transaction.query(text, values).await?,
+        };
+        Ok(found.into_iter().next())
+    }
+
+    /// Returns the number that a query counts.
+    pub(crate) async fn count(&self, text: &str, values: &[&dyn Parameter]) -> Result<u32, TransactionError> {
+        let counted: Option<i64> = self.find(text, values).await?;
+        Ok(counted.map_or(0, |count| u32::try_from(count).unwrap_or(u32::MAX)))
+    }
+
+    /// Locks a subject until the end of the transaction. In SQLite, a transaction locks everything.
+    pub(crate) async fn lock(&self, subject: Subject<'_>) -> Result<(), TransactionError> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(transaction) => transaction.lock(subject).await,
+        }
+    }
+
+    /// Returns the time of the database in milliseconds, because the clocks of nodes differ.
+    pub(crate) async fn now(&self) -> Result<i64, TransactionError> {
+        const NOW: &str = "SELECT CAST(extract(epoch FROM now()) * 1000 AS bigint)";
+        match self {
+            Self::Sqlite(_) => Ok(Timestamp::now().as_millisecond()),
+            Self::Postgres(_) => Ok(self.find(NOW, &[]).await?.unwrap_or_default()),
+        }
+    }
+
+    /// Returns true if the versions of users are in the table `collections`.
+    pub(crate) fn has_collections(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+
+    /// Returns the clause with which a subquery locks its rows and skips those that another transaction has locked, if there can be
+    /// any.
+    pub(crate) fn skip_locked(&self) -> &'static str {
+        match self {
+            Self::Postgres(transaction) if transaction.locks_rows_in_subqueries() => "FOR UPDATE SKIP LOCKED",
+            Self::Sqlite(_) | Self::Postgres(_) => "",
+        }
+    }
+}
