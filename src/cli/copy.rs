@@ -14,8 +14,8 @@ use super::table::{
     self,
     Column::{Number, Text},
 };
-use plantstore_store::archive::{self, ContentDigest};
-use plantstore_store::{OpenError, RestoreTarget, SchemaChange, Selection, Snapshot, StoreUrl};
+use plantstore_store::transfer::{self, ContentDigest, RestoreTarget, Selection, Snapshot, TableDigest};
+use plantstore_store::{OpenError, SchemaChange, StoreUrl};
 
 /// Copy a whole store to a new place or engine, for example from SQLite to PostgreSQL
 ///
@@ -58,7 +58,7 @@ pub(super) fn copy(from: &StoreUrl, to: &StoreUrl, schema_change: SchemaChange, 
         };
         let snapshot = snapshot.map_err(|error| advise(error, origin))?;
         let target = RestoreTarget::begin(to, schema_change, STORE_TIMEOUT).await?;
-        Ok(archive::copy(snapshot, target, |progress| bar.update(progress)).await?)
+        Ok(transfer::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);
     print_counts(&copied?)?;
@@ -77,14 +77,7 @@ fn advise(error: OpenError, origin: &str) -> anyhow::Error {
 }
 
 fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
-    let counts = copied.counts;
-    let row = |what: &str, count, digest: archive::Digest| [what.to_owned(), group_digits(count), digest.to_string()];
-    let rows = [
-        row("users", counts.users, copied.users),
-        row("tokens", counts.tokens, copied.tokens),
-        row("shares", counts.shares, copied.shares),
-        row("idempotency keys", counts.keys, copied.keys),
-        row("plants", counts.plants, copied.plants),
-    ];
+    let row = |table: &TableDigest| [table.title.to_owned(), group_digits(table.rows), table.digest.to_string()];
+    let rows: Vec<_> = copied.tables.iter().map(row).collect();
     table::print([Text(""), Number("COPIED"), Text("SHA-256")], &rows)
 }

@@ -14,9 +14,8 @@ use super::stdio::is_dash;
 use super::store_options::{STORE_TIMEOUT, StoreOption};
 use super::user::unknown_user;
 use plantstore_model::user::UserName;
-use plantstore_store::archive::{self, ExportError, ExportSummary};
 use plantstore_store::new_file::{NewFile, NewFileError};
-use plantstore_store::{Selection, Snapshot};
+use plantstore_store::transfer::{self, ExportError, ExportSummary, Selection, Snapshot};
 
 /// Write all plants, or one user's, as lines of JSON; works beside a running server
 ///
@@ -85,7 +84,7 @@ impl Options {
 
 async fn write(snapshot: Snapshot, output: &mut impl Write) -> Result<ExportSummary, ExportError> {
     let mut bar = ProgressBar::new();
-    archive::export(snapshot, output, |progress| bar.update(progress)).await
+    transfer::export(snapshot, output, |progress| bar.update(progress)).await
 }
 
 fn advise(error: NewFileError) -> anyhow::Error {

@@ -17,7 +17,7 @@ use super::store_options::{CreateOption, StoreOption};
 use super::value_parser::number;
 use plantstore_model::text::Escaped;
 use plantstore_store::StoreError;
-use plantstore_store::archive::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
+use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of skipped lines that are reported one by one; further ones are only counted.
@@ -66,7 +66,7 @@ impl Options {
         let input = self.input()?;
         let mut reporter = Reporter { bar: ProgressBar::new(), different: 0 };
         if self.check {
-            let summary = block_on(async { Ok(archive::check(input, |event| reporter.report(&event)).await) })?;
+            let summary = block_on(async { Ok(transfer::check(input, |event| reporter.report(&event)).await) })?;
             drop(reporter);
             return report_check(summary);
         }
@@ -75,7 +75,7 @@ impl Options {
         let summary = self.store.with(self.new_store.schema_change(), async |store| {
             let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
             let interrupted = async { signal = Some(first_signal.await) };
-            Ok(archive::import(store, input, skip, interrupted, |event| reporter.report(&event)).await?)
+            Ok(transfer::import(store, input, skip, interrupted, |event| reporter.report(&event)).await?)
         })?;
         drop(reporter);
         self.report(summary, signal)

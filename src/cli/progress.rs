@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::format::group_digits;
-use plantstore_store::archive::TransferProgress;
+use plantstore_store::transfer::TransferProgress;
 
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Width of the bar in characters.

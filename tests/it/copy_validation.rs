@@ -88,6 +88,10 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ("UPDATE tokens SET user_id = 99 WHERE token_id = 2", "table tokens, token_id 2: "),
         ("UPDATE shares_by_name SET role = 'owner'", "table shares_by_name, grantee_name bob, owner_id 1: "),
         (
+            "UPDATE shares_by_name SET role = char(27, 155, 8238)",
+            r"table shares_by_name, grantee_name bob, owner_id 1: `role` is `\u001b\u009b\u202e`, which",
+        ),
+        (
             "UPDATE shares_by_name SET grantee_name = 'a' || char(27, 7, 155, 8238)",
             r"table shares_by_name, grantee_name a\u001b\u0007\u009b\u202e, owner_id 1: a user name",
         ),

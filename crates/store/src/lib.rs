@@ -1,7 +1,6 @@
 //! Storage of users, tokens and plants in SQLite or PostgreSQL. The methods of [`Store`] are the contract of every engine.
 
 mod accounts;
-pub mod archive;
 pub mod cache;
 mod database;
 mod error;
@@ -17,7 +16,7 @@ mod reserve;
 mod sql;
 mod sqlite;
 mod store;
-mod transfer;
+pub mod transfer;
 mod url;
 mod version;
 mod write_queue;
@@ -26,7 +25,6 @@ pub use self::accounts::{
     AcceptOutcome, CollectionAccess, CreateTokenOutcome, GrantOutcome, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX,
     SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
-pub use self::archive::{Importer, RestoreTarget};
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::options::{OpenOptions, SchemaChange};
@@ -35,9 +33,5 @@ pub use self::postgres::{PlacedTable, Placement};
 pub use self::range::{PlantRange, end_ranges_after};
 pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
-pub use self::transfer::{
-    Counts, ImportOutcome, ImportResult, ImportRow, KeyRecord, LastIds, PlantRecord, Selection, ShareRecord, Snapshot,
-    SnapshotChunk, TokenRecord, UserRecord,
-};
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
 pub use self::version::Version;

@@ -1,15 +1,19 @@
-//! Types with which the engines serve [`archive`](crate::archive): snapshots as chunks of records, table descriptors, and batches of
-//! imported plants.
+//! The commands `export`, `import`, `backup`, `restore` and `copy`, for both engines. Everything is streamed, in bounded memory.
 
+mod copy;
+mod digest;
+mod export;
 mod import;
-mod records;
-mod rules;
+mod line;
+mod postgres;
+mod progress;
 mod snapshot;
+mod sqlite;
 mod table;
 
-pub use self::import::{ImportOutcome, ImportResult, ImportRow};
-pub(crate) use self::records::{ChunkBuilder, Record};
-pub use self::records::{Counts, KeyRecord, LastIds, PlantRecord, ShareRecord, SnapshotChunk, TokenRecord, UserRecord};
+pub use self::copy::{CopyError, RestoreTarget, copy};
+pub use self::digest::{ContentDigest, Digest, TableDigest};
+pub use self::export::{ExportError, ExportSummary, export};
+pub use self::import::{ImportEvent, ImportInput, ImportSummary, StopReason, check, import};
+pub use self::progress::TransferProgress;
 pub use self::snapshot::{Selection, Snapshot};
-pub(crate) use self::snapshot::{SnapshotError, SnapshotMessage};
-pub(crate) use self::table::{Column, ColumnType, Value, hex, names};

@@ -12,14 +12,14 @@ use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
 use super::dialect::Dialect;
 use crate::error::StoreError;
 
-pub(super) struct AdminConnection {
-    pub(super) client: Arc<Client>,
-    pub(super) dialect: Dialect,
+pub(crate) struct AdminConnection {
+    pub(crate) client: Arc<Client>,
+    pub(crate) dialect: Dialect,
     timeout: Duration,
 }
 
 impl AdminConnection {
-    pub(super) fn new(client: Client, dialect: Dialect, timeout: Duration) -> Self {
+    pub(crate) fn new(client: Client, dialect: Dialect, timeout: Duration) -> Self {
         Self { client: Arc::new(client), dialect, timeout }
     }
 
@@ -32,12 +32,12 @@ impl AdminConnection {
     }
 
     /// Waits for a response of the database until the timeout.
-    pub(super) async fn wait_for<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+    pub(crate) async fn wait_for<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
         wait_for_response(self.timeout, response).await
     }
 
     /// Commits. `lost` is the message if the outcome is unknown.
-    pub(super) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
         match tokio::time::timeout(self.timeout, self.client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if certainly_not_committed(&error) => Err(store_error(&error)),
@@ -47,7 +47,7 @@ impl AdminConnection {
 }
 
 /// Waits for a response of the database; [`StoreError::Unavailable`] after the timeout.
-pub(super) async fn wait_for_response<T>(
+pub(crate) async fn wait_for_response<T>(
     timeout: Duration,
     response: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, StoreError> {

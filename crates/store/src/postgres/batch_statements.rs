@@ -306,7 +306,7 @@ fn known_keys(rows: &[Row]) -> Result<HashMap<(i64, &[u8]), &Row>, Error> {
 
 /// Returns the plants that a statement has created or deleted: either one row with two arrays, which are NULL if there are
 /// none, or one row for each plant.
-pub(super) fn changed_plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+pub(crate) fn changed_plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
     let Some(row) = rows.first() else {
         return Ok(HashSet::new());
     };

@@ -65,7 +65,7 @@ impl Warnings {
     }
 }
 
-pub(super) struct Connector {
+pub(crate) struct Connector {
     hosts: Vec<Config>,
     tls: Negotiator,
     /// Timeout of requests.
@@ -74,7 +74,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(url: &PostgresUrl, timeout: Duration, metrics: &Arc<PostgresMetrics>) -> Result<Self, String> {
+    pub(crate) fn new(url: &PostgresUrl, timeout: Duration, metrics: &Arc<PostgresMetrics>) -> Result<Self, String> {
         let hosts = url.hosts().map(|(host, port)| {
             let mut config = Config::new();
             match host {

@@ -8,7 +8,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use crate::error::StoreError;
 
 /// Error message for a database that does not respond.
-pub(super) const NO_RESPONSE: &str = "the database did not respond in time";
+pub(crate) const NO_RESPONSE: &str = "the database did not respond in time";
 
 /// Error of a statement other than COMMIT, by how to handle it.
 pub(super) enum DatabaseError {
@@ -125,7 +125,7 @@ fn is_broken(error: &Error) -> bool {
 }
 
 /// Returns the error message for the log and the operator. It never contains the statement.
-pub(super) fn describe(error: &Error) -> String {
+pub(crate) fn describe(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(error), _) => format!("{} ({})", error.message(), error.code().code()),
         (None, Some(source)) => {

@@ -17,7 +17,7 @@ pub(super) const PLANNER_SETTINGS: &[&str] = &[
 
 /// Kind of a database, found out once for each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(crate) enum Dialect {
     Postgres,
     /// PostgreSQL with the extension Citus, whose plants are distributed.
     Citus,
@@ -54,7 +54,7 @@ impl Dialect {
 
 /// Executes statements without results in one round trip, each in its own message. Citus sends the whole message that contains a
 /// `SET LOCAL` to its workers, which must not execute the other statements.
-pub(super) async fn execute_each(client: &Client, statements: &[&str]) -> Result<(), Error> {
+pub(crate) async fn execute_each(client: &Client, statements: &[&str]) -> Result<(), Error> {
     try_join_all(statements.iter().map(|statement| client.batch_execute(statement))).await.map(|_| ())
 }
 
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn statements_follow_the_rules_of_citus() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let directories =
-            ["accounts", "postgres"].map(|name| std::fs::read_dir(sources.join(name)).expect("a directory"));
+        let directories = ["accounts", "postgres", "transfer"]
+            .map(|name| std::fs::read_dir(sources.join(name)).expect("a directory"));
         let mut prepared: Vec<&str> = Statements::TEXTS.iter().map(|text| text.for_dialect(Dialect::Citus)).collect();
         let mut files = 0;
         for entry in directories.into_iter().flatten().flatten() {

@@ -173,7 +173,7 @@ impl Postgres {
         Ok(done)
     }
 
-    pub(super) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
+    pub(crate) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
         AdminConnection::open(&self.connector, self.admin_timeout).await
     }
 }

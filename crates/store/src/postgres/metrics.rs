@@ -5,7 +5,7 @@ use crate::metrics::{SweepMetrics, WriteMetrics};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, TIMES};
 
 #[derive(Default)]
-pub(super) struct PostgresMetrics {
+pub(crate) struct PostgresMetrics {
     pub(super) writes: WriteMetrics,
     pub(super) database: DatabaseMetrics,
     pub(super) sweeps: SweepMetrics,

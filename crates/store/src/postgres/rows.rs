@@ -25,6 +25,6 @@ impl RowSource for Row {
     }
 }
 
-pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Internal(describe(&error)))
 }

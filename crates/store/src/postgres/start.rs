@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SCHEMA_RETRIES: u32 = 5;
 
 /// Connects to a database and prepares its schema. Also returns its kind, and true if the schema is new.
-pub(super) async fn start(
+pub(crate) async fn start(
     connector: &Connector,
     url: &StoreUrl,
     options: &OpenOptions,

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Error, Statement};
 use super::dialect::Dialect;
 
 /// The prepared statements of a connection.
-pub(super) trait Prepared: Sized + Send + Sync + 'static {
+pub(crate) trait Prepared: Sized + Send + Sync + 'static {
     /// Prepares all statements in one round trip.
     fn prepare(client: &Client, dialect: Dialect) -> impl Future<Output = Result<Self, Error>> + Send;
 }
@@ -37,8 +37,8 @@ impl StatementText {
 macro_rules! statements {
     ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal $(on_citus $citus:literal)? $(not_on_citus)?,)*) => {
         $(#[$about])*
-        pub(super) struct $set {
-            $(pub(super) $name: Statement,)*
+        pub(crate) struct $set {
+            $(pub(crate) $name: Statement,)*
         }
 
         impl $set {

@@ -29,7 +29,7 @@ const RESET_PAUSE: Duration = Duration::from_secs(1);
 const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The writer's handle on the checkpointing thread.
-pub(super) struct Checkpointer {
+pub(crate) struct Checkpointer {
     wake: SyncSender<()>,
     thread: JoinHandle<()>,
     not_before: Option<Instant>,
@@ -38,7 +38,7 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     /// Starts the thread that runs the checkpoints for the writer's connection.
-    pub(super) fn start(
+    pub(crate) fn start(
         path: &Path,
         file: &Arc<DatabaseFile>,
         writer: &Connection,
@@ -56,7 +56,7 @@ impl Checkpointer {
     }
 
     /// Checks the size of the WAL. The writer calls this between two transactions.
-    pub(super) fn after_commit(&mut self, writer: &Connection) {
+    pub(crate) fn after_commit(&mut self, writer: &Connection) {
         let Some(wal) = checkpoint(writer, NOOP) else { return };
         self.metrics.wal.bytes.set(wal.frames * FRAME_BYTES);
         self.metrics.wal.pending_bytes.set(wal.pending() * FRAME_BYTES);
@@ -73,7 +73,7 @@ impl Checkpointer {
         }
     }
 
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         drop(self.wake);
         let _ = self.thread.join();
     }

@@ -30,14 +30,14 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Opens a read-only connection.
-pub(super) fn connect_reader(path: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn connect_reader(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
 /// Opens a connection for frequent writes.
-pub(super) fn connect_writer(path: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn connect_writer(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     Ok(connection)

@@ -12,7 +12,7 @@ pub(super) fn is_failed_sync(error: &Error) -> bool {
 }
 
 /// Maps the error of an operation that was rolled back.
-pub(super) fn store_error(error: &Error) -> StoreError {
+pub(crate) fn store_error(error: &Error) -> StoreError {
     let text = describe(error);
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full(text),
@@ -36,7 +36,7 @@ pub(super) fn store_error(error: &Error) -> StoreError {
 }
 
 /// Maps the error of a change that was rolled back. Exits the process after a failed sync.
-pub(super) fn change_error(error: &Error) -> StoreError {
+pub(crate) fn change_error(error: &Error) -> StoreError {
     if is_failed_sync(error) {
         exit_process("the disk failed to sync written data", &describe(error));
     }
@@ -44,7 +44,7 @@ pub(super) fn change_error(error: &Error) -> StoreError {
 }
 
 /// Returns the message of the error with SQLite's extended code. It never contains a bound value.
-pub(super) fn describe(error: &Error) -> String {
+pub(crate) fn describe(error: &Error) -> String {
     match error.sqlite_error() {
         Some(code) => format!("{error} (code {})", code.extended_code),
         None => error.to_string(),

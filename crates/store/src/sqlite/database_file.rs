@@ -20,7 +20,7 @@ use crate::error::StoreError;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The path of the database, and the identity of the file when it was opened.
-pub(super) struct DatabaseFile {
+pub(crate) struct DatabaseFile {
     /// Absolute, so that a moved working directory counts as a moved file. Links are followed at every check.
     path: PathBuf,
     identity: (u64, u64),
@@ -66,7 +66,7 @@ impl DatabaseFile {
 
     /// Fails if the path cannot be examined, and exits the process if the file is lost. Call this after a commit, before it is
     /// acknowledged.
-    pub(super) fn verify_or_exit(&self, connection: &Connection) -> Result<(), StoreError> {
+    pub(crate) fn verify_or_exit(&self, connection: &Connection) -> Result<(), StoreError> {
         match self.compare() {
             Ok(()) => Ok(()),
             Err(Mismatch::Unknown(error)) => {

@@ -27,15 +27,15 @@ use plantstore_telemetry::spans;
 
 /// The embedded engine.
 pub struct Sqlite {
-    pub(super) path: PathBuf,
-    pub(super) file: Arc<DatabaseFile>,
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<DatabaseFile>,
     readers: Mutex<Readers>,
-    pub(super) admin_timeout: Duration,
+    pub(crate) admin_timeout: Duration,
     request_timeout: Duration,
     writer: Writer,
     pub(super) version_cache: VersionCache,
     in_flight_keys: InFlightKeys,
-    pub(super) metrics: Arc<SqliteMetrics>,
+    pub(crate) metrics: Arc<SqliteMetrics>,
 }
 
 /// Pool of read connections.

@@ -4,7 +4,7 @@ use crate::metrics::{SweepMetrics, WriteMetrics};
 use plantstore_telemetry::metrics::{Exposition, Gauge, Histogram, TIMES};
 
 #[derive(Default)]
-pub(super) struct SqliteMetrics {
+pub(crate) struct SqliteMetrics {
     pub(super) writes: WriteMetrics,
     pub(super) wal: WalMetrics,
     pub(super) sweeps: SweepMetrics,

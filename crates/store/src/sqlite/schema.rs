@@ -76,7 +76,7 @@ fn is_locked(error: &rusqlite::Error) -> bool {
 
 /// Opens a file of this or an earlier release for reading, without migrating it. Also returns its schema version. With
 /// `for_copy`, the file must not have objects that would not be copied.
-pub(super) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), OpenError> {
+pub(crate) fn examine(path: &Path, for_copy: bool) -> Result<(Connection, i64), OpenError> {
     if !path.exists() {
         return Err(OpenError::Missing(StoreUrl::Sqlite(path.to_owned())));
     }
@@ -136,7 +136,7 @@ fn check_no_views_and_triggers(connection: &Connection) -> Result<(), SchemaErro
 }
 
 /// Creates the schema in an empty file that no other process uses.
-pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     MIGRATIONS.iter().try_for_each(|migration| connection.execute_batch(migration))?;
     write_header(connection)
 }

@@ -1,55 +1,214 @@
-//! Table descriptors, from which both engines build the statements of snapshots and restores.
+//! The tables of a store, and rows in transit. Both engines build their statements from these descriptions: a new column is a new
+//! line here.
 
-use std::fmt::{Display, Write as _};
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type};
 
 use crate::error::BadRow;
-use crate::sql::ReadableValue;
+use plantstore_model::plant::{PlantName, Tag};
+use plantstore_model::text::Escaped;
+use plantstore_model::token::{Scope, TokenCreator, TokenLabel};
+use plantstore_model::user::{Role, UserName};
 
-/// A table. Its first columns are the primary key.
+/// Maximum number of rows and of bytes of texts in a chunk.
+const CHUNK_ROWS: usize = 4_096;
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A table. A snapshot reads all of its columns.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
+    /// Name that operators see.
+    pub(crate) title: &'static str,
+    /// The first ones are the primary key. Those of a joined table have its name, and are not stored.
     pub(crate) columns: &'static [Column],
     pub(crate) key_columns: usize,
-    /// Columns of joined tables that a snapshot reads after the key.
-    pub(crate) joined: &'static [&'static str],
+    /// The rows of a snapshot: what follows FROM. `$1` is the name of the only user whose plants are selected, if there is one.
+    pub(crate) rows: &'static str,
+    /// Texts are in bytewise order.
+    pub(crate) order: &'static [&'static str],
+    /// Columns with the ids of users who must exist.
+    pub(crate) users: &'static [&'static str],
+    /// A rule about several columns.
+    pub(crate) rule: fn(&[Cell]) -> Result<(), String>,
 }
 
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    pub(crate) column_type: ColumnType,
+    kind: Kind,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) enum ColumnType {
-    BigInt,
+/// Type of a column, and the rule for its values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// An id that the store assigns.
+    AssignedId,
     Integer,
-    Text,
-    Bytes,
+    OptionalInteger,
+    /// Error code, or status of a success.
+    Outcome,
+    Version,
+    Time,
+    OptionalTime,
+    UserName,
+    Label,
+    Scopes,
+    Creator,
+    Role,
+    PlantName,
+    Tag,
+    Message,
+    Hash,
 }
 
-impl Column {
-    pub(crate) const fn of<T: Field>(name: &'static str) -> Self {
-        Self { name, column_type: T::TYPE }
-    }
+const fn column(name: &'static str, kind: Kind) -> Column {
+    Column { name, kind }
+}
+
+pub(crate) static USERS: Table = Table {
+    name: "users",
+    title: "users",
+    columns: &[
+        column("user_id", Kind::AssignedId),
+        column("name", Kind::UserName),
+        column("version", Kind::Version),
+        column("created_at", Kind::Time),
+    ],
+    key_columns: 1,
+    rows: "users WHERE CAST($1 AS text) IS NULL OR users.name = $1",
+    order: &["users.name"],
+    users: &[],
+    rule: no_rule,
+};
+
+pub(crate) static TOKENS: Table = Table {
+    name: "tokens",
+    title: "tokens",
+    columns: &[
+        column("token_id", Kind::AssignedId),
+        column("hash", Kind::Hash),
+        column("user_id", Kind::Integer),
+        column("label", Kind::Label),
+        column("scopes", Kind::Scopes),
+        column("created_by", Kind::Creator),
+        column("created_at", Kind::Time),
+        column("expires_at", Kind::OptionalTime),
+        column("revoked_at", Kind::OptionalTime),
+        column("last_used_at", Kind::OptionalTime),
+    ],
+    key_columns: 1,
+    rows: "tokens WHERE CAST($1 AS text) IS NULL",
+    order: &["token_id"],
+    users: &["user_id"],
+    rule: no_rule,
+};
+
+pub(crate) static SHARES: Table = Table {
+    name: "shares_by_name",
+    title: "shares",
+    columns: &[
+        column("grantee_name", Kind::UserName),
+        column("owner_id", Kind::Integer),
+        column("role", Kind::Role),
+        column("created_at", Kind::Time),
+        column("grantee_id", Kind::OptionalInteger),
+        column("declined_at", Kind::OptionalTime),
+    ],
+    key_columns: 2,
+    rows: "shares_by_name WHERE CAST($1 AS text) IS NULL",
+    order: &["grantee_name", "owner_id"],
+    users: &["owner_id", "grantee_id"],
+    rule: |row| match row {
+        [_, owner, _, _, grantee, _] if owner == grantee => Err("a user cannot share with themselves".to_owned()),
+        [.., Cell::Integer(_), Cell::Integer(_)] => Err("it is both accepted and declined".to_owned()),
+        _ => Ok(()),
+    },
+};
+
+/// Idempotency keys. Those of deleted users are left out.
+pub(crate) static KEYS: Table = Table {
+    name: "idempotency_keys",
+    title: "idempotency keys",
+    columns: &[
+        column("user_id", Kind::Integer),
+        column("key", Kind::Hash),
+        column("fingerprint", Kind::Hash),
+        column("outcome", Kind::Outcome),
+        column("message", Kind::Message),
+        column("expires_at", Kind::Time),
+    ],
+    key_columns: 2,
+    rows: "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE CAST($1 AS text) IS NULL",
+    order: &["idempotency_keys.user_id", "key"],
+    users: &[],
+    rule: |row| {
+        // The status of a success, or an error code, which starts with its status.
+        let outcomes = if row[4] == Cell::Null { 200..300 } else { 40_000..60_000 };
+        match row[3] {
+            Cell::Integer(outcome) if !outcomes.contains(&outcome) => {
+                Err(format!("`outcome` is {outcome}, must be from {} to {}", outcomes.start, outcomes.end - 1))
+            }
+            _ => Ok(()),
+        }
+    },
+};
+
+/// Plants, with the names of their owners. Those of deleted users are left out.
+pub(crate) static PLANTS: Table = Table {
+    name: "plants",
+    title: "plants",
+    columns: &[
+        column("user_id", Kind::Integer),
+        column("plant_id", Kind::Integer),
+        column("users.name", Kind::UserName),
+        column("name", Kind::PlantName),
+        column("tag", Kind::Tag),
+        column("version", Kind::Version),
+    ],
+    key_columns: 2,
+    rows: "users JOIN plants ON plants.user_id = users.user_id WHERE CAST($1 AS text) IS NULL OR users.name = $1",
+    order: &["users.name", "plant_id"],
+    users: &[],
+    rule: no_rule,
+};
+
+fn no_rule(_: &[Cell]) -> Result<(), String> {
+    Ok(())
 }
 
 impl Table {
-    pub(crate) fn key(&self) -> &'static [Column] {
-        &self.columns[..self.key_columns]
-    }
+    /// All tables, in the order of a transfer.
+    pub(crate) const ALL: [&'static Self; 5] = [&USERS, &TOKENS, &SHARES, &KEYS, &PLANTS];
 
-    /// Returns the columns that a snapshot selects, in the order of [`Record::read`](super::Record::read).
+    /// Returns the columns that a snapshot selects.
     pub(crate) fn select_list(&self) -> String {
-        let (key, others) = self.columns.split_at(self.key_columns);
-        let own = |column: &Column| format!("{}.{}", self.name, column.name);
-        let joined = self.joined.iter().map(|expression| (*expression).to_owned());
-        key.iter().map(own).chain(joined).chain(others.iter().map(own)).collect::<Vec<_>>().join(", ")
+        let qualified = |column: &Column| {
+            if column.is_joined() { column.name.to_owned() } else { format!("{}.{}", self.name, column.name) }
+        };
+        self.columns.iter().map(qualified).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the error for the row with this key.
-    pub(crate) fn bad_row(&self, key: &[String], fault: impl Display) -> BadRow {
-        let row = self.key().iter().zip(key).map(|(column, value)| format!("{} {value}", column.name));
-        BadRow::new(self.name, row.collect::<Vec<_>>().join(", "), fault.to_string())
+    pub(crate) fn stored_columns(&self) -> impl Iterator<Item = &'static Column> {
+        self.columns.iter().filter(|column| !column.is_joined())
+    }
+
+    /// Validates a row by the rules of the service, so that rows that another program wrote are not copied if they are invalid.
+    fn check(&self, row: &[Cell]) -> Result<(), BadRow> {
+        let faults = self.columns.iter().zip(row).map(|(column, cell)| column.check(cell));
+        let fault = faults.chain([(self.rule)(row)]).find_map(Result::err);
+        fault.map_or(Ok(()), |fault| Err(self.bad_row(row, fault)))
+    }
+
+    /// Returns the error for a row, of which at least the first columns are known.
+    pub(crate) fn bad_row(&self, row: &[Cell], fault: String) -> BadRow {
+        let value = |index| row.get(index).map_or_else(|| "?".to_owned(), Cell::to_string);
+        let key = self.columns[..self.key_columns].iter().enumerate();
+        let key = key.map(|(index, column)| format!("{} {}", column.name, value(index)));
+        BadRow::new(self.name, key.collect::<Vec<_>>().join(", "), fault)
     }
 }
 
@@ -58,44 +217,218 @@ pub(crate) fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String
     columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A value that the drivers of both engines can bind to a statement.
-pub(crate) trait Value: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync {
-    /// Returns the value as error messages show it.
-    fn describe(&self) -> String;
-}
+impl Column {
+    pub(crate) fn is_joined(&self) -> bool {
+        self.name.contains('.')
+    }
 
-/// A Rust type that corresponds to a column type.
-pub(crate) trait Field: Value + ReadableValue {
-    const TYPE: ColumnType;
-}
+    /// Returns the type in PostgreSQL.
+    pub(crate) fn postgres_type(&self) -> Type {
+        match self.kind {
+            Kind::Outcome => Type::INT4,
+            Kind::AssignedId
+            | Kind::Integer
+            | Kind::OptionalInteger
+            | Kind::Version
+            | Kind::Time
+            | Kind::OptionalTime => Type::INT8,
+            Kind::Hash => Type::BYTEA,
+            Kind::UserName
+            | Kind::Label
+            | Kind::Scopes
+            | Kind::Creator
+            | Kind::Role
+            | Kind::PlantName
+            | Kind::Tag
+            | Kind::Message => Type::TEXT,
+        }
+    }
 
-macro_rules! fields {
-    ($($type:ty: $column_type:ident, $describe:expr;)*) => {$(
-        impl Value for $type {
-            fn describe(&self) -> String {
-                $describe(self)
+    fn check(&self, cell: &Cell) -> Result<(), String> {
+        let name = self.name;
+        let fault = |fault: &dyn fmt::Display| Err(format!("`{name}` {fault}"));
+        match (self.kind, cell) {
+            // The table of users has it, too.
+            _ if self.is_joined() => Ok(()),
+            // The maximum must not be in use, because there would be no id for the next.
+            (Kind::AssignedId, Cell::Integer(id)) if !(1..i64::MAX).contains(id) => {
+                Err(format!("`{name}` must be at least 1 and less than {}", i64::MAX))
             }
+            // Versions are Unix time in microseconds. A version near the maximum would leave none for the next change.
+            (Kind::Version, Cell::Integer(version)) if !(0..=Timestamp::MAX.as_microsecond()).contains(version) => {
+                Err(format!("`{name}` is {version}, must be from 0 to {}", Timestamp::MAX.as_microsecond()))
+            }
+            (Kind::Time | Kind::OptionalTime, Cell::Integer(time)) if Timestamp::from_second(*time).is_err() => {
+                fault(&"is not a valid time")
+            }
+            (Kind::UserName, Cell::Text(text)) => UserName::parse(text).map(drop).map_err(|fault| fault.to_string()),
+            (Kind::Label, Cell::Text(text)) => {
+                TokenLabel::parse_stored(text).map(drop).map_err(|fault| fault.to_string())
+            }
+            (Kind::Scopes, Cell::Text(text)) => match text.split(' ').find(|name| Scope::from_name(name).is_none()) {
+                Some(unknown) => fault(&format_args!("has the unknown scope `{}`", Escaped(unknown))),
+                None => Ok(()),
+            },
+            (Kind::Creator, Cell::Text(text)) if TokenCreator::parse(text).is_none() => {
+                fault(&format_args!("is `{}`, which no release wrote", Escaped(text)))
+            }
+            (Kind::Role, Cell::Text(text)) if Role::from_name(text).is_none() => {
+                fault(&format_args!("is `{}`, which is neither reader nor editor", Escaped(text)))
+            }
+            (Kind::PlantName, Cell::Text(text)) => PlantName::check(text).or_else(|error| fault(&error)),
+            (Kind::Tag, Cell::Text(text)) => Tag::check(text).or_else(|error| fault(&error)),
+            (Kind::Message, Cell::Text(text)) if text.chars().any(char::is_control) => {
+                fault(&"must not hold control characters")
+            }
+            (Kind::Hash, Cell::Bytes(bytes)) if bytes.len() != 32 => {
+                fault(&format_args!("has {} bytes, must have 32", bytes.len()))
+            }
+            (Kind::OptionalInteger | Kind::OptionalTime | Kind::Tag | Kind::Message, Cell::Null) => Ok(()),
+            (_, cell) if cell.fits(&self.postgres_type()) => Ok(()),
+            _ => fault(&"has a value of another type"),
         }
-
-        impl Field for $type {
-            const TYPE: ColumnType = ColumnType::$column_type;
-        }
-    )*};
+    }
 }
 
-fields! {
-    i64: BigInt, ToString::to_string;
-    i32: Integer, ToString::to_string;
-    String: Text, Clone::clone;
-    Vec<u8>: Bytes, |bytes: &Vec<u8>| hex(bytes);
-    Option<i64>: BigInt, |value: &Self| format!("{value:?}");
-    Option<String>: Text, |value: &Self| format!("{value:?}");
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Null,
+    Integer(i64),
+    /// Consecutive plants of one owner share the owner's name.
+    Text(Arc<str>),
+    Bytes(Box<[u8]>),
 }
 
-/// Returns bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+impl Cell {
+    fn fits(&self, kind: &Type) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Integer(_) => [Type::INT4, Type::INT8].contains(kind),
+            Self::Text(_) => *kind == Type::TEXT,
+            Self::Bytes(_) => *kind == Type::BYTEA,
+        }
+    }
+
+    /// Returns the length of a text.
+    fn len(&self) -> usize {
+        if let Self::Text(text) = self { text.len() } else { 0 }
+    }
+
+    pub(crate) fn integer(&self) -> i64 {
+        if let Self::Integer(number) = self { *number } else { 0 }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// Appends the value to bytes from which it can be read back, so that different rows have different digests.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        let (kind, value): (u8, &[u8]) = match self {
+            Self::Null => (0, &[]),
+            Self::Integer(number) => (1, &number.to_be_bytes()),
+            Self::Text(text) => (2, text.as_bytes()),
+            Self::Bytes(value) => (3, value),
+        };
+        bytes.push(kind);
+        bytes.extend((value.len() as u64).to_be_bytes());
+        bytes.extend(value);
+    }
+}
+
+/// Shows a value in an error message.
+impl fmt::Display for Cell {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => formatter.write_str("null"),
+            Self::Integer(number) => number.fmt(formatter),
+            Self::Text(text) => Escaped(text).fmt(formatter),
+            Self::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(formatter, "{byte:02x}")),
+        }
+    }
+}
+
+impl rusqlite::ToSql for Cell {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl ToSql for Cell {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Integer(number) if *kind == Type::INT4 => i32::try_from(*number)?.to_sql(kind, out),
+            Self::Integer(number) => number.to_sql(kind, out),
+            Self::Text(text) => (&**text).to_sql(kind, out),
+            Self::Bytes(bytes) => (&**bytes).to_sql(kind, out),
+        }
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        [Type::INT4, Type::INT8, Type::TEXT, Type::BYTEA].contains(kind)
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+/// Some rows of a table.
+pub(crate) struct Chunk {
+    pub(crate) table: &'static Table,
+    cells: Vec<Cell>,
+    bytes: usize,
+}
+
+impl Chunk {
+    pub(crate) fn new(table: &'static Table) -> Self {
+        Self { table, cells: Vec::new(), bytes: 0 }
+    }
+
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = &[Cell]> {
+        self.cells.chunks_exact(self.table.columns.len())
+    }
+
+    /// Validates every row, and returns the first that violates a rule.
+    pub(crate) fn check(&self) -> Result<(), BadRow> {
+        self.rows().try_for_each(|row| self.table.check(row))
+    }
+
+    /// Reads a row, of which `read` returns the value of a column.
+    pub(crate) fn read<E: fmt::Display>(
+        &mut self,
+        mut read: impl FnMut(usize, &Column) -> Result<Cell, E>,
+    ) -> Result<(), BadRow> {
+        let start = self.cells.len();
+        for (index, column) in self.table.columns.iter().enumerate() {
+            let cell = match self.owner_before(start, column) {
+                Some(owner) => owner,
+                None => {
+                    read(index, column).map_err(|fault| self.table.bad_row(&self.cells[start..], fault.to_string()))?
+                }
+            };
+            self.bytes += cell.len();
+            self.cells.push(cell);
+        }
+        Ok(())
+    }
+
+    /// Returns the name of the owner of the row before, if the owner is the same.
+    fn owner_before(&self, start: usize, column: &Column) -> Option<Cell> {
+        let before = start.checked_sub(self.table.columns.len())?;
+        let is_same = column.is_joined() && self.cells[before] == self.cells[start];
+        is_same.then(|| self.cells[before + self.cells.len() - start].clone())
+    }
+
+    /// Returns the chunk if it is full. The next rows are added to a new one.
+    pub(crate) fn take_full(&mut self) -> Option<Self> {
+        let rows = self.cells.len() / self.table.columns.len();
+        let is_full = rows == CHUNK_ROWS || self.bytes >= CHUNK_BYTES;
+        is_full.then(|| std::mem::replace(self, Self::new(self.table)))
+    }
 }

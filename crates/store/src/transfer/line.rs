@@ -1,11 +1,11 @@
-//! JSON line of a plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
+//! Lines of imports and exports, one for each plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::transfer::{ImportRow, PlantRecord};
+use super::table::Cell;
 use plantstore_model::body::BodyError;
 use plantstore_model::plant::NewPlant;
 use plantstore_model::user::UserName;
@@ -20,14 +20,42 @@ struct PlantLine<'a> {
 }
 
 /// Appends the line of a plant.
-pub(super) fn write(buffer: &mut Vec<u8>, plant: &PlantRecord) {
-    write_json(buffer, &PlantLine { owner: &plant.owner, id: plant.id, name: &plant.name, tag: plant.tag.as_deref() });
+pub(super) fn write(buffer: &mut Vec<u8>, plant: &[Cell]) {
+    let [_, id, owner, name, tag, _] = plant else { return };
+    let line = PlantLine {
+        owner: owner.text().unwrap_or_default(),
+        id: id.integer(),
+        name: name.text().unwrap_or_default(),
+        tag: tag.text(),
+    };
+    serde_json::to_writer(&mut *buffer, &line).expect("serialization to memory succeeds");
+    buffer.push(b'\n');
 }
 
-/// Appends a value as a JSON line.
-pub(super) fn write_json(buffer: &mut Vec<u8>, value: &impl Serialize) {
-    serde_json::to_writer(&mut *buffer, value).expect("serialization to memory succeeds");
-    buffer.push(b'\n');
+/// A plant to import.
+#[derive(Clone, Debug)]
+pub(super) struct ImportRow {
+    /// Created if there is no user of that name.
+    pub(super) owner: Arc<UserName>,
+    pub(super) plant: NewPlant,
+}
+
+/// Outcome of one plant of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ImportOutcome {
+    Stored,
+    /// The plant exists already with the same name and tag.
+    Same,
+    /// The plant exists already with a different name or tag, and is unchanged.
+    Different,
+}
+
+/// Result of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ImportResult {
+    /// One per plant, in order. If a duplicate id stops the batch, its outcome is the last.
+    pub(super) outcomes: Vec<ImportOutcome>,
+    pub(super) new_users: u64,
 }
 
 #[derive(Default)]
