@@ -99,7 +99,7 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         ),
         (
             &["token", "list", "--store", "sqlite:missing.db"],
-            "missing.db): name yours with --store; `plantstore serve` creates a new one",
+            "missing.db): name yours with --store; `plantstore serve` and `plantstore migrate` create a new one",
         ),
         (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),

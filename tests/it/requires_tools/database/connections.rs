@@ -337,10 +337,17 @@ fn blocked_read_does_not_hold_up_cached_lists() {
     const WAITING: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
                            WHERE NOT granted AND datname = current_database()";
     let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "60s"]);
+    let mut server = site.serve(&["--store-timeout", "60s", "--metrics-listen", "0"]);
+    let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    assert_eq!(ada.get("/plants?limit=1").status, 200);
+    // A connection that is opened later would wait for the lock as well.
+    let readers = thread::available_parallelism().unwrap().get().max(2);
+    wait_for("all connections for reads", || {
+        assert_eq!(ada.get("/plants?limit=1").status, 200);
+        let open = metrics.value("plantstore_database_connections", &[("role", "read")]);
+        (usize::try_from(open) == Ok(readers)).then_some(())
+    });
     let held = site.hold("BEGIN; LOCK TABLE plantstore.plants IN ACCESS EXCLUSIVE MODE");
     // The token is looked up now, so that the lists do not wait for it.
     assert_eq!(ada.get("/me").status, 200);
