@@ -457,7 +457,8 @@ fn protocol_is_detected_by_the_first_different_bytes() {
         let response = ask(pieces);
         assert!(response.starts_with("HTTP/1.1 401 "), "{pieces:?}: {response}");
     }
-    assert!(ask(&[b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n"]).contains("40007"));
+    let response = ask(&[b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n"]);
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 400 "), "{response}");
     // The preface byte by byte. The next frames arrive together with its last byte.
     let client = server.anonymous();
     let mut stream = TcpStream::connect(server.address()).unwrap();
