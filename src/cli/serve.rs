@@ -55,7 +55,7 @@ const OTHER_FILES: u64 = 128;
   plantstore serve
   plantstore serve --listen 8081 --store sqlite:/var/lib/plantstore/plants.db
   plantstore serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
-  PLANTSTORE_STORE='postgres://plantstore@db.example/plants?sslmode=verify-full' plantstore serve --metrics-listen 9464")]
+  plantstore serve --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
 pub(super) struct Options {
     /// The address to listen on. PORT alone means 127.0.0.1:PORT, and port 0 a free port
     #[arg(long, value_name = "[HOST:]PORT", env = "PLANTSTORE_LISTEN", default_value = "127.0.0.1:8080", value_parser = listen_address)]

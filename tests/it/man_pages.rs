@@ -151,7 +151,7 @@ fn options_are_listed_under_the_right_heading() {
             .map(|line| line.split_whitespace().find(|word| word.starts_with("--")).unwrap().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(under("TLS"), ["--tls-cert", "--tls-key"]);
+    assert_eq!(under("TLS"), ["--tls-cert", "--tls-key", "--no-hsts"]);
     let general = ["--listen", "--store", "--no-first-token", "--no-migrate", "--no-console"];
     assert_eq!(under("Options")[..general.len()], general);
 }
