@@ -422,6 +422,8 @@ fn dropped_log_lines_are_counted() {
         "--listen",
         "127.0.0.1:0",
         "--no-first-token",
+        "--log-level",
+        "debug",
         "--metrics-listen",
         "0",
     ]));
