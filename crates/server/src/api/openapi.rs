@@ -195,7 +195,7 @@ fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
         success["headers"] = references("headers", &names).into();
     }
     if let Some(body) = operation.returns.body() {
-        success["content"] = content((body.schema)());
+        success["content"] = content(&(body.schema)());
     }
     if operation.id == "createPlant" {
         success["links"] = json!({
@@ -219,12 +219,12 @@ fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
         },
     });
     if let Some(body) = operation.takes {
-        described["requestBody"] = json!({"required": true, "content": content((body.schema)())});
+        described["requestBody"] = json!({"required": true, "content": content(&(body.schema)())});
     }
     described
 }
 
-fn content(schema: Value) -> Value {
+fn content(schema: &Value) -> Value {
     json!({"application/json": {"schema": schema}})
 }
 
@@ -277,7 +277,7 @@ impl ErrorResponses {
         let own = HEADERS.iter().map(|(name, ..)| *name).filter(|name| is_sent(name) && !ERROR_HEADERS.contains(name));
         let headers: Vec<_> = own.chain(stored.then_some("Idempotency-Replayed")).collect();
         let examples: Vec<_> = listed.iter().map(String::as_str).collect();
-        let mut content = content(reference("schemas", &ErrorBody::name()));
+        let mut content = content(&reference("schemas", &ErrorBody::name()));
         content["application/json"]["examples"] = references("examples", &examples).into();
         let mut response = json!({
             "description": format!("{reason}; `error` is one of: {}", listed.join(", ")),

@@ -50,7 +50,6 @@ pub(super) static OPERATIONS: [(Handler, Operation); 16] = [
             returns: Returns::Body(one::<Plant<'_>>()),
             headers: &["Location"],
             errors: &[40000, 40001, 40002, 40003, 40400, 40900, 40901, 41500, 42200],
-            ..DEFAULT
         },
     ),
     (
