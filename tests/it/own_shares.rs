@@ -315,7 +315,7 @@ fn accepted_shares_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine
     assert_eq!(accept(&bob, "owner300").status, 204);
 }
 
-/// What gave access in 0.6.0 is accepted; a share with a name that no user has is an offer.
+/// Shares that gave access in 0.6.0 are accepted; one with a name that no user has is an offer.
 #[rstest]
 fn shares_of_an_earlier_release_stay_effective(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
