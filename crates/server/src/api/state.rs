@@ -9,9 +9,9 @@ use super::error::ApiError;
 use super::limits::ApiLimits;
 use super::listing::ListCache;
 use super::overload::account_changes::{AccountChanges, ChangeKind};
-use super::overload::capacity::Saturation;
 use super::overload::delay::RejectionDelay;
 use super::overload::read_limiter::ReadLimiter;
+use super::overload::saturation::Saturation;
 use crate::observe::{Identity, Readiness};
 use crate::transport::Rejection;
 
