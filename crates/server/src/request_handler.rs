@@ -109,7 +109,7 @@ impl Handler for RequestHandler {
         let is_navigation = self.options.console && web::is_navigation(&parts);
 
         let mut response = if let Some(rejection) = rejection {
-            self.state.api.rejection(rejection).into_response()
+            ApiError::from(rejection).into_response()
         } else if allowed_origin.is_some() && is_preflight(&parts) {
             check_host(&parts).map(|()| preflight()).into_response()
         } else {
@@ -145,7 +145,7 @@ impl Handler for RequestHandler {
     }
 
     fn reject(&self, rejection: Rejection, client: IpAddr, since: Instant) -> Vec<u8> {
-        let error = self.state.api.rejection(rejection);
+        let error = ApiError::from(rejection);
         let (status, mut headers, body) = error.render();
         let request = HeaderMap::new();
         let context = Context::new(&request, client, since, Version::HTTP_11, None, NO_ROUTE);

@@ -215,7 +215,8 @@ impl SharedState {
                 let _ = (&pair.client).write_all(b"N");
                 continue;
             }
-            let act = state.armed.pop_front_if(|(_, needle)| message.contains(needle)).map(|(act, _)| act);
+            let is_next = state.armed.front().is_some_and(|(_, needle)| message.contains(needle));
+            let act = if is_next { state.armed.pop_front().map(|(act, _)| act) } else { None };
             if matches!(act, Some(Act::Freeze)) {
                 state.mode = Mode::Frozen;
             }

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use super::idempotency_headers::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
+use crate::transport::Rejection;
 use plantstore_model::body::{BodyError, FieldErrorKind};
 use plantstore_model::plant::{PlantId, PlantIdError};
 use plantstore_model::self_service::TokenRequestError;
@@ -279,6 +280,18 @@ impl IntoResponse for ApiError {
         let report = ErrorReport { code: self.code().0, detail: self.detail().map(str::to_owned), overloaded };
         response.extensions_mut().insert(report);
         response
+    }
+}
+
+impl From<Rejection> for ApiError {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::HeadTimeout => Self::RequestTimeout,
+            Rejection::HeadTooLarge => Self::HeadersTooLarge,
+            Rejection::TransferEncoding => Self::BadTransferEncoding,
+            Rejection::Overloaded => Self::Overloaded,
+            Rejection::NotEncrypted => Self::BadRequest("this port is encrypted: write https:// in place of http://"),
+        }
     }
 }
 

@@ -13,7 +13,6 @@ use super::overload::delay::RejectionDelay;
 use super::overload::read_limiter::ReadLimiter;
 use super::overload::saturation::Saturation;
 use crate::observe::{Identity, Readiness};
-use crate::transport::Rejection;
 
 pub(crate) struct Api {
     pub(super) store: Arc<Store>,
@@ -77,19 +76,6 @@ impl Api {
         match error {
             StoreError::OutcomeUnknown(_) => ApiError::ChangeUnknown(error.to_string()),
             error => self.write_error(error),
-        }
-    }
-
-    /// Maps a rejection by the transport.
-    pub(crate) fn rejection(&self, rejection: Rejection) -> ApiError {
-        match rejection {
-            Rejection::HeadTimeout => ApiError::RequestTimeout,
-            Rejection::HeadTooLarge => ApiError::HeadersTooLarge,
-            Rejection::TransferEncoding => ApiError::BadTransferEncoding,
-            Rejection::Overloaded => ApiError::Overloaded,
-            Rejection::NotEncrypted => {
-                ApiError::BadRequest("this port is encrypted: write https:// in place of http://")
-            }
         }
     }
 

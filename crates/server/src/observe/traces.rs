@@ -155,7 +155,7 @@ impl Clock {
 /// Reports requests to a collector.
 pub(crate) struct Tracer {
     provider: SdkTracerProvider,
-    tracer: SdkTracer,
+    sdk: SdkTracer,
     metrics: Arc<ExportMetrics>,
 }
 
@@ -164,14 +164,14 @@ impl Tracer {
     pub(crate) fn start(collector: Collector) -> Self {
         let (provider, metrics) = collector.start();
         let scope = InstrumentationScope::builder("plantstore").with_version(env!("CARGO_PKG_VERSION")).build();
-        Self { tracer: provider.tracer_with_scope(scope), provider, metrics }
+        Self { sdk: provider.tracer_with_scope(scope), provider, metrics }
     }
 
     /// Starts the span of a request, if it is sampled.
     fn begin(&self, client: &Context, version: Version, arrived: Instant) -> Option<Recording> {
         let clock = Clock::read();
         let span = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
-        let span = self.tracer.build_with_context(span.with_start_time(clock.wall_time(arrived)), client);
+        let span = self.sdk.build_with_context(span.with_start_time(clock.wall_time(arrived)), client);
         let recorder = SpanRecorder::default();
         span.is_recording().then(|| Recording { context: client.with_span(span), clock, version, recorder })
     }
@@ -181,7 +181,7 @@ impl Tracer {
         let Some(Recording { context, clock, version, recorder }) = &trace.recording else { return };
         for step in recorder.take() {
             let child = SpanBuilder::from_name(step.name).with_start_time(clock.wall_time(step.start));
-            let mut child = self.tracer.build_with_context(child.with_kind(SpanKind::Internal), context);
+            let mut child = self.sdk.build_with_context(child.with_kind(SpanKind::Internal), context);
             child.end_with_timestamp(clock.wall_time(step.end));
         }
         let method = request.method.filter(|method| METHODS.contains(method)).map_or("_OTHER", Method::as_str);
@@ -212,7 +212,10 @@ impl Tracer {
     /// Sends the spans that are still queued.
     pub(crate) async fn finish(&self) {
         let provider = self.provider.clone();
-        // Fails if the runtime ends meanwhile.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the SDK waits for its thread; this is the end of the service, not a read"
+        )]
         let _ = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(export::SHUTDOWN_TIMEOUT)).await;
     }
 

@@ -14,6 +14,7 @@ use plantstore_store::{ReservedPlace, StoreError};
 
 use crate::api::error::ApiError;
 use crate::api::state::Api;
+use crate::observe::Context;
 
 /// Rejects the request if the runtime is saturated.
 pub(crate) struct ReadCapacity {
