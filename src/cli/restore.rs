@@ -16,7 +16,7 @@ use plantstore_store::SchemaChange;
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore restore monday.db --store sqlite:new.db
-  plantstore restore monday.db --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
+  plantstore restore monday.db --store 'postgres://plants@db.example/plants?sslmode=verify-full'")]
 pub(super) struct Options {
     /// The backup, or any other store file
     #[arg(value_name = "FILE")]

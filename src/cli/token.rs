@@ -51,7 +51,7 @@ enum TokenCommand {
 #[command(after_help = "Examples:
   plantstore token create --user ada
   plantstore token create --user ada --label balcony --scope plants:read --expires 30d
-  plantstore token create --user ada --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'")]
+  plantstore token create --user ada --store 'postgres://plants@db/plants?sslmode=verify-full'")]
 struct CreateToken {
     /// The user of the token; created if there is no such user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
