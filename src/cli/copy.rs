@@ -24,8 +24,8 @@ use plantstore_store::{OpenError, SchemaChange, StoreUrl};
 /// its servers first, and start them on the new one.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  plantstore copy --from sqlite:plantstore.db --to 'postgres://plants@db/plants?sslmode=verify-full'
-  plantstore copy --from 'postgres://plants@db/plants?sslmode=verify-full' --to sqlite:plantstore.db")]
+  plantstore copy --from sqlite:plantstore.db --to 'postgres://ada@db/plants?sslmode=verify-full'
+  plantstore copy --from 'postgres://ada@db/plants?sslmode=verify-full' --to sqlite:plantstore.db")]
 pub(super) struct Options {
     /// The store to copy: sqlite:PATH or postgres://user@host:port/database
     #[arg(long, value_name = "URL")]

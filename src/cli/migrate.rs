@@ -13,7 +13,7 @@ use plantstore_store::{SchemaChange, Store};
 #[command(after_help = "Examples:
   plantstore migrate
   plantstore migrate --store 'postgres://plantstore@db.example/plants?sslmode=verify-full'
-  plantstore migrate --store 'postgres://plants@coordinator/plants?sslmode=verify-full' --distribute citus")]
+  plantstore migrate --distribute citus --store 'postgres://plants@db/plants?sslmode=verify-full'")]
 pub(super) struct Options {
     #[command(flatten)]
     store: StoreOption,
