@@ -26,10 +26,10 @@ fn every_test_has_its_own_database() {
         cluster,
         &cluster.url(&one),
         "",
-        "CREATE TABLE plants (id bigint); INSERT INTO plants VALUES (7)",
+        "CREATE TABLE public.plants (id bigint); INSERT INTO public.plants VALUES (7)",
     );
     made.expect("the owner may create a table");
-    assert_eq!(cluster.psql(&one, "SELECT id FROM plants;\nSELECT 8"), "7\n8");
+    assert_eq!(cluster.psql(&one, "SELECT id FROM public.plants;\nSELECT 8"), "7\n8");
     assert_eq!(cluster.psql(&other, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"), "0");
     let about = "SELECT usesuper, current_setting('fsync'), current_setting('server_encoding') \
                  FROM pg_user WHERE usename = current_user";
@@ -46,9 +46,9 @@ fn every_test_has_its_own_database() {
 fn a_session_holds_its_locks_until_it_is_dropped() {
     let cluster = Cluster::shared();
     let database = cluster.create_database();
-    cluster.psql(&database, "CREATE TABLE plants (id bigint)");
-    let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'plants'::regclass";
-    let held = cluster.hold(&database, "BEGIN; LOCK TABLE plants");
+    cluster.psql(&database, "CREATE TABLE public.plants (id bigint)");
+    let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'public.plants'::regclass";
+    let held = cluster.hold(&database, "BEGIN; LOCK TABLE public.plants");
     assert_eq!(cluster.psql(&database, locked), "1");
     drop(held);
     wait_for("the lock to be released", || (cluster.psql(&database, locked) == "0").then_some(()));
@@ -59,11 +59,11 @@ fn committed_data_survives_a_kill_and_a_stop() {
     let cluster = Cluster::start(&["shared_buffers=16MB"]);
     assert_eq!(cluster.psql("postgres", "SHOW shared_buffers"), "16MB");
     let database = cluster.create_database();
-    cluster.psql(&database, "CREATE TABLE plants (id bigint)");
-    let held = cluster.hold(&database, "BEGIN; INSERT INTO plants VALUES (-1)");
+    cluster.psql(&database, "CREATE TABLE public.plants (id bigint)");
+    let held = cluster.hold(&database, "BEGIN; INSERT INTO public.plants VALUES (-1)");
     let ends: [fn(&Cluster); 4] = [Cluster::kill, Cluster::stop, Cluster::kill, Cluster::kill];
     for (id, end) in ends.iter().enumerate() {
-        cluster.psql(&database, &format!("INSERT INTO plants VALUES ({id})"));
+        cluster.psql(&database, &format!("INSERT INTO public.plants VALUES ({id})"));
         end(&cluster);
         assert!(
             as_plantstore(&cluster, &cluster.url(&database), "", "SELECT 1").is_err(),
@@ -73,7 +73,7 @@ fn committed_data_survives_a_kill_and_a_stop() {
         assert_eq!(cluster.address().port(), cluster.port());
     }
     drop(held);
-    assert_eq!(cluster.psql(&database, "SELECT id FROM plants"), "0\n1\n2\n3");
+    assert_eq!(cluster.psql(&database, "SELECT id FROM public.plants"), "0\n1\n2\n3");
 }
 
 #[test]
