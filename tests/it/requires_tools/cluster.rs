@@ -47,7 +47,8 @@ fn a_session_holds_its_locks_until_it_is_dropped() {
     let cluster = Cluster::shared();
     let database = cluster.create_database();
     cluster.psql(&database, "CREATE TABLE public.plants (id bigint)");
-    let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'public.plants'::regclass";
+    let locked = "SELECT count(*) FROM pg_locks \
+                  WHERE mode = 'AccessExclusiveLock' AND relation = 'public.plants'::regclass";
     let held = cluster.hold(&database, "BEGIN; LOCK TABLE public.plants");
     assert_eq!(cluster.psql(&database, locked), "1");
     drop(held);
