@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { BASE_URL, ask, checkAccessibility, main, picture, withBrowser } from "./browser.mjs";
 import { call, plant, shown, signIn, signedIn, stored, toast, until } from "./garden.mjs";
 
-const { BOB, FULL, PART } = process.env;
+const { BOB, BOB_FULL, FULL, PART } = process.env;
 const NARROW = { viewport: { width: 320, height: 640 }, colorScheme: "dark" };
 
 const api = async (method, path, token, body) => JSON.parse((await call(method, path, { token, body: body && JSON.stringify(body) })) || "null");
@@ -150,7 +150,7 @@ async function shares(browser) {
   await page.keyboard.press("Escape");
   await share("bob", "reader");
   await entry(page, "bob").getByText("bob can see your plants").waitFor();
-  await ask("accept as bob");
+  await api("PUT", "/shares/received/ada", BOB_FULL);
   await until("the share", async () => (await stored(BOB)).includes("Ivy"));
   await share("bob", "editor");
   await entry(page, "bob").getByText("bob can see, add and delete your plants").waitFor();
@@ -181,6 +181,89 @@ async function shares(browser) {
   await narrow.getByRole("button", { name: "New token" }).click();
   await inspect(narrow, "narrow-dark-token");
   narrow.check();
+}
+
+/// A share gives access after the other user has accepted it, and until that user leaves.
+async function offers(browser) {
+  await plant(1, "Ivy", "wall");
+  const offer = (role) => api("PUT", "/shares/bob", FULL, { role });
+  const state = async () => (await api("GET", "/shares", FULL)).granted[0].state;
+  const page = await signedIn(browser, { token: BOB_FULL });
+  const [badge, empty] = [page.locator("#offer-count"), page.getByRole("heading", { name: "Nothing planted yet" })];
+  await empty.waitFor();
+  assert.equal(await badge.isVisible(), false);
+  await offer("reader");
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByRole("link", { name: "Access, signed in as bob, 1 offer waiting", exact: true }).waitFor();
+  assert.equal(await badge.textContent(), "1");
+  await empty.waitFor();
+  await inspect(page, "badge");
+  const owner = await signedIn(browser, { token: FULL });
+  await openAccess(owner);
+  await entry(owner, "bob").getByText("bob can see your plants after accepting · offered").waitFor();
+
+  // Offers that fail, or are withdrawn meanwhile.
+  page.tolerate(/status of (404|507)/);
+  await openAccess(page);
+  await entry(page, "ada").getByText("You can see these plants after accepting").waitFor();
+  await inspect(page, "offers");
+  const accept = page.getByRole("button", { name: "Accept the offer of ada" });
+  await page.route("**/shares/received/ada", (route) => route.fulfill({ status: 507, body: '{"error":50700,"message":"the disk is full"}' }));
+  await accept.click();
+  await toast(page, "The disk is full.").waitFor();
+  await page.unroute("**/shares/received/ada");
+  await until("the end of the attempt", async () => (await entry(page, "ada").getAttribute("aria-busy")) === "false");
+  assert.equal(await state(), "offered");
+  await api("DELETE", "/shares/bob", FULL);
+  await accept.click();
+  await toast(page, "No owner of this name").waitFor();
+  await badge.waitFor({ state: "hidden" });
+  assert.equal(await accept.count(), 0);
+
+  // The keyboard accepts an offer, and stays at the shares.
+  await offer("reader");
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await accept.focus();
+  await page.keyboard.press("Enter");
+  await toast(page, "The plants of ada are in your list.").waitFor();
+  await badge.waitFor({ state: "hidden" });
+  await until("the focus to move", () => page.evaluate("document.activeElement.id === 'shares-title'"));
+  assert.equal(await state(), "accepted");
+  await owner.getByRole("button", { name: "Refresh" }).click();
+  await entry(owner, "bob").getByText("bob can see your plants · accepted").waitFor();
+  await inspect(owner, "accepted");
+  await page.getByRole("button", { name: "See plants of ada" }).click();
+  await shown(page, "Ivy").waitFor();
+  await page.goBack();
+
+  await page.getByRole("button", { name: "Leave ada" }).click();
+  await page.getByRole("dialog", { name: "Leave the plants of ada?" }).waitFor();
+  assert.equal(await page.evaluate("document.activeElement.textContent"), "Cancel");
+  await inspect(page, "leave");
+  await page.locator("#confirm-dialog").getByRole("button", { name: "Leave" }).click();
+  await toast(page, "The plants of ada are no longer in your list.").waitFor();
+  await page.getByText("No other user shares plants with you.").waitFor();
+  assert.equal(await stored(BOB), "[]");
+  await page.getByRole("link", { name: "Plants" }).click();
+  await empty.waitFor();
+  page.check();
+  owner.check();
+
+  // A new offer, on a phone. The owner does not learn that it is declined.
+  await offer("editor");
+  const phone = await signedIn(browser, { token: BOB_FULL, ...NARROW });
+  await phone.locator("#offer-count").waitFor();
+  await inspect(phone, "narrow-dark-badge");
+  await openAccess(phone);
+  await entry(phone, "ada").waitFor();
+  await inspect(phone, "narrow-dark-offers");
+  await phone.getByRole("button", { name: "Decline the offer of ada" }).click();
+  await toast(phone, "Offer of ada declined.").waitFor();
+  await phone.locator("#offer-count").waitFor({ state: "hidden" });
+  assert.equal(await entry(phone, "ada").count(), 0);
+  assert.equal(await state(), "offered");
+  assert.equal(await stored(BOB), "[]");
+  phone.check();
 }
 
 /// A token that lacks a scope: the page says so in one sentence, and sends no request that would be rejected.
@@ -351,4 +434,4 @@ async function renewal(browser) {
   page.check();
 }
 
-main(() => withBrowser({ tokens, shares, forbidden, drafts, renewal }[PART]));
+main(() => withBrowser({ tokens, shares, offers, forbidden, drafts, renewal }[PART]));

@@ -126,26 +126,23 @@ fn console_is_accessible_in_every_state() {
     });
 }
 
-/// Runs one part of a script about the console: for ada, with bob as a user to share with, and with a read-only and a
-/// revoked token.
+/// Runs one part of a script about the console: for ada, with bob as a user to share with, each also with a token for
+/// everything, and with a read-only and a revoked token.
 fn run_part(script: &str, part: &str) {
     let site = Site::new(Engine::Sqlite);
     let [token, bob] = [site.token("ada", &[]), site.token("bob", &[])];
     let reads = site.token("ada", &["--scope", "plants:read"]);
     let revoked = revoked_token(&site);
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
-    let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]);
-    let full = site.token("ada", &scopes.chain(["--label", "full"]).collect::<Vec<_>>());
+    let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]).chain(["--label", "full"]).collect::<Vec<_>>();
+    let [full, bob_full] = ["ada", "bob"].map(|user| site.token(user, &scopes));
     let server = site.serve(&[]);
     let script = BrowserScript::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked).with("FULL", &full);
+    let script = script.with("BOB_FULL", &bob_full);
     script.run_with_commands(|command| {
         match command {
             "share of bob" => operate(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]),
-            "accept as bob" => {
-                let bob = server.client(&site.token("bob", &["--scope", "shares:manage"]));
-                assert_eq!(bob.call("PUT", "/shares/received/ada", &[], None).status, 204);
-            }
             "revoke first" => operate(&site, &["token", "revoke", "1"]),
             other => share(&site, other),
         }
@@ -196,6 +193,11 @@ fn console_renews_its_token_from_14_days_before_its_end() {
 #[test]
 fn console_user_shares_plants_and_ends_the_share() {
     run_part("console-access", "shares");
+}
+
+#[test]
+fn console_user_shares_only_with_the_consent_of_the_other() {
+    run_part("console-access", "offers");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// The dialogs of the Access page: a new token, a share, and the confirmation of a revocation.
+// The dialogs of the Access page: a new token, a share, and the confirmation of what cannot be undone.
 
 import { closeOnDemand } from "./dialogs.js";
 import { byId, showMessage } from "./dom.js";
@@ -164,8 +164,10 @@ export class ConfirmDialog {
     this.#form = new FormDialog("confirm", { open, onSubmit });
   }
 
-  open({ title, text, onConfirm }) {
+  /// `action` is the label of the button that confirms.
+  open({ title, text, action, onConfirm }) {
     this.#onConfirm = onConfirm;
+    byId("confirm-button").dataset.label = action;
     byId("confirm-title").textContent = title;
     byId("confirm-text").textContent = text;
     this.#form.open();

@@ -13,10 +13,12 @@ export class AccessPage {
   #shareDialog;
   #confirmDialog;
   #isRenewing = false;
+  /// The shares that are shown, as text.
+  #shownShares = "";
 
   /// `actions` are `open` (opens a dialog), `say` (shows a message), `onFailure` (gets every failure of a request first), `onShares`
-  /// (gets the shares that were read), `onOwner` (shows the plants of an owner), `onOwnTokenRevoked`, and `onRenewed` (gets the secret
-  /// that replaces the one in use).
+  /// (the permissions have learned the shares), `onListChange` (the user has accepted a share, or left that of the owner it
+  /// gets), `onOwner` (shows the plants of an owner), `onOwnTokenRevoked`, and `onRenewed` (gets the secret that replaces the one in use).
   constructor(permissions, actions) {
     this.#permissions = permissions;
     this.#actions = actions;
@@ -53,7 +55,8 @@ export class AccessPage {
   /// Removes everything that was shown.
   clear() {
     this.#api = null;
-    for (const id of ["tokens", "ended-tokens", "granted", "received"]) byId(id).replaceChildren();
+    this.#shownShares = "";
+    for (const id of ["tokens", "ended-tokens", "offers", "granted", "received"]) byId(id).replaceChildren();
     byId("access-identity").textContent = "";
   }
 
@@ -118,16 +121,32 @@ export class AccessPage {
     byId("ended-count").textContent = `${count(ended.length, "token")} that ${ended.length === 1 ? "has" : "have"} ended`;
   }
 
+  /// Reads the shares for all pages: the permissions learn the user's roles and offers.
+  readShares(api) {
+    this.#api = api;
+    return this.#readShares();
+  }
+
   async #readShares() {
     if (!this.#permissions.has("shares:manage")) return;
     const shares = await this.#read("shares", (api) => api.shares());
     if (!shares) return;
-    const { granted, received } = shares;
+    this.#permissions.learnShares(shares.received);
+    this.#actions.onShares();
+    // An entry that has the focus is replaced only if the shares have changed.
+    const text = JSON.stringify(shares);
+    if (text !== this.#shownShares) this.#showShares(shares);
+    this.#shownShares = text;
+  }
+
+  #showShares({ granted, received }) {
+    const [offers, accepted] = ["offered", "accepted"].map((state) => received.filter((share) => share.state === state));
+    byId("offers").replaceChildren(...offers.map((share) => this.#offerEntry(share)));
+    byId("offers-part").hidden = offers.length === 0;
     byId("granted").replaceChildren(...granted.map((share) => this.#grantedEntry(share)));
     byId("granted-none").hidden = granted.length > 0;
-    byId("received").replaceChildren(...received.map((share) => this.#receivedEntry(share)));
-    byId("received-none").hidden = received.length > 0;
-    this.#actions.onShares(received);
+    byId("received").replaceChildren(...accepted.map((share) => this.#receivedEntry(share)));
+    byId("received-none").hidden = accepted.length > 0;
   }
 
   /// Reads a part of the page; `null` if that fails or the user has signed out meanwhile.
@@ -171,7 +190,7 @@ export class AccessPage {
 
   async #grant(user, role) {
     await this.#change((api) => api.grantShare(user, role));
-    this.#actions.say(`${user} ${ROLES[role]}.`);
+    this.#actions.say(`Shared with ${user} as ${role}.`);
     await this.#readShares();
   }
 
@@ -192,30 +211,68 @@ export class AccessPage {
       await this.#readTokens();
     };
     const text = `Programs that use it stop working within seconds. This cannot be undone.${warning}`;
-    entry.append(this.#revokeButton(name, { title: `Revoke ${called({ name })}?`, text, onConfirm }));
+    entry.append(this.#confirmedButton("Revoke", name, { title: `Revoke ${called({ name })}?`, text, onConfirm }));
     return entry;
   }
 
-  #grantedEntry({ user, role, created_at }) {
-    const entry = entryOf({ name: user, badge: role, facts: `${user} ${ROLES[role] ?? role} · since ${dateOf(created_at)}` });
+  #grantedEntry({ user, role, state, created_at }) {
+    const facts = state === "offered" ? ` after accepting · offered ${dateOf(created_at)}` : ` · accepted · shared ${dateOf(created_at)}`;
+    const entry = entryOf({ name: user, badge: role, facts: `${user} ${ROLES[role] ?? role}${facts}` });
     const onConfirm = async () => {
       await this.#revoke((api) => api.revokeShare(user));
       this.#actions.say(`Your plants are no longer shared with ${user}.`);
       await this.#readShares();
     };
-    const text = `${user} will no longer see your plants. You can share them again at any time.`;
-    entry.append(this.#revokeButton(user, { title: `Stop sharing with ${user}?`, text, onConfirm }));
+    const text = `${user} will not see your plants. You can share them again at any time.`;
+    entry.append(this.#confirmedButton("Revoke", user, { title: `Stop sharing with ${user}?`, text, onConfirm }));
     return entry;
+  }
+
+  #offerEntry({ owner, role }) {
+    const entry = entryOf({ name: owner, badge: role, facts: `${RECEIVED_ROLES[role] ?? role} after accepting` });
+    const accept = async () => {
+      await this.#change((api) => api.acceptShare(owner));
+      this.#actions.say(`The plants of ${owner} are in your list.`);
+      this.#actions.onListChange();
+    };
+    const decline = async () => {
+      await this.#revoke((api) => api.leaveShare(owner));
+      this.#actions.say(`Offer of ${owner} declined.`);
+    };
+    entry.append(buttonOf("Decline", `Decline the offer of ${owner}`, () => this.#respond(entry, decline)));
+    entry.append(buttonOf("Accept", `Accept the offer of ${owner}`, () => this.#respond(entry, accept)));
+    entry.lastChild.className = "primary";
+    return entry;
+  }
+
+  /// Accepts or declines an offer, once, and shows the shares as they are then.
+  async #respond(entry, request) {
+    if (entry.ariaBusy === "true") return;
+    entry.ariaBusy = "true";
+    const api = this.#api;
+    await request().catch(({ message }) => api === this.#api && this.#actions.say(message, { isError: true }));
+    if (api === this.#api) await this.#readShares();
+    entry.ariaBusy = "false";
+    // The button that was pressed is gone.
+    if (document.activeElement === document.body) byId("shares-title").focus({ preventScroll: true });
   }
 
   #receivedEntry({ owner, role }) {
     const entry = entryOf({ name: owner, badge: role, facts: RECEIVED_ROLES[role] ?? role });
     entry.append(buttonOf("See plants", `See plants of ${owner}`, () => this.#actions.onOwner(owner)));
+    const onConfirm = async () => {
+      await this.#revoke((api) => api.leaveShare(owner));
+      this.#actions.say(`The plants of ${owner} are no longer in your list.`);
+      this.#actions.onListChange(owner);
+      await this.#readShares();
+    };
+    const text = `The plants disappear from your list. To see them again, you need a new offer of ${owner}.`;
+    entry.append(this.#confirmedButton("Leave", owner, { title: `Leave the plants of ${owner}?`, text, onConfirm }));
     return entry;
   }
 
-  #revokeButton(name, question) {
-    const button = buttonOf("Revoke", `Revoke ${name}`, () => this.#confirmDialog.open(question));
+  #confirmedButton(action, name, question) {
+    const button = buttonOf(action, `${action} ${name}`, () => this.#confirmDialog.open({ action, ...question }));
     button.className = "danger";
     return button;
   }

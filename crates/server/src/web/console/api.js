@@ -135,6 +135,15 @@ export class Api {
     return this.#sendWithRetries("DELETE", sharePath(user), { headers: {} });
   }
 
+  acceptShare(owner) {
+    return this.#sendWithRetries("PUT", receivedPath(owner), { headers: {} });
+  }
+
+  /// Declines the offer of an owner, or ends the access to the owner's plants.
+  leaveShare(owner) {
+    return this.#sendWithRetries("DELETE", receivedPath(owner), { headers: {} });
+  }
+
   create(plant, key) {
     const headers = { ...JSON_BODY, "Idempotency-Key": key };
     return this.#sendWithRetries("POST", `/plants${ownerParameter(plant)}`, { headers, body: plantBody(plant) });
@@ -226,6 +235,10 @@ function ownerParameter({ owner }) {
 
 function sharePath(user) {
   return `/shares/${encodeURIComponent(user)}`;
+}
+
+function receivedPath(owner) {
+  return `/shares/received/${encodeURIComponent(owner)}`;
 }
 
 function plantPath(plant) {

@@ -69,7 +69,11 @@ class Console {
     open: (dialog) => this.#address.open(dialog),
     say: (text, options) => this.#toasts.show(text, options),
     onFailure: (failure) => this.#isRejected(failure),
-    onShares: (received) => this.#learnRoles(received),
+    onShares: () => this.#render(),
+    onListChange: (left) => {
+      if (this.#filter.owner === left) this.#filter.owner = null;
+      this.#readAgain();
+    },
     onOwner: (owner) => this.#address.go({ query: "", tag: null, owner }),
     onOwnTokenRevoked: () => this.#signOut("You have revoked the token that you were signed in with."),
     onRenewed: (secret) => this.#signIn.replace(secret),
@@ -129,8 +133,7 @@ class Console {
     if (api !== this.#api) return;
     this.#isEntering = false;
     if (this.#failure) return this.#show();
-    this.#readRoles(api);
-    if (this.#page === "access") this.#access.show(this.#api);
+    this.#readAccess();
     await this.#read();
     if (api === this.#api) this.#resumeDraft();
   }
@@ -255,16 +258,10 @@ class Console {
     });
   }
 
-  /// Reads the user's roles, if the token may. Without them, rejected writes show what is not allowed.
-  async #readRoles(api) {
-    if (!this.#permissions.has("shares:manage")) return;
-    const shares = await api.shares().catch(() => null);
-    if (shares && api === this.#api) this.#learnRoles(shares.received);
-  }
-
-  #learnRoles(received) {
-    this.#permissions.learnRoles(received);
-    this.#render();
+  /// Reads the shares, whose roles and offers concern every page, and the rest of the Access page if that is shown.
+  #readAccess() {
+    if (this.#page === "access") this.#access.show(this.#api);
+    else this.#access.readShares(this.#api);
   }
 
   #onReadFailure(failure) {
@@ -284,17 +281,22 @@ class Console {
     if (isEntering) byId("garden").focus();
   }
 
-  /// Reads the list again if it is old, after all pending deletions: until then, the server's list still has the deleted plants.
+  /// Reads the list and the shares again if they are old.
   #refreshIfStale() {
     if (!this.#api || this.#isEntering || document.visibilityState !== "visible" || Date.now() - this.#readAt < STALE_AFTER) return;
+    this.#access.readShares(this.#api);
+    this.#readAgain();
+  }
+
+  /// Reads the list again, after all pending deletions: until then, the server's list still has the deleted plants.
+  #readAgain() {
     this.#isOutdated = true;
     if (this.#pendingDeletions.size === 0) this.#read();
   }
 
   async #refresh() {
     this.#permissions.forgetRoles();
-    this.#readRoles(this.#api);
-    if (this.#page === "access") this.#access.show(this.#api);
+    this.#readAccess();
     const [before, readBefore] = [this.#etag, this.#readAt];
     await this.#read();
     if (this.#readAt === readBefore) return;
@@ -474,7 +476,7 @@ class Console {
   #render() {
     const found = this.#garden.select(this.#filter);
     const [isReading, isFirst, permissions] = [this.#reader !== null || this.#isEntering, this.#etag === null, this.#permissions];
-    showPage(this.#page, permissions.user ?? "");
+    showPage(this.#page, permissions.user ?? "", permissions.offers);
     this.#access.showRenewal();
     byId("plants").hidden = found.length === 0;
     const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#rest.count };

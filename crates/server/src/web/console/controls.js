@@ -1,17 +1,20 @@
 // The controls of the page: their events, the keyboard shortcuts, and the choice between the plants and the Access page.
 
 import { byId } from "./dom.js";
+import { count } from "./text.js";
 
 const PAGES = ["plants", "access"];
 
-/// Shows one of the pages, for the user with this name.
-export function showPage(page, user) {
+/// Shows one of the pages, and in the header the user and the number of offers to the user.
+export function showPage(page, user, offers) {
   for (const other of PAGES) byId(`${other}-page`).hidden = other !== page;
   const isAccess = page === "access";
   byId("skip").textContent = isAccess ? "Skip to the content" : "Skip to the plants";
   document.title = isAccess ? "Access · plantstore" : "plantstore";
   byId("user").textContent = user;
-  byId("to-access").setAttribute("aria-label", `Access, signed in as ${user}`);
+  byId("offer-count").textContent = offers || "";
+  const waiting = offers > 0 ? `, ${count(offers, "offer")} waiting` : "";
+  byId("to-access").setAttribute("aria-label", `Access, signed in as ${user}${waiting}`);
   if (isAccess) byId("to-access").setAttribute("aria-current", "page");
   else byId("to-access").removeAttribute("aria-current");
 }

@@ -12,15 +12,18 @@ export class Permissions {
   #me = JSON.parse(load(ME_KEY) ?? "null");
   /// Roles by owner, as far as they are known: from `GET /shares` if the token may read that, and from rejected writes.
   #roles = new Map();
+  /// Number of offers of other owners that the user can accept, as far as it is known.
+  #offers = 0;
 
   learn(me) {
     this.#me = me;
     store(ME_KEY, JSON.stringify(me));
   }
 
-  /// Replaces the roles by those of `GET /shares`.
-  learnRoles(received) {
+  /// Replaces the roles and the number of offers by those of `GET /shares`.
+  learnShares(received) {
     const accepted = received.filter(({ state }) => state === "accepted");
+    this.#offers = received.length - accepted.length;
     this.#roles = new Map(accepted.map(({ owner, role }) => [owner, role]));
   }
 
@@ -37,6 +40,7 @@ export class Permissions {
   forget() {
     this.#me = null;
     this.#roles.clear();
+    this.#offers = 0;
     remove(ME_KEY);
   }
 
@@ -47,6 +51,10 @@ export class Permissions {
 
   get token() {
     return this.#me?.token ?? { scopes: [] };
+  }
+
+  get offers() {
+    return this.#offers;
   }
 
   /// Owners whose role is known.
