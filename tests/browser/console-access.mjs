@@ -216,13 +216,14 @@ async function offers(browser) {
   assert.equal(await state(), "offered");
   await api("DELETE", "/shares/bob", FULL);
   await accept.click();
-  await toast(page, "No owner of this name").waitFor();
+  await toast(page, "The offer of ada is no longer there.").waitFor();
   await badge.waitFor({ state: "hidden" });
   assert.equal(await accept.count(), 0);
 
-  // The keyboard accepts an offer, and stays at the shares.
+  // An offer that was made meanwhile is there when the user returns to the tab. The keyboard accepts it, and stays at the shares.
   await offer("reader");
-  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.evaluate("Date.now = ((now) => () => now() + 60_000)(Date.now); dispatchEvent(new Event('focus'))");
+  await badge.waitFor();
   await accept.focus();
   await page.keyboard.press("Enter");
   await toast(page, "The plants of ada are in your list.").waitFor();

@@ -140,7 +140,7 @@ main(() =>
     await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
     await search.fill("");
     await page.getByRole("button", { name: "Refresh" }).click();
-    await toast(page, "Nothing has changed.").waitFor();
+    await toast(page, "No plant has changed.").waitFor();
     await page.getByText("50,001 plants", { exact: true }).waitFor();
     await page.reload();
     await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();

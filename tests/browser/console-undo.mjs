@@ -39,7 +39,7 @@ async function undoingAll(page, all) {
   await page.clock.runFor(9_000);
   // A refresh does not send pending deletions.
   await page.getByRole("button", { name: "Refresh" }).click();
-  await toast(page, "Nothing has changed.").waitFor();
+  await toast(page, "No plant has changed.").waitFor();
   assert.equal(requests, 0);
   await undo(page, "Undo all").click();
   await until("all plants to be listed", async () => (await names(page)).length === NAMES.length);

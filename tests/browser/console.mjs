@@ -186,7 +186,7 @@ async function withoutStorage(browser) {
   await page.getByRole("button", { name: "Refresh" }).click();
   await toast(page, "Up to date.").waitFor();
   await page.getByRole("button", { name: "Refresh" }).click();
-  await toast(page, "Nothing has changed.").waitFor();
+  await toast(page, "No plant has changed.").waitFor();
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Access token").waitFor();
   await signIn(page, TOKEN);
@@ -234,7 +234,7 @@ async function rejections(browser) {
   await shown(page, "Rose").waitFor();
   assert.equal(await stored(), '[{"id":7,"name":"Rose","tag":"balcony"},{"id":8,"name":"Tulip"}]');
   await page.getByRole("button", { name: "Refresh" }).click();
-  await toast(page, "Nothing has changed.").waitFor();
+  await toast(page, "No plant has changed.").waitFor();
   for (const id of [7, 8]) await call("DELETE", `/plants/${id}`);
   page.check();
 }

@@ -231,7 +231,9 @@ export class AccessPage {
   #offerEntry({ owner, role }) {
     const entry = entryOf({ name: owner, badge: role, facts: `${RECEIVED_ROLES[role] ?? role} after accepting` });
     const accept = async () => {
-      await this.#change((api) => api.acceptShare(owner));
+      await this.#change((api) => api.acceptShare(owner)).catch((failure) => {
+        throw failure.status === 404 ? new Error(`The offer of ${owner} is no longer there.`) : failure;
+      });
       this.#actions.say(`The plants of ${owner} are in your list.`);
       this.#actions.onListChange();
     };

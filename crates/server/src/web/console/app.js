@@ -300,7 +300,7 @@ class Console {
     const [before, readBefore] = [this.#etag, this.#readAt];
     await this.#read();
     if (this.#readAt === readBefore) return;
-    this.#toasts.show(before === this.#etag ? "Nothing has changed." : "Up to date.");
+    this.#toasts.show(before === this.#etag ? "No plant has changed." : "Up to date.");
   }
 
   /// Continues in a page that is restored from the browser's cache. Its deletions were sent when it was left.
