@@ -1,7 +1,7 @@
 //! Temporary store of a test, and the plantstore binary running on it.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -349,16 +349,17 @@ impl Server {
         });
         let mut announced = String::new();
         let mut output = BufReader::new(child.stdout.take().expect("standard output"));
-        if has_free_port(&command) {
+        let listen = listen_argument(&command);
+        if listen == "0" || listen.ends_with(":0") {
             output.read_line(&mut announced).expect("the address");
         } else {
-            // Only the log has the address. A server that fails to start closes its output.
+            // Only the log has the address, and not at every level. A server that fails to start ends.
+            let address = if listen.contains(':') { listen } else { format!("127.0.0.1:{listen}") };
             wait_for("the server to listen", || {
-                let log = log.lock().expect("the log");
-                let line = log.lines().find(|line| line.contains(r#""message":"listening""#));
-                let address = line.and_then(|line| line.split(r#""address":""#).nth(1)?.split('"').next());
-                announced = format!("Listening on {}", address.unwrap_or_default());
-                (address.is_some() || child.try_wait().is_ok_and(|status| status.is_some())).then_some(())
+                if TcpStream::connect(&address).is_ok() {
+                    announced = format!("Listening on http://{address}");
+                }
+                (!announced.is_empty() || child.try_wait().is_ok_and(|status| status.is_some())).then_some(())
             });
         }
         let address = announced.trim_end().strip_prefix("Listening on http");
@@ -470,13 +471,12 @@ impl Drop for Server {
     }
 }
 
-/// Returns true if a server started by this command chooses a free port, which it prints.
-fn has_free_port(command: &Command) -> bool {
+/// Returns the address or port that a server is asked to listen on.
+fn listen_argument(command: &Command) -> String {
     let arguments: Vec<_> = command.get_args().collect();
     let option = arguments.iter().position(|word| *word == "--listen").and_then(|at| arguments.get(at + 1).copied());
     let variable = || command.get_envs().find(|(name, _)| *name == "PLANTSTORE_LISTEN").and_then(|(_, value)| value);
-    let listen = option.or_else(variable).map(std::ffi::OsStr::to_string_lossy).unwrap_or_default();
-    listen == "0" || listen.ends_with(":0")
+    option.or_else(variable).map_or_else(|| "8080".to_owned(), |listen| listen.to_string_lossy().into_owned())
 }
 
 /// Sends a signal to a process that the test has started.
