@@ -142,6 +142,7 @@ main(() =>
     await page.getByRole("button", { name: "Refresh" }).click();
     await toast(page, "No plant has changed.").waitFor();
     await page.getByText("50,001 plants", { exact: true }).waitFor();
+    await until("the address without the search", () => new URL(page.url()).hash === "");
     await page.reload();
     await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();
     await search.fill("number-4998");
