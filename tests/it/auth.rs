@@ -318,7 +318,7 @@ fn burst_of_100_failures_is_allowed_by_default(#[values(Engine::Sqlite, Engine::
 #[rstest]
 fn only_a_hash_of_the_token_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     let token = site.token("ada", &["--label", "for the window sill"]);
     assert_eq!(token.len(), 42);
     assert!(token.starts_with("pst_"));

@@ -336,7 +336,7 @@ fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine
 fn a_port_alone_is_an_address_of_this_machine() {
     let site = Site::new(Engine::Sqlite);
     let port = free_port().to_string();
-    let mut server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
+    let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));

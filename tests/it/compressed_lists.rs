@@ -144,7 +144,7 @@ fn a_slow_reader_holds_no_compressor(#[values(Engine::Sqlite, Engine::Postgres)]
     let site = &Site::new(engine);
     let token = garden(site, 200_000);
     // Compressing until the buffers are full takes a while in a debug build.
-    let mut server = site.serve(&["--metrics-listen", "0", "--write-timeout", "10m"]);
+    let server = site.serve(&["--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     assert_eq!(ada.call("GET", "/plants", &[GZIP], None).status, 200);

@@ -56,7 +56,7 @@ fn fill(site: &Site) -> [String; 2] {
          SELECT 'ada', user_id, 'reader', 5, 6 FROM users WHERE name = 'bob';
          UPDATE tokens SET created_by = 'token 1' WHERE token_id = 2",
     );
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     let [ada, bob] = tokens.each_ref().map(|token| server.client(token));
     assert_eq!(create_with_key(&ada).status, 200);
     for id in [i64::MIN, -1, 0, 1, i64::MAX] {

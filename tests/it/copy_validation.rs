@@ -22,7 +22,7 @@ fn make_valid_file() -> Vec<u8> {
     let ada = site.token("ada", &["--label", "balcony"]);
     site.token("bob", &[]);
     assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "key")];
     let created = server.client(&ada).call("POST", "/plants", &headers, Some(br#"{"id":7,"name":"Rose","tag":"red"}"#));
     assert_eq!(created.status, 200);

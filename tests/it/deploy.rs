@@ -93,7 +93,7 @@ fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::
     assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
     let trace = site.directory().join("trace");
     let strace = ["strace", "-D", "-f", "-q", "-o", trace.to_str().unwrap()];
-    let mut server = site.serve_through(&strace, &[]);
+    let server = site.serve_through(&strace, &[]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
     assert_eq!(ada.ids(), [1]);
@@ -152,7 +152,7 @@ fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) ->
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", watchdog);
-    let mut server = Server::start(command);
+    let server = Server::start(command);
     let mut buffer = [0; 100];
     let mut next = || {
         let length = socket.recv(&mut buffer).expect("a message");
@@ -200,7 +200,7 @@ fn missing_supervisor_is_no_error() {
     let site = Site::new(Engine::Sqlite);
     let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("NOTIFY_SOCKET", site.directory().join("missing"));
-    let mut server = Server::start(command);
+    let server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
 }

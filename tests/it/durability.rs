@@ -104,7 +104,7 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
     for kill in 0..kills() {
-        let mut server = site.serve(QUIET);
+        let server = site.serve(QUIET);
         let ada = server.client(&token);
         settle(&ada, &known);
         let stop = AtomicBool::new(false);
@@ -157,7 +157,7 @@ fn a_failed_sync_ends_the_process() {
     for failing in 1..=4 {
         let site = Site::new(Engine::Sqlite);
         let token = site.token("ada", &[]);
-        let mut server = site.serve(&[]);
+        let server = site.serve(&[]);
         let ada = server.client(&token);
         let _injector = FaultInjector::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
         let mut acknowledged = Vec::new();
@@ -222,7 +222,7 @@ fn writes_to_a_full_disk_get_507_until_space_is_freed() {
     std::fs::create_dir(site.directory().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=2m tmpfs small && cp plants.db small/ && head -c 600000 /dev/zero > small/filler && exec \"$@\"";
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
-    let mut server = site.serve_through(&wrapper, &["--store", "sqlite:small/plants.db"]);
+    let server = site.serve_through(&wrapper, &["--store", "sqlite:small/plants.db"]);
     let ada = server.client(&token);
     let body = |id: i64| format!(r#"{{"id":{id},"name":"{}"}}"#, "x".repeat(1_000));
     let mut stored = Vec::new();

@@ -132,7 +132,7 @@ fn a_streamed_list_has_a_tag_too(#[values(Engine::Sqlite, Engine::Postgres)] eng
 fn a_tag_survives_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     server.client(&token).plant(1, "Rose");
     let known = tag(&server.client(&token), "/plants");
     server.stop();
@@ -212,7 +212,7 @@ fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engi
 fn list_does_not_use_a_query_that_was_sent_before_it() {
     let site = Site::new(Engine::Postgres);
     let proxy = TcpProxy::start(Cluster::shared().address());
-    let mut servers =
+    let servers =
         [site.through(&proxy).serve(&["--metrics-listen", "127.0.0.1:0", "--store-timeout", "60s"]), site.serve(&[])];
     let metrics = servers[0].metrics();
     let token = site.token("ada", &[]);
@@ -262,11 +262,11 @@ fn documented_statement(engine: Engine, words: &str) -> String {
 fn restored_store_does_not_reuse_a_tag() {
     let site = Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     server.client(&token).plant(1, "Rose");
     server.stop();
     let copy = std::fs::read(site.file()).expect("the store");
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     server.client(&token).plant(2, "Fern");
     let known = tag(&server.client(&token), "/plants");
     server.stop();

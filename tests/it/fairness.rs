@@ -91,7 +91,7 @@ fn polite_user_is_served_by_a_saturated_server(
 #[rstest]
 fn write_queue_has_a_place_for_another_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--write-queue", "16", "--metrics-listen", "0"]);
+    let server = site.serve(&["--write-queue", "16", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&site.token(user, &[])));
     for user in [&greedy, &polite] {
@@ -122,7 +122,7 @@ fn write_queue_has_a_place_for_another_user(#[values(Engine::Sqlite, Engine::Pos
 #[case::requires_postgres()]
 fn another_user_finds_a_slot_to_read() {
     let site = &Site::new(Engine::Postgres);
-    let mut server = site.serve(&["--max-in-flight", "8", "--max-waiting", "0", "--metrics-listen", "0"]);
+    let server = site.serve(&["--max-in-flight", "8", "--max-waiting", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&site.token(user, &[])));
     let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
@@ -149,7 +149,7 @@ fn has_response(connection: &Connection) -> bool {
 fn changes_of_one_user_leave_places_for_other_users(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     const OF_ONE_TOKEN: usize = 16;
     let site = &Site::new(engine);
-    let mut server = site.serve(&[&LONG_WAIT[..], &["--metrics-listen", "0"]].concat());
+    let server = site.serve(&[&LONG_WAIT[..], &["--metrics-listen", "0"]].concat());
     let metrics = server.metrics();
     let [greedy, other, polite] = ["greedy", "greedy", "polite"].map(|user| manager(site, &server, user));
     let (leaked, _) = created(&polite, &serde_json::json!({}));

@@ -48,7 +48,7 @@ fn tokens(site: &Site) -> Vec<Value> {
 fn new_embedded_store_gets_a_first_token() {
     let site = Site::new(Engine::Sqlite);
     let serve = || Server::start(site.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
-    let mut server = serve();
+    let server = serve();
     let token = stored_token(&site);
     assert_eq!(std::fs::metadata(site.file()).unwrap().permissions().mode() & 0o777, 0o600);
     server.client(&token).plant(1, "Monstera");
@@ -63,7 +63,7 @@ fn new_embedded_store_gets_a_first_token() {
     assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
 
     std::fs::remove_file(file(&site)).unwrap();
-    let mut again = serve();
+    let again = serve();
     assert!(!file(&site).exists(), "only a new store gets a first token");
     assert_eq!(again.client(&token).ids(), [1]);
     again.stop();

@@ -41,7 +41,7 @@ fn streams_blocked_on_their_window_do_not_block_other_clients(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
+    let server = site.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let _attack = [blocked(&server, "/", None, 20), blocked(&server, "/", None, 20)];
@@ -57,7 +57,7 @@ fn streams_blocked_on_their_window_do_not_block_other_clients(
 #[rstest]
 fn probes_are_served_while_no_request_slot_is_free(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
+    let server = site.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
@@ -83,7 +83,7 @@ fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgr
     let token = site.token("ada", &[]);
     site.insert_plants(50_000, "a plant of this name and number ");
     // On a busy machine the last list may be blocked long after the first.
-    let mut server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0", "--write-timeout", "10m"]);
+    let server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     let whole = ada.get("/plants?include=id").body;
@@ -140,7 +140,7 @@ fn bodies(connection: &mut Frames<std::net::TcpStream>, count: usize) -> Vec<Vec
 
 #[test]
 fn blocked_streams_beyond_an_equal_share_are_reset() {
-    let mut server = site().serve(&["--max-connections", "8", "--metrics-listen", "0"]);
+    let server = site().serve(&["--max-connections", "8", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut modest = blocked(&server, "/", None, 4);
     let mut greedy = blocked(&server, "/", None, 20);
@@ -174,7 +174,7 @@ fn response_to_a_client_that_opens_its_window_byte_by_byte_is_reset() {
 
 #[test]
 fn floods_of_control_frames_close_the_connection() {
-    let mut server = site().serve(&["--metrics-listen", "0"]);
+    let server = site().serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let floods = [
         frame(PING, 0, 0, b"eightful"),

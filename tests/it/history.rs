@@ -424,7 +424,7 @@ fn one_fault_in_a_long_history_is_found() {
 fn service_is_linearizable_under_load() {
     let site = Site::new(Engine::Sqlite);
     let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
-    let (mut one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
+    let (one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
     let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4, pause: Duration::ZERO };
     let history = History::new();

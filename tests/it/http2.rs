@@ -314,7 +314,7 @@ fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Po
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
     site.insert_plants(10_000, &"x".repeat(990));
-    let mut server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
+    let server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     let whole = ada.get("/plants").body.len() / 1024;
@@ -365,7 +365,7 @@ fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Po
 #[rstest]
 fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
@@ -395,7 +395,7 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
 #[rstest]
 fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let server = site.serve(&["--shutdown-grace", "100d"]);
     let mut ignoring = Frames::open(server.address(), &[]);
     ignoring.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
     assert!(ignoring.body(1).contains("live"));
@@ -409,7 +409,7 @@ fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Eng
 #[test]
 fn client_that_ignores_goaway_learns_the_last_processed_stream() {
     let site = site();
-    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let server = site.serve(&["--shutdown-grace", "100d"]);
     let mut ignoring = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
         ignoring.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));

@@ -208,8 +208,7 @@ fn connections_of_one_address_beyond_its_limit_are_rejected(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
-    let mut server =
-        site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
+    let server = site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let (first, second) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
     let mut open: Vec<TcpStream> = (0..2).map(|_| connect_from(first, server.address())).collect();
@@ -275,9 +274,9 @@ fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&SMALL_QUEUE);
+    let server = site.serve(&SMALL_QUEUE);
     let ada = server.client(&site.token("ada", &[]));
-    let full = FullWriteQueue::new(site, &mut server, &ada);
+    let full = FullWriteQueue::new(site, &server, &ada);
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     let response = connection.read_response(false);
@@ -293,14 +292,14 @@ fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
 #[rstest]
 fn repeated_rejections_of_one_user_are_delayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&SMALL_QUEUE);
+    let server = site.serve(&SMALL_QUEUE);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.ids(), [0_i64; 0]);
     site.wait_for_stored_token_use();
     // The use of one token at a time: the queue has one place, and a use that finds it taken is not stored.
     let bob = server.client(&site.token("bob", &[]));
     assert_eq!(bob.ids(), [0_i64; 0]);
-    let full = FullWriteQueue::new(site, &mut server, &ada);
+    let full = FullWriteQueue::new(site, &server, &ada);
     let plant = br#"{"id":98,"name":"n"}"#;
     let start = std::time::Instant::now();
     let mut flood: Vec<_> = (0..300).map(|_| ada.connect()).collect();
@@ -380,7 +379,7 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
 #[rstest]
 fn locked_store_does_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--shutdown-grace", "500ms"]);
+    let server = site.serve(&["--shutdown-grace", "500ms"]);
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "first");
     let held = site.hold_writes();
@@ -405,7 +404,7 @@ struct FullWriteQueue {
 }
 
 impl FullWriteQueue {
-    fn new(site: &Site, server: &mut Server, ada: &Client) -> Self {
+    fn new(site: &Site, server: &Server, ada: &Client) -> Self {
         let metrics = server.metrics();
         // Storing the last use of the token takes the only place in the queue for a moment.
         assert_eq!(ada.ids(), [0_i64; 0]);

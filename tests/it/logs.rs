@@ -10,7 +10,7 @@ use crate::support::{Connection, Engine, Server, Site, wait_for};
 fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let token = site.token("ada", &[]);
-    let mut server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
+    let server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
     let ada = server.client(&token);
     let mut connection = ada.connect();
     // The log is several times larger than the buffer of the pipe.
@@ -33,7 +33,7 @@ fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engi
 #[rstest]
 fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-level", "debug", "--metrics-listen", "0"]);
+    let server = site.serve(&["--log-level", "debug", "--metrics-listen", "0"]);
     let ada = server.client(&site.token("ada", &[]));
     let scraped = server.metrics();
     // Successful probes, scrapes and files of the console are details; their errors are not.
@@ -78,7 +78,7 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
 #[rstest]
 fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-level", "trace"]);
+    let server = site.serve(&["--log-level", "trace"]);
     let token = site.token("ada", &[]);
     let ada = server.client(&token);
     let secret_body = r#"{"id":1,"name":"a secret name","tag":"a secret tag"}"#;
@@ -110,11 +110,11 @@ fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Pos
 #[rstest]
 fn log_level_and_format_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut quiet = site.serve(&["--log-level", "warn"]);
+    let quiet = site.serve(&["--log-level", "warn"]);
     quiet.anonymous().get("/openapi.json");
     quiet.stop();
     assert_eq!(quiet.log(), "");
-    let mut human = site.serve(&["--log-format", "human"]);
+    let human = site.serve(&["--log-format", "human"]);
     human.anonymous().call("GET", "/openapi.json", &[("X-Request-Id", "seen-by-people")], None);
     human.stop();
     let log = human.log();

@@ -19,7 +19,7 @@ pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 #[rstest]
 fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let start = metrics.scrape();
@@ -102,7 +102,7 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
 #[rstest]
 fn requests_over_http2_are_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Http2::open(&ada);
@@ -152,7 +152,7 @@ fn requests_over_http2_are_counted(#[values(Engine::Sqlite, Engine::Postgres)] e
 #[rstest]
 fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(0, "first");
@@ -192,7 +192,7 @@ fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Post
     let site = &Site::new(engine);
     let options =
         ["--rate-limit", "3/h", "--auth-failure-burst", "2", "--auth-failure-rate", "1", "--max-connections", "4"];
-    let mut server = site.serve(&[&LISTEN[..], &options].concat());
+    let server = site.serve(&[&LISTEN[..], &options].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let statuses: Vec<u16> = (0..5).map(|_| ada.get("/plants").status).collect();
@@ -220,7 +220,7 @@ fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Post
 fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let limits = ["--write-queue", "1"];
-    let mut server = site.serve(&[&LISTEN[..], &limits].concat());
+    let server = site.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     // Storing the last use of the token takes the only place in the queue for a moment.
@@ -244,7 +244,7 @@ fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::
 #[rstest]
 fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
@@ -263,7 +263,7 @@ fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)
 #[rstest]
 fn cached_list_is_counted_as_a_hit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
@@ -293,7 +293,7 @@ fn changed_list_leaves_the_cache_even_if_it_is_now_too_long(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
     let site = Site::new(engine);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let cached = || metrics.value("plantstore_list_cache_bytes", &[]);
@@ -309,7 +309,7 @@ fn changed_list_leaves_the_cache_even_if_it_is_now_too_long(
 #[test]
 fn wal_size_is_reported() {
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
@@ -341,7 +341,7 @@ fn wal_size_is_reported() {
 fn unreachable_database_is_reported() {
     let cluster = Cluster::start(&[]);
     let site = Site::on(&cluster);
-    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
+    let server = site.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
@@ -368,7 +368,7 @@ fn key_fetches_of_an_issuer_are_reported() {
     let key = SigningKey::ed25519("key");
     let mut issuer = Issuer::start(&[&key]);
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
+    let server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a successful fetch", || (fetches("ok") >= 1).then_some(()));
@@ -392,7 +392,7 @@ fn keys_that_were_never_fetched_have_no_timestamp() {
     let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
     issuer.server.stop();
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
+    let server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a fetch that fails", || (fetches("failed") >= 1).then_some(()));
@@ -406,7 +406,7 @@ fn process_start_time_is_correct() {
     let site = Site::new(Engine::Sqlite);
     let wrapper = ["sh", "-c", "date +%s.%N > begun && exec \"$@\"", "sh"];
     let earliest = now();
-    let mut server = site.serve_through(&wrapper, &LISTEN);
+    let server = site.serve_through(&wrapper, &LISTEN);
     let begun: f64 = std::fs::read_to_string(site.directory().join("begun")).unwrap().trim_end().parse().unwrap();
     let scrape = server.metrics().scrape();
     let started = scrape.samples.iter().find(|sample| sample.name == "process_start_time_seconds").unwrap().value;
@@ -417,7 +417,7 @@ fn process_start_time_is_correct() {
 #[test]
 fn dropped_log_lines_are_counted() {
     let site = Site::new(Engine::Sqlite);
-    let mut server = Server::start_unread(site.command(&[
+    let server = Server::start_unread(site.command(&[
         "serve",
         "--listen",
         "127.0.0.1:0",
@@ -465,7 +465,7 @@ fn every_page_is_well_formed() {
 fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     let site = Site::new(Engine::Postgres);
     let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s"];
-    let mut server = site.serve(&[&LISTEN[..], &limits].concat());
+    let server = site.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
     let [first, ada] = [(); 2].map(|()| server.client(&site.token("ada", &[])));
     first.plant(0, "first");
@@ -495,7 +495,7 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
 fn concurrent_requests_for_an_unchanged_list_share_queries() {
     const LISTS: i64 = 200;
     let site = Site::new(Engine::Postgres);
-    let mut server = site.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
+    let server = site.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");

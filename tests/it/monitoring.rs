@@ -21,7 +21,7 @@ fn scrape_of(engine: Engine) -> Scrape {
     let (issuer, collector) = (Issuer::start(&[&key]), Collector::start());
     let url = collector.url();
     let options = ["--metrics-listen", "0", "--otlp-endpoint", &url];
-    let mut server = site.serve(&[&options[..], &issuer.options()].concat());
+    let server = site.serve(&[&options[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");

@@ -240,7 +240,7 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
     let site = &Site::new(engine);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let mut server = serve(site, &issuer, &["--log-level", "trace"]);
+    let server = serve(site, &issuer, &["--log-level", "trace"]);
     let claims = with(issuer.claims("ada"), json!({ "secret": "a secret claim" }));
     let good = key.token(&claims);
     let mut used = vec![good.clone()];

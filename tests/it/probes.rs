@@ -23,7 +23,7 @@ fn ask_repeatedly(client: &Client, times: usize) {
 #[track_caller]
 fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
     let site = Site::new(Engine::Postgres);
-    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let server = site.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();

@@ -25,7 +25,7 @@ fn a_clean_stop_leaves_one_file() {
     };
     let token = site.token("ada", &[]);
     assert_eq!(files(), ["plants.db"], "a command leaves one file");
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     server.client(&token).plant(1, "Rose");
     assert!(files().len() > 1);
     server.stop();
@@ -36,7 +36,7 @@ fn a_clean_stop_leaves_one_file() {
 fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     for signal in ["TERM", "INT"] {
-        let mut server = site.serve(&[]);
+        let server = site.serve(&[]);
         let ada = server.client(&site.token("ada", &[]));
         let id = i64::from(server.id());
         let body = format!(r#"{{"id":{id},"name":"in flight"}}"#);
@@ -75,7 +75,7 @@ fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] e
         assert_eq!(response.text(), r#"{"name":"in flight"}"#);
         assert!(unfinished.is_closed_by_server());
         assert_eq!(server.wait().code(), Some(0));
-        let mut again = site.serve(&[]);
+        let again = site.serve(&[]);
         assert!(again.client(ada.token.as_deref().expect("a token")).ids().contains(&id));
         assert_eq!(again.stop().code(), Some(0));
     }
@@ -84,7 +84,7 @@ fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] e
 #[rstest]
 fn idle_connections_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let server = site.serve(&["--shutdown-grace", "100d"]);
     let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
     for connection in &mut idle[..3] {
         connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -97,7 +97,7 @@ fn idle_connections_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postg
 #[rstest]
 fn unfinished_requests_are_cut_off_after_the_grace_period(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--shutdown-grace", "300ms"]);
+    let server = site.serve(&["--shutdown-grace", "300ms"]);
     let mut unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
     assert_eq!(server.stop().code(), Some(0));
     assert!(unfinished.is_closed_by_server());
@@ -107,7 +107,7 @@ fn unfinished_requests_are_cut_off_after_the_grace_period(#[values(Engine::Sqlit
 #[rstest]
 fn second_signal_ends_the_server_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--shutdown-grace", "100d"]);
+    let server = site.serve(&["--shutdown-grace", "100d"]);
     let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
     server.signal("TERM");
     wait_for("the server to receive the first signal", || server.log().contains("shutting down").then_some(()));

@@ -76,7 +76,7 @@ fn a_slow_reader_holds_a_bounded_amount_of_memory(#[values(Engine::Sqlite, Engin
     const READERS: usize = 100;
     let site = &Site::new(engine);
     let token = large_list(site);
-    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let server = site.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     assert_eq!(ada.get("/plants").status, 200);

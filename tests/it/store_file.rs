@@ -113,7 +113,7 @@ fn only_serve_and_migrate_change_an_old_schema(#[values(Engine::Sqlite, Engine::
     assert!(updated.contains(&expected) && updated.contains("the schema is up to date\n"), "{updated}");
     assert_eq!(migrate(), "the schema is up to date\n");
     assert!(site.run(&["user", "list"]).status.success());
-    let mut server = old_store(engine).serve(&[]);
+    let server = old_store(engine).serve(&[]);
     server.stop();
     assert!(server.log().contains(&expected), "{}", server.log());
 }
@@ -149,7 +149,7 @@ fn file_that_others_can_write_logs_a_warning() {
         let site = Site::new(Engine::Sqlite);
         site.token("ada", &[]);
         std::fs::set_permissions(site.file(), Permissions::from_mode(mode)).expect("a mode");
-        let mut server = site.serve(&[]);
+        let server = site.serve(&[]);
         server.stop();
         let warnings = server.log().matches("other users can write to the store").count();
         assert_eq!(warnings, usize::from(is_warned), "{mode:o}: {}", server.log());
@@ -286,7 +286,7 @@ fn read_only_store_is_rejected() {
 fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     for (number, token) in tokens.iter().enumerate() {
         (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
     }

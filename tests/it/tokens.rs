@@ -336,7 +336,7 @@ pub(crate) fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
 #[case::requires_postgres()]
 fn cancelled_change_is_recorded_before_the_server_ends() {
     let site = &Site::new(Engine::Postgres);
-    let mut server = site.serve(&["--shutdown-grace", "60s"]);
+    let server = site.serve(&["--shutdown-grace", "60s"]);
     let ada = manager(site, &server, "ada");
     let held = hold_tokens(site);
     let mut connection = Frames::open(server.address(), &[]);
@@ -411,7 +411,7 @@ fn store_timeout_applies_to_requests_about_tokens_and_shares(
 #[rstest]
 fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-format", "json", "--log-level", "error"]);
+    let server = site.serve(&["--log-format", "json", "--log-level", "error"]);
     let ada = manager(site, &server, "ada");
     let with_id = |method: &str, path: &str, id: &str, body: Option<&[u8]>| {
         ada.call(method, path, &[JSON, ("X-Request-Id", id)], body).status

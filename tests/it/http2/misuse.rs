@@ -80,7 +80,7 @@ fn incomplete_head_times_out_while_other_streams_are_in_flight() {
 /// The timeout for the first request and the timeout for a head both apply. The connection is closed and counted once.
 #[test]
 fn incomplete_first_head_is_counted_once() {
-    let mut server = site().serve(&["--header-timeout", "5s", "--metrics-listen", "0"]);
+    let server = site().serve(&["--header-timeout", "5s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(PING, 0, 0, b"eightful");
@@ -131,7 +131,7 @@ fn endless_continuation_frames_close_the_connection() {
 #[test]
 fn empty_data_frames_close_the_connection() {
     let site = site();
-    let mut server = site.serve(&["--metrics-listen", "0"]);
+    let server = site.serve(&["--metrics-listen", "0"]);
     let ada = server.client(&site.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));

@@ -58,7 +58,7 @@ fn response_of_one_node_is_replayed_by_all() {
 #[case::requires_postgres()]
 fn killed_node_releases_its_keys() {
     let site = Site::new(Engine::Postgres);
-    let ([mut node, _other_node], [one, other]) = two_nodes(&site);
+    let ([node, _other_node], [one, other]) = two_nodes(&site);
     let held = site.hold_writes();
     // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));

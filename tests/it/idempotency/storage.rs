@@ -135,7 +135,7 @@ fn keys_survive_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
 #[rstest]
 fn keys_are_stored_as_hashes_and_never_logged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&["--log-level", "trace"]);
+    let server = site.serve(&["--log-level", "trace"]);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(post(&ada, "key-of-ada-1234", &plant(1, "Rose")).status, 200);
     assert_eq!(post(&ada, "key-of-ada-1234", &plant(2, "Rose")).error(), 42200);

@@ -45,7 +45,7 @@ fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Po
         BTreeSet::from([hexadecimal(server.address().port())]),
         "the metrics listener is off by default"
     );
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/metrics").error(), 40401, "the public port has no metrics");
     assert_eq!(server.anonymous().get("/metrics").error(), 40100);
@@ -77,7 +77,7 @@ fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Po
 #[rstest]
 fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
-    let mut server = site.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
+    let server = site.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     let mut unfinished = ada.connect();
@@ -96,7 +96,7 @@ fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engin
 #[test]
 fn slow_clients_are_disconnected() {
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let address = metrics.client().address;
     let mut slow = Connection::open(address);
@@ -116,7 +116,7 @@ fn slow_clients_are_disconnected() {
 #[test]
 fn held_connections_do_not_block_scrapes() {
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&LISTEN);
+    let server = site.serve(&LISTEN);
     let metrics = server.metrics();
     let client = metrics.client();
     let mut done = client.connect();

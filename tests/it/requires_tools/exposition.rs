@@ -41,7 +41,7 @@ fn exemplars(page: &str) -> Vec<Value> {
 #[rstest]
 fn durations_of_traced_requests_have_exemplars(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let (site, collector) = (Site::new(engine), Collector::start());
-    let mut server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]].concat());
+    let server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     assert_eq!(ada.get("/plants").status, 200);
@@ -71,7 +71,7 @@ fn durations_of_traced_requests_have_exemplars(#[values(Engine::Sqlite, Engine::
 #[rstest]
 fn both_formats_are_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let (site, collector) = (Site::new(engine), Collector::start());
-    let mut server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url()]].concat());
+    let server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url()]].concat());
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");

@@ -82,7 +82,7 @@ fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
 fn litestream_replicates_under_load_and_restores_the_same_rows() {
     let site = &Site::new(Engine::Sqlite);
     let token = site.token("ada", &[]);
-    let mut server = site.serve(&["--log-level", "warn"]);
+    let server = site.serve(&["--log-level", "warn"]);
     let replication = Replication::start(site);
     create_during(&server.client(&token), 0, || {
         let restored = wait_for("a replica", || replication.restore("early.db"));
@@ -96,7 +96,7 @@ fn litestream_replicates_under_load_and_restores_the_same_rows() {
     });
     // The server may stop and start beside Litestream.
     assert_eq!(server.stop().code(), Some(0), "{}", server.log());
-    let mut server = site.serve(&["--log-level", "warn"]);
+    let server = site.serve(&["--log-level", "warn"]);
     create_during(&server.client(&token), 1_000_000, || ());
     let ids = server.client(&token).ids();
     assert_eq!(server.stop().code(), Some(0), "{}", server.log());

@@ -220,7 +220,7 @@ fn package_is_installed_upgraded_removed_and_purged() {
     let options = fs::read_to_string(root.path(OPTIONS)).unwrap() + "PLANTSTORE_LISTEN=127.0.0.1:0\n";
     fs::write(root.path(OPTIONS), &options).unwrap();
     fs::create_dir(root.path(STATE)).unwrap();
-    let mut server = root.serve();
+    let server = root.serve();
     let token = fs::read_to_string(root.path(STATE).join("plantstore.db.first-token")).unwrap();
     server.client(token.trim_end()).plant(1, "Rose");
     assert_eq!(server.stop().code(), Some(0));
@@ -231,7 +231,7 @@ fn package_is_installed_upgraded_removed_and_purged() {
     assert!(!enabled.is_symlink(), "enabled again");
     assert!(!root.path("usr/share/doc/plantstore/dropped").exists());
     assert_eq!(fs::read_to_string(root.path(OPTIONS)).unwrap(), options);
-    let mut server = root.serve();
+    let server = root.serve();
     assert_eq!(server.client(token.trim_end()).ids(), [1]);
     assert_eq!(server.stop().code(), Some(0));
 

@@ -249,7 +249,7 @@ fn certificate_expiry_is_reported() {
     let (site, files) = (site(), TlsFiles::new());
     // After 2050, ASN.1 has another format for years.
     files.authority.openssl("req -new -x509 -key server.key -subj /CN=renewed -days 20000 -out renewed.crt");
-    let mut server = files.serve(&site, &["--metrics-listen", "0"]);
+    let server = files.serve(&site, &["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let expiry = "plantstore_tls_certificate_expiry_timestamp_seconds";
     assert_eq!(metrics.value(expiry, &[]), files.end_of("server"));
@@ -265,7 +265,7 @@ fn certificate_expiry_is_reported() {
 #[test]
 fn hangup_is_ignored_without_a_certificate() {
     let site = site();
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     server.signal("HUP");
     wait_for_log(&server, "no certificate to reload");
     assert_eq!(server.anonymous().get("/livez").status, 200);
@@ -280,9 +280,7 @@ fn plain_http_on_a_non_loopback_address_logs_a_warning() {
         let options = [&["serve", "--listen", "0.0.0.0:0", "--no-first-token"], tls].concat();
         Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
-    for (mut server, warned) in
-        [(everywhere(&[]), true), (everywhere(&files.options()), false), (site.serve(&[]), false)]
-    {
+    for (server, warned) in [(everywhere(&[]), true), (everywhere(&files.options()), false), (site.serve(&[]), false)] {
         assert_eq!(server.stop().code(), Some(0));
         let log = server.log();
         assert_eq!(log.contains("listening on a non-loopback address without encryption"), warned, "{log}");
@@ -350,7 +348,7 @@ fn world_readable_key_logs_a_warning() {
     let (site, files) = (site(), TlsFiles::new());
     for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true)] {
         fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
-        let mut server = files.serve(&site, &[]);
+        let server = files.serve(&site, &[]);
         server.stop();
         assert_eq!(
             server.log().contains("all users of this machine can read the file of --tls-key"),
@@ -427,7 +425,7 @@ fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
     let token = site.token("ada", &[]);
     let limits = ["--metrics-listen", "0", "--header-timeout", "5s", "--idle-timeout", "60s"];
     for encrypted in [true, false] {
-        let mut server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
+        let server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
         let (metrics, address) = (server.metrics(), server.address());
         if encrypted {
             misbehave(&server.client(&token), |protocol| files.connect(address, protocol));
@@ -452,7 +450,7 @@ fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
 #[test]
 fn handshakes_that_fail_are_counted() {
     let (site, files) = (site(), TlsFiles::new());
-    let mut server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "5s"]);
+    let server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "5s"]);
     let metrics = server.metrics();
     // Plain HTTP, half a handshake, a malformed handshake, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
@@ -478,7 +476,7 @@ fn client_that_reads_nothing_is_disconnected() {
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
          INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, printf('%01000d', n), 0 FROM numbers",
     );
-    let mut server = files.serve(&site, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
+    let server = files.serve(&site, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
     let ada = server.client(&token);
     let mut unread = files.connect(server.address(), "http/1.1");
     unread.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
@@ -524,7 +522,7 @@ fn connections_beyond_the_limit_are_closed() {
 #[test]
 fn unfinished_handshake_does_not_delay_shutdown() {
     let (site, files) = (site(), TlsFiles::new());
-    let mut server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
+    let server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
     let mut unfinished = Connection::open(server.address());
     unfinished.send(b"\x16\x03\x01");
     // This connection has negotiated HTTP/2, but the client has not sent the preface.

@@ -124,7 +124,7 @@ fn request_over_http2_is_a_span(#[values(Engine::Sqlite, Engine::Postgres)] engi
 fn spans_have_no_secrets(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
-    let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
     let token = site.token("wilhelmina", &[]);
     let client = server.client(&token);
     let parent = format!("00-{TRACE}-{SPAN}-01");
@@ -157,7 +157,7 @@ fn spans_have_no_secrets(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
 fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
     let site = &Site::new(engine);
     let collector = Collector::start();
-    let mut server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
+    let server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
     let ada = server.client(&site.token("ada", &[]));
     let get = |id: &str, parent: &str| {
         let headers = [("X-Request-Id", id), ("traceparent", parent)];
@@ -179,7 +179,7 @@ fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Pos
 fn only_valid_traceparent_headers_are_parents() {
     let collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
-    let mut server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
     let client = server.anonymous();
     let good = [
         format!("00-{TRACE}-{SPAN}-01"),
@@ -257,7 +257,7 @@ fn failing_collector_loses_only_spans() {
     let mut collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
     let url = collector.url();
-    let mut server = site.serve(&["--otlp-endpoint", &url, "--metrics-listen", "0"]);
+    let server = site.serve(&["--otlp-endpoint", &url, "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let spans = |outcome| metrics.value("plantstore_trace_spans_total", &[("outcome", outcome)]);
     let get = |id: &str| {
@@ -333,19 +333,19 @@ fn shutdown_waits_for_the_collector_with_a_limit() {
     let collector = Collector::start();
     let site = Site::new(Engine::Sqlite);
     let url = collector.url();
-    let mut server = site.serve(&["--otlp-endpoint", &url]);
+    let server = site.serve(&["--otlp-endpoint", &url]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "last")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("last").is_some(), "the last span is exported during the shutdown");
     drop(collector);
 
-    let mut unreachable = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
+    let unreachable = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
     assert_eq!(unreachable.anonymous().get("/livez").status, 200);
     assert_eq!(unreachable.stop().code(), Some(0), "the shutdown does not wait for an unreachable collector");
 
     let silent = Collector::start();
     silent.server.be_silent(true);
-    let mut server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
+    let server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("the collector did not accept the last spans"), "{}", server.log());
@@ -358,13 +358,13 @@ fn certificate_of_the_collector_is_verified() {
     let collector = Collector::start_with_tls(&authority);
     let site = Site::new(Engine::Sqlite);
     let (url, file) = (collector.url(), authority.file());
-    let mut server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    let server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "trusted")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("trusted").is_some());
     let stranger = Authority::new();
     let file = stranger.file();
-    let mut server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    let server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "not-trusted")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("not-trusted").is_none());

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
@@ -307,11 +307,12 @@ fn temporary() -> Arc<TempDir> {
 
 /// A server process. It is killed at the end of the test.
 pub(crate) struct Server {
-    child: Child,
+    id: u32,
+    child: Mutex<Child>,
     address: SocketAddr,
-    output: BufReader<ChildStdout>,
+    output: Mutex<BufReader<ChildStdout>>,
     log: Arc<Mutex<String>>,
-    log_reader: Option<JoinHandle<()>>,
+    log_reader: Mutex<Option<JoinHandle<()>>>,
     /// The directory of the store, which must outlive the server: a server whose file is deleted ends.
     _directory: Option<Arc<TempDir>>,
 }
@@ -369,7 +370,15 @@ impl Server {
             let _ = log_reader.map(JoinHandle::join);
             panic!("the server did not start: {announced} {}", log.lock().expect("the log"));
         };
-        Self { child, address, output, log, log_reader, _directory: directory }
+        Self {
+            id: child.id(),
+            child: Mutex::new(child),
+            address,
+            output: Mutex::new(output),
+            log,
+            log_reader: Mutex::new(log_reader),
+            _directory: directory,
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -377,14 +386,14 @@ impl Server {
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.id
     }
 
     /// Reads the address of the metrics listener from standard output. May be called once.
     #[track_caller]
-    pub(crate) fn metrics(&mut self) -> Metrics {
+    pub(crate) fn metrics(&self) -> Metrics {
         let mut announced = String::new();
-        self.output.read_line(&mut announced).expect("standard output");
+        self.output.lock().expect("standard output").read_line(&mut announced).expect("standard output");
         let address =
             announced.trim_end().strip_prefix("Metrics on http://").and_then(|rest| rest.strip_suffix("/metrics"));
         let address = address.and_then(|address| address.parse().ok());
@@ -392,8 +401,8 @@ impl Server {
     }
 
     /// Returns what is left on its standard output after its end.
-    pub(crate) fn rest_of_output(&mut self) -> String {
-        std::io::read_to_string(&mut self.output).expect("text")
+    pub(crate) fn rest_of_output(&self) -> String {
+        std::io::read_to_string(&mut *self.output.lock().expect("standard output")).expect("text")
     }
 
     pub(crate) fn client(&self, token: &str) -> Client {
@@ -413,16 +422,20 @@ impl Server {
         signal(self.id(), name);
     }
 
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().expect("the process")
+    }
+
     /// Returns the exit status if the process has ended; does not wait.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("the state of the server")
+    pub(crate) fn ended(&self) -> Option<ExitStatus> {
+        self.child().try_wait().expect("the state of the server")
     }
 
     /// Waits until the server has ended.
     #[track_caller]
-    pub(crate) fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&self) -> ExitStatus {
         let status = wait_for("the server to end", || self.ended());
-        if let Some(reader) = self.log_reader.take() {
+        if let Some(reader) = self.log_reader.lock().expect("the log").take() {
             reader.join().expect("the whole log");
         }
         status
@@ -430,15 +443,15 @@ impl Server {
 
     /// Sends SIGTERM and waits until the server has ended.
     #[track_caller]
-    pub(crate) fn stop(&mut self) -> ExitStatus {
+    pub(crate) fn stop(&self) -> ExitStatus {
         self.signal("TERM");
         self.wait()
     }
 
     /// Kills the server without a graceful shutdown.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("the server is killed");
-        self.child.wait().expect("the server has ended");
+    pub(crate) fn kill(&self) {
+        self.child().kill().expect("the server is killed");
+        self.child().wait().expect("the server has ended");
     }
 
     /// Returns the resident memory in KiB.
@@ -460,8 +473,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child().kill();
+        let _ = self.child().wait();
         if std::thread::panicking() {
             #[expect(clippy::print_stderr, reason = "shown with the failure of the test")]
             {

@@ -100,7 +100,7 @@ fn sslmode_of_the_url_is_enforced() {
     ];
     for (url, expected) in accepted {
         let node = Operator::at(url);
-        let mut server = node.serve(&[]);
+        let server = node.serve(&[]);
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
         assert_eq!(encrypted(&cluster, &database), expected, "{}", node.url);
         assert_eq!(server.stop().code(), Some(0));
@@ -177,7 +177,7 @@ fn database_on_another_machine_that_is_not_verified_logs_one_warning() {
     let elsewhere = cluster.url_at(([0, 0, 0, 0], cluster.port()).into(), &database);
     for (url, expected) in [(&elsewhere, 1), (&cluster.url(&database), 0)] {
         let node = Operator::at(url);
-        let mut server = node.serve(&[]);
+        let server = node.serve(&[]);
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
         server.stop();
         assert_eq!(warnings(&server.log()), expected, "{}", server.log());
@@ -288,7 +288,7 @@ fn password_is_never_printed() {
     ];
     for (environment, arguments, warned) in cases {
         let node = Operator::at(environment);
-        let mut server = node.serve(&[&["--log-level", "trace"], arguments].concat());
+        let server = node.serve(&[&["--log-level", "trace"], arguments].concat());
         works(&server, &token);
         server.stop();
         assert!(server.log().contains("listening"), "{}", server.log());
@@ -337,7 +337,7 @@ fn blocked_read_does_not_hold_up_cached_lists() {
     const WAITING: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
                            WHERE NOT granted AND datname = current_database()";
     let site = Site::new(Engine::Postgres);
-    let mut server = site.serve(&["--store-timeout", "60s", "--metrics-listen", "0"]);
+    let server = site.serve(&["--store-timeout", "60s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");

@@ -159,7 +159,7 @@ fn objects_of_other_roles_in_the_public_schema_are_never_used() {
     let run = |site: &Site, arguments: &[&str]| succeeded(&site.run(arguments));
     run(&site, &["migrate"]);
     let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
-    let mut server = site.serve(&[]);
+    let server = site.serve(&[]);
     works(&server, &ada);
     let bob = server.client(&bob);
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "1")];

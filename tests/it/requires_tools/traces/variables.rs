@@ -81,7 +81,7 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned()),
     ];
     let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let mut server = serve(&site, &["--log-level", "debug"], &variables);
+    let server = serve(&site, &["--log-level", "debug"], &variables);
     get(&server, "with-headers");
     collector.wait_for_request("with-headers");
     let requests = collector.requests();
@@ -162,7 +162,7 @@ fn sampler_variable_is_used_unless_the_option_is_given() {
         let collector = Collector::start();
         let url = collector.url();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
-        let mut server = serve(&site, options, &[&[endpoint], variables].concat());
+        let server = serve(&site, options, &[&[endpoint], variables].concat());
         for flags in parents {
             let parent = format!("00-{TRACE}-{SPAN}-{}", flags.unwrap_or_default());
             let headers = [("X-Request-Id", flags.unwrap_or("root")), ("traceparent", &*parent)];
@@ -187,7 +187,7 @@ fn variables_turn_the_export_off() {
         &[endpoint, ("OTEL_TRACES_EXPORTER", "none")],
     ];
     for variables in off {
-        let mut server = serve(&site, &[], variables);
+        let server = serve(&site, &[], variables);
         get(&server, "off");
         assert_eq!(server.stop().code(), Some(0));
     }
@@ -284,7 +284,7 @@ fn partial_success_is_counted_and_logged() {
     let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
     // `partial_success { rejected_spans: 1, error_message: "too old" }`
     collector.respond_with_body(b"\x0a\x0b\x08\x01\x12\x07too old");
-    let mut server = serve(&site, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
+    let server = serve(&site, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
     let metrics = server.metrics();
     get(&server, "partly");
     wait_for("the warning", || {
